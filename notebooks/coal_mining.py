@@ -1,0 +1,127 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Coal-mining disasters: a Poisson process whose rate is a sparse Gaussian process
+#
+# The 191 explosions in British coal mines with ten or more deaths, 1851 to 1962, counted in 100
+# equal bins. The log rate is a Gaussian process with 30 inducing points; the function and the
+# kernel's parameters are sampled together. The bins, the kernel, its priors and the inducing grid
+# are those of Hensman, Matthews, Filippone and Ghahramani (2015).
+
+# %%
+import os
+import pathlib
+import time
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pymc as pm
+
+import pymc_vsgp as vsgp
+
+SEED = 1851
+# A quick run for automatic checks: too few draws to conclude anything from.
+SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
+DRAWS, CHAINS = (50, 2) if SMOKE else (500, 4)
+
+# %% [markdown]
+# ## Data
+
+# %%
+counts = vsgp.datasets.coal_counts(bins=100)
+years = counts["year"].to_numpy()
+X = years[:, None]
+y = counts["count"].to_numpy()
+width = counts["width"].to_numpy()
+print(f"{y.sum()} explosions in {len(y)} bins of {width[0]:.2f} years")
+
+# %% [markdown]
+# ## Model
+#
+# With `exposure=width` the latent function is the log of the rate *per year*, whatever the bins.
+
+# %%
+with pm.Model(coords={"bin": years}) as model:
+    lengthscale = pm.Gamma("lengthscale", 1.1, 0.1)
+    variance = pm.Gamma("variance", 1.0, 0.3)
+    gp = pm.gp.VariationalSparse(cov_func=variance * pm.gp.cov.ExpQuad(1, ls=lengthscale))
+    Xu = vsgp.inducing.grid(X, 30)
+    gp.prior("u", Xu=Xu)
+    gp.likelihood("y", vsgp.Poisson(exposure=width), X=X, y=y, dims="bin")
+
+# %% [markdown]
+# ## Sampling
+#
+# `pm.sample` takes nutpie when it is installed and PyMC's own NUTS otherwise.
+
+# %%
+print(f"Sampling {CHAINS} chains of {DRAWS} draws; compiling the model comes first.")
+start = time.perf_counter()
+with model:
+    idata = pm.sample(
+        draws=DRAWS, tune=DRAWS, chains=CHAINS, cores=2, target_accept=0.95, random_seed=SEED
+    )
+print(f"Compiled and sampled in {time.perf_counter() - start:.0f} s")
+print(az.summary(idata, var_names=["lengthscale", "variance"]).to_string())
+worst = az.summary(idata, var_names=["u"], round_to="none")
+print(
+    f"{len(worst)} inducing values: R-hat at most {worst['r_hat'].max():.3f}, "
+    f"bulk ESS at least {worst['ess_bulk'].min():.0f}; "
+    f"{int(idata.sample_stats['diverging'].sum())} divergences in all"
+)
+
+# %% [markdown]
+# ## The rate over time
+#
+# The picture shows one year at a time, so `diag=True` will do: it draws the function at each year
+# on its own, which is much faster than joint draws of the whole curve.
+
+# %%
+grid = np.linspace(years[0] - width[0] / 2, years[-1] + width[-1] / 2, 300)
+with model:
+    model.add_coord("year", grid)
+    gp.conditional("f_new", grid[:, None], diag=True, dims="year")
+    predictions = pm.sample_posterior_predictive(
+        idata, var_names=["f_new"], predictions=True, random_seed=SEED
+    ).predictions
+
+rate = np.exp(predictions["f_new"])
+low90, low50, middle, high50, high90 = rate.quantile(
+    [0.05, 0.25, 0.5, 0.75, 0.95], dim=("chain", "draw")
+).to_numpy()
+
+# %%
+ink, muted = "#1f3a5f", "#8a8f98"
+fig, ax = plt.subplots(figsize=(9, 4.8), layout="constrained")
+ax.bar(years, y / width, width=width, color="#e4e6ea", label="counts per bin", zorder=0)
+ax.fill_between(grid, low90, high90, color=ink, alpha=0.18, lw=0, label="90 % interval")
+ax.fill_between(grid, low50, high50, color=ink, alpha=0.35, lw=0, label="50 % interval")
+ax.plot(grid, middle, color=ink, lw=1.8, label="posterior median")
+
+events = vsgp.datasets.load_coal()["date"]
+ax.plot(events, np.full(len(events), -0.18), "|", color="black", ms=7, mew=0.7, label="event")
+ax.plot(np.ravel(Xu), np.full(len(Xu), -0.42), "^", color="#c4572e", ms=4.5, label="inducing point")
+
+ax.set(
+    title="British coal-mining disasters: posterior rate",
+    xlabel="year",
+    ylabel="explosions per year",
+    xlim=(grid[0], grid[-1]),
+    ylim=(-0.6, None),
+)
+ax.axhline(0, color=muted, lw=0.8)
+ax.spines[["top", "right"]].set_visible(False)
+ax.legend(frameon=False, ncols=2, loc="upper right")
+
+picture = pathlib.Path("coal_mining.png").resolve()
+fig.savefig(picture, dpi=150)
+print(f"Picture written to {picture}")

@@ -1,0 +1,23 @@
+"""Variationally sparse Gaussian processes for PyMC.
+
+Importing the package makes ``pm.gp.VariationalSparse`` exist.
+"""
+
+import pymc as pm
+
+from pymc_vsgp import datasets, inducing, likelihoods
+from pymc_vsgp._version import __version__
+from pymc_vsgp.gp import VariationalSparse
+from pymc_vsgp.likelihoods import *  # noqa: F403  (the families are public names here too)
+from pymc_vsgp.likelihoods import __all__ as _likelihoods
+
+pm.gp.VariationalSparse = VariationalSparse
+
+__all__ = [
+    "VariationalSparse",
+    "__version__",
+    "datasets",
+    "inducing",
+    "likelihoods",
+    *_likelihoods,
+]

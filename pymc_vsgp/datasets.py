@@ -1,0 +1,240 @@
+"""A few small real data sets, shipped with the package, and a door to larger ones on disk.
+
+The shipped sets come back as tables whose ``attrs`` say what they are, where they are from, under
+which licence, and whom to cite. Larger sets are not shipped: `load` reads them from the folder that
+the environment variable PYMC_VSGP_DATA names.
+"""
+
+import operator
+import os
+
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+__all__ = [
+    "available",
+    "coal_counts",
+    "load",
+    "load_coal",
+    "load_glass",
+    "load_pines",
+    "load_snelson1d",
+]
+
+_FOLDER_VARIABLE = "PYMC_VSGP_DATA"
+_SUFFIXES = (".npz", ".csv.gz")
+
+
+def _read_shipped(name: str) -> pd.DataFrame:
+    """Read a shipped table, and its header lines ``# key: value`` into its ``attrs``."""
+    file = resources.files("pymc_vsgp") / "data" / f"{name}.csv"
+    with file.open(encoding="utf-8") as lines:
+        table = pd.read_csv(lines, comment="#")
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.startswith("#"):
+                break
+            key, _, value = line[1:].partition(":")
+            table.attrs[key.strip()] = value.strip()
+    return table
+
+
+def load_coal() -> pd.DataFrame:
+    """Load the dates of 191 explosions in British coal mines, 1851 to 1962.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One column, `date`, in decimal years and in order. One date occurs twice. See `coal_counts`
+        for counts in bins.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_coal
+    >>> load_coal()["date"].agg(["min", "max"]).round(2).tolist()
+    [1851.2, 1962.22]
+    """
+    return _read_shipped("coal")
+
+
+def coal_counts(bins: int = 100) -> pd.DataFrame:
+    """Count the explosions of `load_coal` in equal bins from the first to the last date.
+
+    A hundred bins, with the bin's width as exposure, is the setting of Hensman et al. (2015).
+
+    Parameters
+    ----------
+    bins : int
+        The number of bins.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `year`, the middle of the bin; `count`; and `width`, in years.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import coal_counts
+    >>> table = coal_counts()
+    >>> len(table), int(table["count"].sum()), round(float(table["width"][0]), 4)
+    (100, 191, 1.1102)
+    """
+    try:
+        number = operator.index(bins)
+    except TypeError:
+        raise TypeError(f"bins is {bins!r}, but it counts bins. Pass a positive integer.") from None
+    if number < 1:
+        raise ValueError(f"bins is {bins}, but it counts bins. Pass a positive integer.")
+    coal = load_coal()
+    counts, edges = np.histogram(coal["date"], bins=number)
+    table = pd.DataFrame(
+        {"year": 0.5 * (edges[:-1] + edges[1:]), "count": counts, "width": np.diff(edges)}
+    )
+    table.attrs.update(coal.attrs)
+    table.attrs["columns"] = "year, middle of the bin; count; width, in years"
+    return table
+
+
+def load_pines() -> pd.DataFrame:
+    """Load the positions of 126 Finnish pine saplings.
+
+    The array that came with the experiments of Hensman et al. (2015) has 127 rows, because its
+    first row is repeated; this is the pattern itself, in metres.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `x` and `y`, in metres; `height_m`; and `diameter_cm`. ``attrs["window"]`` holds
+        the observed window, the (low, high) of `x` and `y`.
+
+    Notes
+    -----
+    This file is under the GPL, version 2 or later, unlike the package.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_pines
+    >>> pines = load_pines()
+    >>> len(pines), pines.attrs["window"]
+    (126, {'x': (-5.0, 5.0), 'y': (-8.0, 2.0)})
+    """
+    table = _read_shipped("pines")
+    table.attrs["window"] = {"x": (-5.0, 5.0), "y": (-8.0, 2.0)}
+    return table
+
+
+def load_snelson1d() -> pd.DataFrame:
+    """Load the one-dimensional regression set of Snelson and Ghahramani (2006).
+
+    Returns
+    -------
+    pandas.DataFrame
+        200 rows; columns `x` and `y`.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_snelson1d
+    >>> load_snelson1d().shape
+    (200, 2)
+    """
+    return _read_shipped("snelson1d")
+
+
+def load_glass() -> pd.DataFrame:
+    """Load 214 fragments of glass, for binary or multi-class classification.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Nine inputs: the refractive index `RI`, and the weight per cent of eight oxides, `Na` to
+        `Fe`. Two targets: `type`, which is 1 or 2 (building windows, float processed or not), 3
+        (vehicle windows), 5 (containers), 6 (tableware) or 7 (headlamps); and `window`, 1 for
+        types up to 3 and 0 for the others. One row is repeated.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_glass
+    >>> load_glass()["window"].value_counts().tolist()
+    [163, 51]
+    """
+    table = _read_shipped("glass")
+    table["window"] = (table["type"] <= 3).astype("int64")
+    table.attrs["columns"] += "; window, 1 for types 1 to 3"
+    return table
+
+
+def _folder() -> Path | None:
+    """Return the folder of larger data sets, None if the user named none."""
+    setting = os.environ.get(_FOLDER_VARIABLE)
+    if not setting:
+        return None
+    folder = Path(setting).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{_FOLDER_VARIABLE} is {setting!r}, which is not a folder. "
+            "Set it to the folder that holds the .npz and .csv.gz files."
+        )
+    return folder
+
+
+def _files() -> dict[str, Path]:
+    """Return the file of each data set in the folder, by name."""
+    folder = _folder()
+    if folder is None:
+        return {}
+    return {
+        path.name.removesuffix(suffix): path
+        for path in sorted(folder.iterdir())
+        for suffix in _SUFFIXES
+        if path.name.endswith(suffix)
+    }
+
+
+def available() -> list[str]:
+    """List the names that `load` takes, none if PYMC_VSGP_DATA is not set.
+
+    Returns
+    -------
+    list of str
+        The names, sorted.
+    """
+    return sorted(_files())
+
+
+def load(name: str) -> pd.DataFrame | dict[str, np.ndarray]:
+    """Load a larger data set from the folder that PYMC_VSGP_DATA names.
+
+    Parameters
+    ----------
+    name : str
+        The name of the file, without ``.npz`` or ``.csv.gz``.
+
+    Returns
+    -------
+    pandas.DataFrame or dict of ndarray
+        A table from ``.csv.gz``; arrays by name from ``.npz``.
+
+    See Also
+    --------
+    available : The names.
+    """
+    if _folder() is None:
+        raise FileNotFoundError(
+            f"{name!r} is not shipped with the package, and {_FOLDER_VARIABLE} is not set. "
+            "Set it to the folder that holds the .npz and .csv.gz files."
+        )
+    files = _files()
+    if name not in files:
+        raise FileNotFoundError(
+            f"{name!r} is not in the folder that {_FOLDER_VARIABLE} names. "
+            f"It holds: {', '.join(sorted(files)) or 'no .npz or .csv.gz file'}."
+        )
+    path = files[name]
+    if path.suffix == ".npz":
+        # Pickled objects could run code.
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    return pd.read_csv(path)

@@ -1,0 +1,5 @@
+"""What the inducing variables are, and where to put them."""
+
+from pymc_vsgp.inducing.placement import greedy_variance, grid, kmeans, subset
+
+__all__ = ["greedy_variance", "grid", "kmeans", "subset"]

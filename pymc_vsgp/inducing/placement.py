@@ -1,0 +1,456 @@
+"""Where to put the inducing points.
+
+Each function takes the data inputs and returns ``Xu``, an (M, D) float64 array with exactly M
+distinct rows. Two inducing points in one place make the kernel matrix singular, so a request that
+the data cannot meet is an error and never a shorter answer.
+"""
+
+import operator
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytensor.graph.basic import Variable
+
+from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.inducing.kernel_values import compile_kernel
+
+__all__ = ["greedy_variance", "grid", "kmeans", "subset"]
+
+# Lloyd's rounds cost rows x M: beyond this many rows the centres hardly move any more.
+_KMEANS_ROWS = 20_000
+_KMEANS_ROUNDS = 100
+# Distances are formed for as many rows at a time as fit in cache next to M of them.
+_BLOCK_BYTES = 2**22
+_GRID_POINTS = 10_000
+
+RandomSeed = int | np.random.Generator | None
+
+
+def _count(M: Any) -> int:
+    """Return the number of inducing points as an int of at least one."""
+    try:
+        count = operator.index(M)
+    except TypeError:
+        raise TypeError(
+            f"M is {M!r}, but it counts inducing points. Pass a positive integer."
+        ) from None
+    if count < 1 or isinstance(M, bool):
+        raise ValueError(f"M is {M}, but it counts inducing points. Pass a positive integer.")
+    return count
+
+
+def _check_distinct(n_distinct: int, M: int, rows: str = "distinct rows") -> None:
+    if n_distinct < M:
+        raise ValueError(
+            f"X has {n_distinct} {rows}, {M} inducing points were asked for. "
+            f"Ask for at most {n_distinct}, or place points beside the data with `grid`."
+        )
+
+
+def _first_occurrences(X: np.ndarray) -> np.ndarray:
+    """Return where the distinct rows of X first appear, in order."""
+    return np.sort(np.unique(X, axis=0, return_index=True)[1])
+
+
+def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
+    """Choose M distinct rows of X at random.
+
+    Parameters
+    ----------
+    X : array_like, DataFrame or pm.Data
+        The inputs, one row per observation.
+    M : int
+        The number of inducing points.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the choice.
+
+    Returns
+    -------
+    ndarray
+        M distinct rows of X. A row that is often repeated is more likely to be among them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_vsgp.inducing.placement import subset
+    >>> X = np.linspace(0.0, 1.0, 50)[:, None]
+    >>> subset(X, 5, random_seed=1).shape
+    (5, 1)
+    """
+    X, M = as_inputs(X), _count(M)
+    order = np.random.default_rng(random_seed).permutation(len(X))
+    # Take the first M distinct rows of the shuffled data. Sorting all rows to find the repeats is
+    # slow for millions of them, and a short prefix is nearly always enough.
+    size = min(2 * M, len(X))
+    while True:
+        prefix = X[order[:size]]
+        chosen = _first_occurrences(prefix)
+        if len(chosen) >= M:
+            return prefix[chosen[:M]]
+        if size == len(X):
+            _check_distinct(len(chosen), M)
+        size = min(4 * size, len(X))
+
+
+def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
+    """Lay a regular grid over the range of X.
+
+    Parameters
+    ----------
+    X : array_like, DataFrame or pm.Data
+        The inputs, one row per observation.
+    n : int or sequence of int
+        Points along each column. A single number is used for every column, so D columns give
+        ``n**D`` points.
+    margin : float
+        How far the grid goes beyond the data on either side, as a fraction of their range.
+
+    Returns
+    -------
+    ndarray
+        The points, the last column running fastest. A column with one point has it in the middle.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_vsgp.inducing.placement import grid
+    >>> X = np.array([[0.0, 0.0], [1.0, 4.0]])
+    >>> grid(X, [2, 3])
+    array([[0., 0.],
+           [0., 2.],
+           [0., 4.],
+           [1., 0.],
+           [1., 2.],
+           [1., 4.]])
+    """
+    X = as_inputs(X)
+    columns = X.shape[1]
+    given: list[Any] = list(n) if isinstance(n, Sequence | np.ndarray) else [n] * columns
+    if len(given) != columns:
+        raise ValueError(
+            f"n has {len(given)} entries, X has {columns} columns. Pass one number for each "
+            "column, or a single one for all."
+        )
+    try:
+        counts = [operator.index(count) for count in given]
+    except TypeError:
+        raise TypeError(
+            f"n is {n!r}, but it counts points along a column. Pass positive integers."
+        ) from None
+    if min(counts) < 1:
+        raise ValueError(
+            f"n is {n!r}, but it counts points along a column. Pass positive integers."
+        )
+    if not (np.isfinite(margin) and margin >= 0):
+        raise ValueError(
+            f"margin is {margin}, but the grid has to cover the data. Pass a number of at least 0."
+        )
+    # Exact integers: 50 points along each of 20 columns overflow any fixed-width product.
+    total = 1
+    for count in counts:
+        total *= count
+    if columns > 3 and total > _GRID_POINTS:
+        raise ValueError(
+            f"A grid of {' x '.join(map(str, counts))} has {total} points, more than "
+            f"{_GRID_POINTS}. Use `kmeans` or `greedy_variance` with more than three columns."
+        )
+    low, high = X.min(axis=0), X.max(axis=0)
+    axes = []
+    for column, count in enumerate(counts):
+        lo, hi = low[column], high[column]
+        if count == 1:
+            axes.append(np.array([lo + 0.5 * (hi - lo)]))
+            continue
+        beyond = margin * (hi - lo)
+        axis = np.linspace(lo - beyond, hi + beyond, count)
+        if not (np.diff(axis) > 0).all():
+            raise ValueError(
+                f"Column {column} of X runs from {lo:g} to {hi:g}, where {count} distinct points "
+                "do not fit. Pass n as a sequence with 1 for that column."
+            )
+        axes.append(axis)
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, columns)
+
+
+def kmeans(
+    X: Any, M: int, *, random_seed: RandomSeed = None, weights: Any | None = None
+) -> np.ndarray:
+    """Place M inducing points at the centres of M clusters of X.
+
+    Columns are divided by their standard deviation first, so units do not matter. Centres are
+    seeded by k-means++ and moved by Lloyd's rounds. A cluster that runs empty starts again at the
+    point farthest from its centre, so M centres come back.
+
+    Parameters
+    ----------
+    X : array_like, DataFrame or pm.Data
+        The inputs, one row per observation. Of more than 20000 rows (or 20 for each inducing
+        point, if that is more) a random choice of that many is used.
+    M : int
+        The number of inducing points.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the choice of rows and of the first centres.
+    weights : array_like, optional
+        How much each row counts, for example the number of events in a bin. Rows with weight zero
+        are left out.
+
+    Returns
+    -------
+    ndarray
+        The centres, in the units of X.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_vsgp.inducing.placement import kmeans
+    >>> X = np.array([0.0, 0.1, 5.0, 5.1, 5.2])[:, None]
+    >>> np.sort(kmeans(X, 2, random_seed=1), axis=0).round(2)
+    array([[0.05],
+           [5.1 ]])
+    """
+    X, M = as_inputs(X), _count(M)
+    rng = np.random.default_rng(random_seed)
+    rows, weight = _weighted_rows(X, weights)
+    limit = max(_KMEANS_ROWS, 20 * M)
+    available = len(X) if rows is None else len(rows)
+    points = None
+    if available > limit:
+        drawn = np.sort(rng.choice(available, size=limit, replace=False, shuffle=False))
+        drawn = drawn if rows is None else rows[drawn]
+        points, mass = _merge(X[drawn], weight[drawn])
+    if points is None or len(points) < M:
+        # Also where a random choice held too many repeats: only all rows tell what is there.
+        every = slice(None) if rows is None else rows
+        points, mass = _merge(X[every], weight[every])
+    positive = "distinct rows" if rows is None else "distinct rows with a positive weight"
+    _check_distinct(len(points), M, positive)
+    if len(points) == M:
+        return points
+    centre = points.mean(axis=0)
+    spread = points.std(axis=0)
+    # A constant column has a spread of rounding error at most, and says nothing of distance.
+    constant = points.min(axis=0) == points.max(axis=0)
+    scaled = (points - centre) / np.where(constant | (spread == 0), 1.0, spread)
+    labels = _lloyd(scaled, mass, M, rng)
+    # Averaging in the units of X keeps a constant column constant to the last bit or two.
+    centres = _cluster_means(points - centre, mass, labels, M) + centre
+    centres[:, constant] = points[0, constant]
+    return _separate(centres, points)
+
+
+def _weighted_rows(X: np.ndarray, weights: Any | None) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return the rows that count, None for all of them, and the weight of every row of X."""
+    if weights is None:
+        return None, np.ones(len(X))
+    weight = np.asarray(weights, dtype="float64")
+    if weight.shape != (len(X),):
+        raise ValueError(
+            f"weights has shape {weight.shape}, X has {len(X)} rows. Pass one weight for each row."
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        wrong = weight[~np.isfinite(weight) | (weight < 0)][0]
+        raise ValueError(f"weights holds {wrong}. Pass finite weights of at least 0.")
+    return np.flatnonzero(weight), weight
+
+
+def _merge(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct rows of X, in a fixed order, each with its total weight."""
+    points, inverse = np.unique(X, axis=0, return_inverse=True)
+    return points, np.bincount(inverse.ravel(), weights=weight, minlength=len(points))
+
+
+def _cluster_means(points: np.ndarray, mass: np.ndarray, labels: np.ndarray, M: int) -> np.ndarray:
+    total = np.bincount(labels, weights=mass, minlength=M)
+    sums = [np.bincount(labels, weights=mass * column, minlength=M) for column in points.T]
+    return np.stack(sums, axis=1) / total[:, None]
+
+
+def _seed_centres(
+    points: np.ndarray, mass: np.ndarray, M: int, rng: np.random.Generator
+) -> np.ndarray:
+    """k-means++: each new centre is drawn in proportion to the squared distance to the others."""
+    chosen = np.empty(M, dtype=int)
+    nearest = np.full(len(points), np.inf)
+    chance = mass.copy()
+    for m in range(M):
+        chance[chosen[:m]] = 0.0
+        cumulative = np.cumsum(chance)
+        if cumulative[-1] > 0:
+            pick = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+            # The draw can land on the total itself, one past the last row with a chance.
+            chosen[m] = min(pick, np.flatnonzero(chance)[-1])
+        else:
+            # What is left lies within rounding of the centres: any unused row will do.
+            chosen[m] = np.setdiff1d(np.arange(len(points)), chosen[:m])[0]
+        offset = points - points[chosen[m]]
+        np.minimum(nearest, np.einsum("nd,nd->n", offset, offset), out=nearest)
+        np.multiply(mass, nearest, out=chance)
+    return points[chosen]
+
+
+def _assign(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return the nearest centre of each point."""
+    # |x - c|^2 up to |x|^2, which does not change which centre is nearest.
+    half_norm = 0.5 * np.einsum("md,md->m", centres, centres)
+    block = max(1, _BLOCK_BYTES // (8 * len(centres)))
+    labels = np.empty(len(points), dtype=int)
+    for start in range(0, len(points), block):
+        rows = slice(start, start + block)
+        score = points[rows] @ centres.T
+        np.subtract(half_norm, score, out=score)
+        labels[rows] = score.argmin(axis=1)
+    return labels
+
+
+def _fill_empty(points: np.ndarray, centres: np.ndarray, labels: np.ndarray) -> None:
+    """Give each empty cluster, in place, the point farthest from its centre."""
+    size = np.bincount(labels, minlength=len(centres))
+    empty = np.flatnonzero(size == 0)
+    if not len(empty):
+        return
+    offset = points - centres[labels]
+    distance = np.einsum("nd,nd->n", offset, offset)
+    for cluster in empty:
+        # There are more points than clusters, so some cluster always has one to give.
+        donor = np.where(size[labels] > 1, distance, -1.0).argmax()
+        size[labels[donor]] -= 1
+        labels[donor] = cluster
+        size[cluster] = 1
+        distance[donor] = 0.0
+
+
+def _lloyd(points: np.ndarray, mass: np.ndarray, M: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the cluster of each point; every one of the M clusters has at least one."""
+    centres = _seed_centres(points, mass, M, rng)
+    labels = np.full(len(points), -1)
+    for _ in range(_KMEANS_ROUNDS):
+        previous, labels = labels, _assign(points, centres)
+        _fill_empty(points, centres, labels)
+        # The last changes are a few points on the border of two clusters.
+        if np.count_nonzero(labels != previous) <= 1e-3 * len(points):
+            break
+        centres = _cluster_means(points, mass, labels, M)
+    return labels
+
+
+def _separate(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Replace centres that rounding made equal by rows of the data, the farthest first."""
+    distinct = centres[_first_occurrences(centres)]
+    missing = len(centres) - len(distinct)
+    if not missing:
+        return centres
+    offset = points - distinct[_assign(points, distinct)]
+    order = np.argsort(-np.einsum("nd,nd->n", offset, offset), kind="stable")
+    taken = set(map(tuple, distinct))
+    spare = [row for row in order if tuple(points[row]) not in taken]
+    return np.vstack([distinct, points[spare[:missing]]])
+
+
+def greedy_variance(
+    X: Any,
+    M: int,
+    cov_func: Callable[..., Variable],
+    *,
+    point: Mapping[str, Any] | None = None,
+    threshold: float = 1e-10,
+    random_seed: RandomSeed = None,
+) -> np.ndarray:
+    """Choose M rows of X, each where the function is least known given those before.
+
+    This is the pivoted Cholesky factorisation of the kernel matrix, stopped after M steps [1]_. It
+    never forms that matrix: time is O(N M^2) and memory O(N M). Choices are nested: the first m
+    rows of the answer are the answer for m points.
+
+    Parameters
+    ----------
+    X : array_like, DataFrame or pm.Data
+        The inputs, one row per observation.
+    M : int
+        The number of inducing points.
+    cov_func : pymc.gp.cov.Covariance
+        The kernel. Its parameters may be random variables of a model.
+    point : dict, optional
+        Values, by name, for variables that the kernel depends on, such as a draw or the result of
+        `pymc.find_MAP`; other names are ignored. Random variables that are not in it take PyMC's
+        initial values: `initval` where the current model has one, else a typical prior value.
+    threshold : float
+        Stop with an error where the largest variance left falls to this fraction of the largest
+        prior variance: more points would only make the kernel matrix singular.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the choice between rows of equal variance; the first point of a stationary kernel is
+        one. Without it the first such row is taken.
+
+    Returns
+    -------
+    ndarray
+        M distinct rows of X, in the order of choice.
+
+    References
+    ----------
+    .. [1] Burt, D. R., Rasmussen, C. E. and van der Wilk, M. (2020). Convergence of sparse
+       variational inference in Gaussian processes regression. Journal of Machine Learning
+       Research 21, 1-63.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> from pymc_vsgp.inducing.placement import greedy_variance
+    >>> X = np.linspace(0.0, 1.0, 5)[:, None]
+    >>> greedy_variance(X, 3, pm.gp.cov.ExpQuad(1, ls=0.3)).ravel()
+    array([0. , 1. , 0.5])
+    """
+    X, M = as_inputs(X), _count(M)
+    if not (np.isfinite(threshold) and threshold >= 0):
+        raise ValueError(
+            f"threshold is {threshold}, but it is a fraction of the prior variance. "
+            "Pass a number of at least 0."
+        )
+    if random_seed is not None:
+        X = X[np.random.default_rng(random_seed).permutation(len(X))]
+    kernel_column, kernel_diagonal = compile_kernel(cov_func, X.shape[1], point)
+    # PyMC's stationary kernels have a float32 diagonal, too coarse to subtract from.
+    left = np.array(_finite(kernel_diagonal(X), "variance"), dtype="float64")
+    floor = threshold * left.max()
+    if left.max() <= 0:
+        raise ValueError(
+            f"The kernel's variance is at most {left.max():g} at every row of X. "
+            "Give its parameters other values with `point`."
+        )
+    # More steps than rows cannot be taken, and the error below says so.
+    factor = np.empty((min(M, len(X)), len(X)))
+    chosen: list[int] = []
+    while len(chosen) < M:
+        step, most = len(chosen), left.max()
+        if most == -np.inf:
+            _check_distinct(step, M)
+        if most <= floor:
+            raise ValueError(
+                f"{step} points leave at most {threshold:g} of the kernel's variance at any row of "
+                f"X, {M} inducing points were asked for. Ask for at most {step}, or give a shorter "
+                "lengthscale with `point`."
+            )
+        # The first of those that differ by rounding, so that the choice is the same everywhere.
+        row = int(np.argmax(left >= most * (1 - 1e-12)))
+        column = _finite(kernel_column(X, X[row : row + 1]), "covariance")
+        new = factor[step]
+        np.subtract(column, factor[:step, row] @ factor[:step], out=new)
+        new /= np.sqrt(left[row])
+        left -= new * new
+        # Rounding, or white noise in the kernel, must not bring this place up again.
+        left[(X == X[row]).all(axis=1)] = -np.inf
+        chosen.append(row)
+    return X[chosen]
+
+
+def _finite(values: np.ndarray, what: str) -> np.ndarray:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise ValueError(
+            f"The kernel's {what} is {values[bad][0]} at {np.count_nonzero(bad)} rows of X. "
+            "Give its parameters other values with `point`."
+        )
+    return values

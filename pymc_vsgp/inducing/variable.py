@@ -1,0 +1,84 @@
+"""The inducing values u = f(Xu) as a random variable of the model."""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc.distributions.distribution import Distribution, SymbolicRandomVariable, _support_point
+from pymc.distributions.shape_utils import implicit_size_from_params, rv_size_is_none
+from pymc.distributions.transforms import _default_transform
+from pymc.logprob.abstract import _logprob
+from pymc.pytensorf import normalize_rng_param
+from pytensor.tensor.random.utils import normalize_size_param
+
+from pymc_vsgp.inducing.coordinates import Whitened, unwhiten, whiten
+
+__all__ = ["Inducing"]
+
+
+class InducingRV(SymbolicRandomVariable):
+    """Multivariate normal given by its mean and the Cholesky factor of its covariance."""
+
+    name = "inducing"
+    extended_signature = "[rng],(m),(m,m)->[rng],(m)"
+    _print_name = ("Inducing", "\\operatorname{Inducing}")
+
+    @classmethod
+    def rv_op(cls, mean, chol, *, size=None, rng=None):
+        """Build the graph of a draw."""
+        mean = pt.as_tensor(mean)
+        chol = pt.as_tensor(chol)
+        rng = normalize_rng_param(rng)
+        size = normalize_size_param(size)
+        if rv_size_is_none(size):
+            size = implicit_size_from_params(mean, chol, ndims_params=cls.ndims_params)
+        next_rng, v = pt.random.normal(
+            size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True
+        )
+        draw = unwhiten(v, mean, chol) if v.type.ndim == 1 else mean + v @ chol.T
+        return cls(inputs=[rng, mean, chol], outputs=[next_rng, draw])(rng, mean, chol)
+
+
+class Inducing(Distribution):
+    r"""Values of a Gaussian process at its inducing inputs.
+
+    .. math:: u \sim N(m, R R^\top)
+
+    The same density as ``pm.MvNormal(mu=m, chol=R)``. What it adds is the default transform: a
+    sampler sees :math:`v = R^{-1}(u - m)`, and the trace has u in the units of the function.
+
+    Parameters
+    ----------
+    mean : tensor_like of float
+        Prior mean at the inducing inputs, shape (M,).
+    chol : tensor_like of float
+        Lower Cholesky factor of the prior covariance, shape (M, M).
+    """
+
+    rv_type = InducingRV
+    rv_op = InducingRV.rv_op
+
+    @classmethod
+    def dist(cls, mean, chol, **kwargs):
+        """Return the variable without registering it in a model."""
+        return super().dist([mean, chol], **kwargs)
+
+
+@_default_transform.register(InducingRV)
+def inducing_default_transform(op, rv):
+    """Whiten."""
+    return Whitened()
+
+
+@_support_point.register(InducingRV)
+def inducing_support_point(op, rv, rng, mean, chol):
+    """Start at the prior mean."""
+    return pt.broadcast_to(mean, rv.shape)
+
+
+@_logprob.register(InducingRV)
+def inducing_logprob(op, values, rng, mean, chol, **kwargs):
+    """Log density, from the whitened values."""
+    (u,) = values
+    v = whiten(u, mean, chol)
+    normalizer = pt.log(pt.diagonal(chol)).sum() + v.shape[-1] * np.log(2 * np.pi) / 2
+    return -0.5 * pt.sum(v**2) - normalizer

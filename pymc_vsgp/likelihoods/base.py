@@ -1,0 +1,156 @@
+"""What is known of p(y | f), and the interface every family fills in."""
+
+import copy
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.graph.basic import Constant, Variable
+
+from pymc_vsgp.likelihoods import quadrature
+
+
+class Likelihood:
+    r"""The distribution of one observation given the latent function's value there.
+
+    A family must define `log_prob` and `dist`. The expectations below are then computed by
+    quadrature; override them where a closed form exists.
+
+    Parameters
+    ----------
+    **params : tensor_like
+        The family's parameters: numbers, arrays that broadcast against f (one entry per
+        observation), or PyMC variables. Each becomes an attribute.
+    """
+
+    n_nodes: int | None = None  # of the quadrature in expected_logp; None is the rule's own choice
+
+    def __init__(self, **params):
+        self._set({name: as_float(value) for name, value in params.items()})
+
+    def _set(self, params):
+        self._params = params
+        self.__dict__.update(params)
+
+    @property
+    def params(self):
+        """Parameters by name, as tensors."""
+        return dict(self._params)
+
+    def replace(self, **params):
+        """Copy with some parameters replaced.
+
+        Whatever a family derives from its parameters must be a property for this to work.
+        """
+        if unknown := set(params) - set(self._params):
+            raise ValueError(
+                f"{type(self).__name__} has no parameter {sorted(unknown)[0]!r}. "
+                f"Its parameters are {list(self._params)}."
+            )
+        new = copy.copy(self)
+        new._set(self._params | {name: as_float(value) for name, value in params.items()})
+        return new
+
+    def log_prob(self, f, y):
+        """Log density or mass of y given f, elementwise."""
+        raise NotImplementedError
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f (an unregistered variable, for random draws)."""
+        raise NotImplementedError
+
+    def conditional_mean(self, f):
+        """Mean of y given f."""
+        raise NotImplementedError(f"{type(self).__name__} does not define the mean of y given f.")
+
+    def bend(self, y):
+        """Where in f the log density bends, and on what scale: (center, width), or None.
+
+        Best: ``center +- i width`` are its singularities nearest to the real axis. It places the
+        nodes of the quadrature, nothing else.
+        """
+        return None
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
+        return self._expect(lambda f: self.log_prob(f, y), mu, gamma, y, self.bend(y))
+
+    def log_predictive(self, mu, gamma, y):
+        """``log E[p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
+        mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
+        ndim = self._ndim(mu, gamma, y)
+        return quadrature.log_expectation(
+            lambda f: self.log_prob(f, y), mu, gamma, ndim, self.bend(y)
+        )
+
+    def check_observed(self, y):
+        """Raise ValueError if an entry of y is outside the support."""
+        require(self, y, np.isfinite(y), "finite numbers")
+
+    def _ndim(self, *args):
+        return max(pt.as_tensor(x).ndim for x in (*args, *self._params.values()))
+
+    def _expect(self, fn, mu, gamma, y, bend=None):
+        mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
+        ndim = self._ndim(mu, gamma, y)
+        return quadrature.expectation(fn, mu, gamma, ndim, bend, self.n_nodes)
+
+    def __repr__(self):
+        """Show the constructor call, with variables by name."""
+        parts = [f"{name}={describe(value)}" for name, value in self._params.items()]
+        if link := getattr(self, "link", None):
+            parts.append(f"link={link.name!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def as_float(value):
+    """Float64 tensor of a number, array or variable."""
+    if isinstance(value, Variable):
+        return value if value.dtype == "float64" else pt.cast(value, "float64")
+    return pt.as_tensor(np.asarray(value, dtype="float64"))
+
+
+def describe(value):
+    """Short text for a parameter."""
+    if isinstance(value, Constant):
+        return repr(value.data.item()) if value.data.size == 1 else f"<array {value.data.shape}>"
+    return value.name or "<expression>"
+
+
+def check_param(name, value, ok, wanted):
+    """Raise ValueError if a numeric parameter breaks its rule; a variable passes."""
+    if isinstance(value, Variable):
+        if not isinstance(value, Constant):
+            return
+        value = value.data
+    value = np.asarray(value, dtype="float64")
+    bad = ~(np.isfinite(value) & ok(value))
+    if bad.any():
+        raise ValueError(
+            f"{name} must be {wanted}, but got {value[bad].flat[0]:g}. "
+            f"Pass a value that is {wanted}, or a variable whose prior ensures it."
+        )
+
+
+def check_positive(**params):
+    """Raise ValueError if a numeric parameter is not positive."""
+    for name, value in params.items():
+        check_param(name, value, lambda x: x > 0, "positive and finite")
+
+
+def require(likelihood, y, ok, wanted, hint="Correct or drop that row."):
+    """Raise ValueError naming the first row of y that is not ok."""
+    y, ok = np.asarray(y), np.asarray(ok)
+    if not ok.all():
+        index = tuple(int(i) for i in np.argwhere(~ok)[0])
+        row = index[0] if len(index) == 1 else (index or 0)
+        raise ValueError(
+            f"{type(likelihood).__name__} needs y to be {wanted}, "
+            f"but row {row} is {y[~ok].flat[0]!s}. {hint}"
+        )
+
+
+def is_count(y):
+    """Whether each entry is 0, 1, 2, ..."""
+    y = np.asarray(y)
+    return np.isfinite(y) & (y >= 0) & (y == np.floor(y))

@@ -1,0 +1,51 @@
+"""Two classes."""
+
+import numpy as np
+import pymc as pm
+
+from pymc_vsgp.likelihoods.base import Likelihood, require
+from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
+
+
+class Bernoulli(Likelihood):
+    """Zeros and ones, ``P(y = 1) = link^-1(f)``.
+
+    Parameters
+    ----------
+    link : {"logit", "probit", "cloglog"}
+        How f becomes a probability. The expectation is in closed form for the logit.
+    """
+
+    def __init__(self, link="logit"):
+        self.link = find_link(link, BINARY_LINKS)
+        super().__init__()
+
+    def log_prob(self, f, y):
+        """Log probability of y given f."""
+        if self.link.symmetric:
+            return self.link.log_p((2.0 * y - 1.0) * f)
+        return y * self.link.log_p(f) + (1.0 - y) * self.link.log_q(f)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.Bernoulli.dist(p=self.link.inverse(f), **kwargs)
+
+    def conditional_mean(self, f):
+        """Probability of a one given f."""
+        return self.link.inverse(f)
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
+        if self.link.symmetric:
+            return self.link.expected_log_p((2.0 * y - 1.0) * mu, gamma)
+        log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
+        return y * log_p + (1.0 - y) * log_q
+
+    def bend(self, y):
+        """Return that of the link; for `log_predictive`."""
+        return self.link.bend
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is 0 or 1."""
+        hint = "Code the two classes as 0 and 1."
+        require(self, y, np.isin(y, (0, 1)), "0 or 1", hint)

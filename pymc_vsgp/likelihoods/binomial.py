@@ -1,0 +1,60 @@
+"""Successes out of n trials."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.graph.basic import Constant
+
+from pymc_vsgp.likelihoods.base import Likelihood, check_param, is_count, require
+from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
+
+
+class Binomial(Likelihood):
+    r"""Successes out of n trials, each with probability ``p = link^-1(f)``.
+
+    .. math:: E \log p(y | f) = y E \log p + (n - y) E \log(1 - p) + \log \binom{n}{y}
+
+    Parameters
+    ----------
+    n : tensor_like
+        Number of trials: one number, or one for each observation.
+    link : {"logit", "probit", "cloglog"}
+        How f becomes a probability. The expectation is in closed form for the logit.
+    """
+
+    def __init__(self, n, link="logit"):
+        check_param("n", n, lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
+        self.link = find_link(link, BINARY_LINKS)
+        super().__init__(n=n)
+
+    def log_choose(self, y):
+        """Logarithm of the binomial coefficient."""
+        return pt.gammaln(self.n + 1.0) - pt.gammaln(y + 1.0) - pt.gammaln(self.n - y + 1.0)
+
+    def log_prob(self, f, y):
+        """Log probability of y given f."""
+        successes, failures = y * self.link.log_p(f), (self.n - y) * self.link.log_q(f)
+        return successes + failures + self.log_choose(y)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.Binomial.dist(n=pt.cast(self.n, "int64"), p=self.link.inverse(f), **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given f."""
+        return self.n * self.link.inverse(f)
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
+        log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
+        return y * log_p + (self.n - y) * log_q + self.log_choose(y)
+
+    def bend(self, y):
+        """Return that of the link; for `log_predictive`."""
+        return self.link.bend
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a whole number from 0 to n."""
+        n = self.n.data if isinstance(self.n, Constant) else np.inf
+        require(self, y, is_count(y) & (y <= n), "a whole number from 0 to n")

@@ -1,0 +1,148 @@
+"""Any PyMC distribution of the latent function as a likelihood."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type import TensorType
+
+from pymc_vsgp.likelihoods.base import Likelihood, require
+
+
+class Custom(Likelihood):
+    """A likelihood from a callable that maps f to a PyMC distribution.
+
+    Expectations are by quadrature, which resolves features of scale about 1 in f for a standard
+    deviation of f up to 10: use more nodes for sharper densities.
+
+    Parameters
+    ----------
+    dist_fn : callable
+        Takes f, returns an unregistered PyMC distribution (``pm.X.dist(...)``) of one number for
+        each entry of f. Variables it captures become the parameters p0, p1, ...
+    n_nodes : int
+        Number of quadrature nodes.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> from pymc_vsgp.likelihoods import Custom
+    >>> with pm.Model():
+    ...     alpha = pm.Gamma("alpha", 2, 1)
+    >>> Custom(lambda f: pm.NegativeBinomial.dist(mu=pm.math.exp(f), alpha=alpha))
+    Custom(p0=alpha)
+    """
+
+    def __init__(self, dist_fn, n_nodes=101):
+        self.dist_fn = dist_fn
+        self.n_nodes = n_nodes
+        rv, captured = self._call(pt.dvector("f"))
+        self.discrete = rv.dtype.startswith(("int", "uint"))
+        super().__init__(**{f"p{i}": value for i, value in enumerate(captured)})
+
+    def _call(self, f):
+        """Call dist_fn; return its distribution and the variables it captured."""
+        rv = self.dist_fn(f)
+        op = rv.owner.op if isinstance(rv, Variable) and rv.owner else None
+        if not isinstance(op, RandomVariable | SymbolicRandomVariable):
+            raise TypeError(
+                "The likelihood's callable must return an unregistered PyMC distribution, "
+                f"but returned {type(rv).__name__}. Return pm.X.dist(...) of f."
+            )
+        if op.ndim_supp > 0:
+            raise TypeError(
+                "The likelihood's callable must return a univariate distribution, "
+                f"but {op} is multivariate. Return one that gives a number for each entry of f."
+            )
+        return rv, captured_variables(rv, f)
+
+    def _with_params(self, f, make):
+        """Build ``make(rv)`` for the distribution at f under the current parameters."""
+        f = pt.as_tensor(f)
+        placeholder = f.type("f")
+        rv, captured = self._call(placeholder)
+        # Stand-ins, because pm.logp clones the random variables among the parameters.
+        inner = [var.type() for var in captured]
+        if captured:
+            rv = graph_replace(rv, dict(zip(captured, inner, strict=True)), strict=False)
+        values = [p.astype(i.dtype) for p, i in zip(self._params.values(), inner, strict=True)]
+        swap = dict(zip((placeholder, *inner), (f, *values), strict=True))
+        return graph_replace(make(rv), swap, strict=False)
+
+    def log_prob(self, f, y):
+        """Log density or mass of y given f.
+
+        PyMC's checks of the distribution's parameters are left out: an invalid parameter gives
+        nan, or whatever the formula gives there, and no error.
+        """
+
+        def make(rv):
+            logp = pm.logp(rv, y, warn_rvs=False)
+            # Parameter checks would fail for all observations where one far quadrature node does.
+            checks = {
+                v: v.owner.inputs[0]
+                for v in ancestors([logp])
+                if v.owner and isinstance(v.owner.op, CheckParameterValue)
+            }
+            return graph_replace(logp, checks, strict=False) if checks else logp
+
+        return self._with_params(f, make)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return self._with_params(f, lambda rv: rv)
+
+    def check_observed(self, y):
+        """Raise ValueError if the distribution is discrete and y is not whole."""
+        ok = np.isfinite(y)
+        if self.discrete:
+            require(self, y, ok & (y == np.floor(y)), "whole numbers")
+        require(self, y, ok, "finite numbers")
+
+
+def captured_variables(rv, f):
+    """Variables of the model that `rv` depends on beside `f`, in a fixed order.
+
+    Those are its roots, random variables, and whatever else has a name. Expressions between them
+    and f are not: PyMC may build the same one twice, or broadcast it to the shape of f.
+    """
+    depends, frontier = {f}, []
+    for node in io_toposort([], [rv]):
+        if depends & set(node.inputs) or rv in node.outputs:
+            depends.update(node.outputs)
+            frontier.extend(node.inputs)
+    captured = []
+    while frontier:
+        var = frontier.pop(0)
+        if var in depends or var in captured or isinstance(var, Constant):
+            continue
+        op = var.owner.op if var.owner else None
+        if op is None or var.name or isinstance(op, RandomVariable | SymbolicRandomVariable):
+            if isinstance(var.type, TensorType):  # not a random generator
+                captured.append(var)
+        else:
+            frontier.extend(var.owner.inputs)
+    return captured
+
+
+def as_likelihood(obj):
+    """Likelihood from a likelihood, or from a callable that maps f to a PyMC distribution."""
+    if isinstance(obj, Likelihood):
+        return obj
+    if isinstance(obj, type) and issubclass(obj, Likelihood):
+        raise TypeError(
+            f"{obj.__name__} is a class, not a likelihood. "
+            f"Write {obj.__name__}(...) with parentheses."
+        )
+    if callable(obj):
+        return Custom(obj)
+    raise TypeError(
+        f"A likelihood is needed, but got {type(obj).__name__} {obj!r}. "
+        "Pass e.g. vsgp.Poisson(), or a callable such as lambda f: pm.Poisson.dist(pm.math.exp(f))."
+    )

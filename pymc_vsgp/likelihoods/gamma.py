@@ -1,0 +1,49 @@
+"""Positive observations with a constant coefficient of variation; the exponential is shape 1."""
+
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.base import Likelihood, check_positive, require
+from pymc_vsgp.likelihoods.links import safe_exp
+
+
+class Gamma(Likelihood):
+    r"""Gamma observations of shape alpha and mean ``exp(f)``.
+
+    .. math:: E \log p(y | f) = \alpha (\log \alpha - \mu) - \log \Gamma(\alpha)
+              + (\alpha - 1) \log y - \alpha y \exp(-\mu + \gamma / 2)
+
+    Parameters
+    ----------
+    alpha : tensor_like
+        Shape; the coefficient of variation is ``1 / sqrt(alpha)``.
+    """
+
+    def __init__(self, alpha):
+        check_positive(alpha=alpha)
+        super().__init__(alpha=alpha)
+
+    def _combine(self, mu, inverse_mean, y):
+        a = self.alpha
+        const = a * pt.log(a) - pt.gammaln(a) + (a - 1.0) * pt.log(y)
+        return const - a * mu - a * y * inverse_mean
+
+    def log_prob(self, f, y):
+        """Log density of y given f."""
+        return self._combine(f, pt.exp(-f), y)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.Gamma.dist(alpha=self.alpha, beta=self.alpha * pt.exp(-f), **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given f."""
+        return pt.exp(f)
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
+        return self._combine(mu, safe_exp(-mu + gamma / 2.0), y)
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is positive."""
+        require(self, y, (y > 0) & (y < float("inf")), "positive and finite")

@@ -1,0 +1,162 @@
+r"""Links that families share, and expectations under them.
+
+A binary link maps f to a probability. It knows ``log p`` and ``log (1 - p)`` as functions of f, and
+the expectation of each under N(mu, gamma).
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.quadrature import expectation, stack
+
+# softplus(f) = sum_i p_i E[(f + x / s_i)^+], x ~ N(0, 1): ramps smoothed by Gaussians (Monahan and
+# Stefanski's idea for the logistic). Largest error 2.8e-9, and no larger for any expectation.
+_S = np.array(
+    [1.32532, 1.02565203, 0.80577439, 0.63338582, 0.49511586, 0.3855902, 0.30014767, 0.23162754]
+)
+_P = np.array(
+    [0.00513077, 0.06584307, 0.21232932, 0.31556407, 0.26190918, 0.11658509, 0.02172314, 0.00091537]
+)
+_P = _P / _P.sum()
+_LARGEST, _ZERO = np.float64(200.0), np.float64(0.0)  # Python floats would be float32 constants
+
+
+def safe_exp(x):
+    """``exp(x)`` up to 200, its tangent beyond: finite, with a finite gradient, for every x."""
+    # E[exp(f)] = exp(mu + gamma / 2) overflows early in an optimisation, and the gradient is NaN
+    # from there on. Beyond 200 the log density is below -1e86 either way, and a finite slope lets
+    # the optimiser come back.
+    return pt.exp(pt.minimum(x, _LARGEST)) * (1.0 + pt.maximum(x - _LARGEST, _ZERO))
+
+
+def expected_softplus(mu, gamma):
+    r"""``E[log(1 + exp(f))]`` for f ~ N(mu, gamma), in closed form.
+
+    .. math:: \sum_i p_i [\mu \Phi(a_i) + (d_i / s_i) \varphi(a_i)],
+              \quad d_i = \sqrt{1 + s_i^2 \gamma}, \quad a_i = s_i \mu / d_i
+    """
+    mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
+    ndim = max(mu.ndim, gamma.ndim)
+    s, p = stack(_S, ndim), stack(_P, ndim)
+    d = pt.sqrt(1.0 + s**2 * gamma)
+    a = s * mu / d
+    density = pt.exp(-(a**2) / 2.0) / np.sqrt(2.0 * np.pi)
+    return (p * (mu * ndtr(a) + d / s * density)).sum(axis=0)
+
+
+def ndtr(x):
+    """Return the standard normal distribution function, accurate in the left tail."""
+    return pt.erfc(-x / np.sqrt(2.0)) / 2.0
+
+
+def log_ndtr(x):
+    """Logarithm of `ndtr`, finite with a finite gradient for every x."""
+    # Each branch sees only the arguments that it is good for: where(bad branch) has NaN gradients.
+    left, right = pt.switch(x < 0.0, x, 0.0), pt.switch(x < 0.0, 0.0, x)
+    tail = pt.log(pt.erfcx(-left / np.sqrt(2.0)) / 2.0) - left**2 / 2.0
+    return pt.switch(x < 0.0, tail, pt.log1p(-ndtr(-right)))
+
+
+def log_softplus(f):
+    """``log(log(1 + exp(f)))``, linear on the left."""
+    # Below -40 the two agree to the last bit, and the softplus would underflow further on.
+    return pt.switch(f < -40.0, f, pt.log(pt.softplus(pt.maximum(f, -40.0))))
+
+
+class BinaryLink:
+    """Probability p of a success as a function of f."""
+
+    name = ""
+    symmetric = True  # 1 - p(f) = p(-f)
+    bend = (0.0, np.pi)  # of log p; see quadrature
+
+    def inverse(self, f):
+        """Probability at f."""
+        raise NotImplementedError
+
+    def log_p(self, f):
+        """``log p``."""
+        raise NotImplementedError
+
+    def log_q(self, f):
+        """``log(1 - p)``."""
+        return self.log_p(-f)
+
+    def expected_log_p(self, mu, gamma):
+        """``E[log p]`` for f ~ N(mu, gamma)."""
+        ndim = max(pt.as_tensor(mu).ndim, pt.as_tensor(gamma).ndim)
+        return expectation(self.log_p, mu, gamma, ndim, bend=self.bend)
+
+    def expected_log_q(self, mu, gamma):
+        """``E[log(1 - p)]`` for f ~ N(mu, gamma)."""
+        return self.expected_log_p(-mu, gamma)
+
+
+class Logit(BinaryLink):
+    """``p = 1 / (1 + exp(-f))``."""
+
+    name = "logit"
+
+    def inverse(self, f):
+        """Probability at f."""
+        return pt.sigmoid(f)
+
+    def log_p(self, f):
+        """``log p``."""
+        return -pt.softplus(-f)
+
+    def expected_log_p(self, mu, gamma):
+        """``E[log p]`` for f ~ N(mu, gamma)."""
+        return -expected_softplus(-mu, gamma)
+
+
+class Probit(BinaryLink):
+    """``p = Phi(f)``, the standard normal distribution function."""
+
+    name = "probit"
+    bend = (1.9, 2.8)  # the zeros of Phi nearest to the real axis
+
+    def inverse(self, f):
+        """Probability at f."""
+        return ndtr(f)
+
+    def log_p(self, f):
+        """``log p``."""
+        return log_ndtr(f)
+
+
+class CLogLog(BinaryLink):
+    """``p = 1 - exp(-exp(f))``: at least one event of a Poisson count with log rate f."""
+
+    name, symmetric = "cloglog", False
+    bend = (np.log(2.0 * np.pi), np.pi / 2.0)  # exp(-exp(f)) = 1
+
+    def inverse(self, f):
+        """Probability at f."""
+        return -pt.expm1(-pt.exp(f))
+
+    def log_p(self, f):
+        """``log p``."""
+        # Beyond 30 on either side the limits hold to the last bit: f on the left, 0 on the right.
+        rate = pt.exp(pt.clip(f, -30.0, 30.0))
+        return pt.switch(f < -30.0, f, pt.log(-pt.expm1(-rate)))
+
+    def log_q(self, f):
+        """``log(1 - p)``."""
+        return -pt.exp(f)
+
+    def expected_log_q(self, mu, gamma):
+        """``E[log(1 - p)]`` for f ~ N(mu, gamma), a log-normal mean."""
+        return -safe_exp(mu + gamma / 2.0)
+
+
+BINARY_LINKS = {link.name: link for link in (Logit(), Probit(), CLogLog())}
+
+
+def find_link(name, links):
+    """Link of that name, or ValueError listing what there is."""
+    if name not in links:
+        raise ValueError(
+            f"There is no link {name!r} for this likelihood. Choose one of {sorted(links)}."
+        )
+    return links[name]

@@ -1,0 +1,47 @@
+"""Positive observations, normal on the log scale."""
+
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.base import Likelihood, check_positive, require
+from pymc_vsgp.likelihoods.gaussian import normal_logp
+
+
+class LogNormal(Likelihood):
+    r"""Log-normal observations, :math:`\log y \sim N(f, \sigma^2)`.
+
+    .. math:: E \log p(y | f) = \log N(\log y; \mu, \sigma^2) - \log y - \gamma / (2 \sigma^2)
+
+    Parameters
+    ----------
+    sigma : tensor_like
+        Standard deviation of log y.
+    """
+
+    def __init__(self, sigma):
+        check_positive(sigma=sigma)
+        super().__init__(sigma=sigma)
+
+    def log_prob(self, f, y):
+        """Log density of y given f."""
+        return normal_logp(pt.log(y) - f, self.sigma**2) - pt.log(y)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.LogNormal.dist(mu=f, sigma=self.sigma, **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given f."""
+        return pt.exp(f + self.sigma**2 / 2.0)
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
+        return self.log_prob(mu, y) - gamma / (2.0 * self.sigma**2)
+
+    def log_predictive(self, mu, gamma, y):
+        """``log E[p(y | f)]`` for f ~ N(mu, gamma)."""
+        return normal_logp(pt.log(y) - mu, self.sigma**2 + gamma) - pt.log(y)
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is positive."""
+        require(self, y, (y > 0) & (y < float("inf")), "positive and finite")

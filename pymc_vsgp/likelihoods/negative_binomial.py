@@ -1,0 +1,64 @@
+"""Counts that vary more than a Poisson's."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.base import Likelihood, check_positive, is_count, require
+from pymc_vsgp.likelihoods.links import expected_softplus
+
+
+class NegativeBinomial(Likelihood):
+    r"""Negative binomial counts of mean ``m = exposure * exp(f)``, variance ``m + m^2 / alpha``.
+
+    With :math:`g = f + \log(exposure / \alpha)` the log odds,
+
+    .. math:: E \log p(y | f) = y E g - (y + \alpha) E \log(1 + e^g)
+              + \log \frac{\Gamma(y + \alpha)}{\Gamma(\alpha) y!}
+
+    Parameters
+    ----------
+    alpha : tensor_like
+        Dispersion; the Poisson is the limit of large alpha.
+    exposure : tensor_like
+        Time or area that each count was collected over.
+    """
+
+    def __init__(self, alpha, exposure=1.0):
+        check_positive(alpha=alpha, exposure=exposure)
+        super().__init__(alpha=alpha, exposure=exposure)
+
+    @property
+    def shift(self):
+        """What f lacks to be the log odds."""
+        return pt.log(self.exposure) - pt.log(self.alpha)
+
+    def _combine(self, log_odds, softplus, y):
+        const = pt.gammaln(y + self.alpha) - pt.gammaln(self.alpha) - pt.gammaln(y + 1.0)
+        return const + y * log_odds - (y + self.alpha) * softplus
+
+    def log_prob(self, f, y):
+        """Log probability of y given f."""
+        g = f + self.shift
+        return self._combine(g, pt.softplus(g), y)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.NegativeBinomial.dist(mu=self.conditional_mean(f), alpha=self.alpha, **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given f."""
+        return self.exposure * pt.exp(f)
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
+        g = mu + self.shift
+        return self._combine(g, expected_softplus(g, gamma), y)
+
+    def bend(self, y):
+        """Where the log odds are 0; for `log_predictive`."""
+        return -self.shift, np.pi
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a count."""
+        require(self, y, is_count(y), "a whole number, 0 or more")

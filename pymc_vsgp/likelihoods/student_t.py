@@ -1,0 +1,82 @@
+"""Normal noise with outliers."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.gradient import disconnected_grad
+
+from pymc_vsgp.likelihoods.base import Likelihood, check_positive
+from pymc_vsgp.likelihoods.gaussian import normal_logp
+from pymc_vsgp.likelihoods.quadrature import stack
+
+N_SCALES = 96
+
+
+class StudentT(Likelihood):
+    r"""Student-t observations around f.
+
+    .. math:: \log p(y | f) = -\tfrac{\nu + 1}{2} \log(1 + (y - f)^2 / (\nu \sigma^2))
+              + \mathrm{const}
+
+    Parameters
+    ----------
+    nu : tensor_like
+        Degrees of freedom.
+    sigma : tensor_like
+        Scale of the noise.
+    """
+
+    def __init__(self, nu, sigma):
+        check_positive(nu=nu, sigma=sigma)
+        super().__init__(nu=nu, sigma=sigma)
+
+    @property
+    def log_norm(self):
+        """Logarithm of the normalising constant."""
+        half = self.nu / 2.0
+        return (
+            pt.gammaln(half + 0.5)
+            - pt.gammaln(half)
+            - pt.log(np.pi * self.nu * self.sigma**2) / 2.0
+        )
+
+    def log_prob(self, f, y):
+        """Log density of y given f."""
+        squared = ((y - f) / self.sigma) ** 2 / self.nu
+        return self.log_norm - (self.nu + 1.0) / 2.0 * pt.log1p(squared)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.StudentT.dist(nu=self.nu, mu=f, sigma=self.sigma, **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given f (for nu > 1)."""
+        return f
+
+    def bend(self, y):
+        """Peak at y."""
+        return y, self.sigma * pt.sqrt(self.nu)
+
+    def log_predictive(self, mu, gamma, y):
+        r"""``log E[p(y | f)]`` for f ~ N(mu, gamma).
+
+        The t is a mixture of normals over a gamma-distributed precision, so in x = log precision
+
+        .. math:: E p = \int Ga(e^x; \nu/2, \nu/2) e^x N(y; \mu, \gamma + \sigma^2 e^{-x}) dx,
+
+        a smooth integral whatever gamma is. (In f it may have two peaks of unlike widths.)
+        """
+        mu, gamma, y = (pt.as_tensor(v) for v in (mu, gamma, y))
+        half = self.nu / 2.0
+        # Where the integrand lives: x below 0 decays like exp(x (nu + 1) / 2) once the normal is
+        # wider than the residual; above 0 like exp(-nu e^x / 2).
+        far = (y - mu) ** 2 / (self.nu * (self.sigma**2 + gamma))
+        order = self.nu + 1.0
+        lo = disconnected_grad(-pt.log1p(far) - 50.0 / order - 10.0 / pt.sqrt(order))
+        hi = disconnected_grad(pt.log1p(60.0 / self.nu + 8.0 * pt.sqrt(2.0 / self.nu)))
+        unit = stack((np.arange(N_SCALES) + 0.5) / N_SCALES, self._ndim(mu, gamma, y))
+        x = lo + (hi - lo) * unit
+        log_gamma = half * (pt.log(half) + x - pt.exp(x)) - pt.gammaln(half)
+        log_normal = normal_logp(y - mu, gamma + self.sigma**2 * pt.exp(-x))
+        return pt.logsumexp(log_gamma + log_normal, axis=0) + pt.log((hi - lo) / N_SCALES)

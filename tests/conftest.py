@@ -1,0 +1,43 @@
+"""What every test may use: one BLAS thread, a seeded generator, and the shared data sets."""
+
+import os
+
+# Before numpy is imported: BLAS reads these once, and test workers already fill the cores.
+for _name in (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pathlib  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def root():
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture
+def rng():
+    """A generator that starts from the same state in every test."""
+    return np.random.default_rng(20150612)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of larger data sets, which do not ship; tests that need it skip without it."""
+    named = os.environ.get("PYMC_VSGP_DATA")
+    folder = pathlib.Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data sets at {folder}; name their folder in PYMC_VSGP_DATA")
+    return folder

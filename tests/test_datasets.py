@@ -1,0 +1,170 @@
+"""The data sets, against what the literature says of them."""
+
+import os
+
+from importlib import resources
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pymc_vsgp import datasets
+
+OXIDES = ["Na", "Mg", "Al", "Si", "K", "Ca", "Ba", "Fe"]
+# Loader, rows, columns, sum over all numbers of the file.
+SHIPPED = [
+    (datasets.load_coal, 191, ["date"], 360806.1553730322),
+    (datasets.load_pines, 126, ["x", "y", "height_m", "diameter_cm"], 329.9136399975677),
+    (datasets.load_snelson1d, 200, ["x", "y"], 527.7368021254),
+    (
+        datasets.load_glass,
+        214,
+        ["RI", *OXIDES, "type", "window"],
+        22456.0302,
+    ),
+]
+
+
+@pytest.mark.parametrize("load, rows, columns, total", SHIPPED)
+def test_shipped(load, rows, columns, total):
+    table = load()
+    assert len(table) == rows
+    assert list(table.columns) == columns
+    assert table.notna().all(axis=None)
+    assert table.to_numpy().sum() == pytest.approx(total, rel=1e-12)
+    assert {"title", "columns", "source", "licence", "reference"} <= set(table.attrs)
+
+
+def test_tables_are_not_shared():
+    first = datasets.load_coal()
+    first["date"] = 0.0
+    first.attrs.clear()
+    assert datasets.load_coal()["date"].min() > 1851
+    assert datasets.load_coal().attrs
+
+
+def test_every_file_is_listed_with_its_licence():
+    folder = resources.files("pymc_vsgp") / "data"
+    listing = (folder / "README.md").read_text(encoding="utf-8")
+    files = [file.name for file in folder.iterdir() if file.name.endswith(".csv")]
+    assert len(files) == len(SHIPPED)
+    assert all(f"| `{name}` |" in listing for name in files)
+    assert (folder / "LICENSE.GPL-2").is_file()
+
+
+def test_coal():
+    date = datasets.load_coal()["date"]
+    assert date.is_monotonic_increasing
+    assert date.nunique() == 190
+    # 15 March 1851 to 22 March 1962
+    assert date.iloc[0] == pytest.approx(1851 + 74 / 365, abs=2 / 365)
+    assert date.iloc[-1] == pytest.approx(1962 + 81 / 365, abs=2 / 365)
+
+
+@pytest.mark.parametrize("bins", [1, 100, np.int64(333)])
+def test_coal_counts(bins):
+    date = datasets.load_coal()["date"]
+    table = datasets.coal_counts(bins)
+    assert len(table) == bins
+    assert table["count"].sum() == 191
+    assert table["width"].to_numpy() == pytest.approx(np.ptp(date) / bins)
+    low = (table["year"] - table["width"] / 2).iloc[0]
+    high = (table["year"] + table["width"] / 2).iloc[-1]
+    assert (low, high) == pytest.approx((date.min(), date.max()))
+    # Explosions became rare after about 1890 (Jarrett 1979).
+    if bins > 1:
+        early = table["year"] < 1890
+        assert table.loc[early, "count"].mean() > 2 * table.loc[~early, "count"].mean()
+
+
+@pytest.mark.parametrize("bins, error", [(0, ValueError), (2.5, TypeError), ("auto", TypeError)])
+def test_coal_counts_wrong_bins(bins, error):
+    with pytest.raises(error, match="bins is"):
+        datasets.coal_counts(bins)
+
+
+def test_pines():
+    table = datasets.load_pines()
+    assert not table[["x", "y"]].duplicated().any()
+    for column, (low, high) in table.attrs["window"].items():
+        assert table[column].between(low, high).all()
+        # The window is 10 m wide and the saplings are all over it.
+        assert np.ptp(table[column]) > 9
+
+
+def test_snelson1d():
+    table = datasets.load_snelson1d()
+    assert table["x"].between(0, 6).all()
+    assert not table.duplicated().any()
+
+
+def test_glass():
+    table = datasets.load_glass()
+    assert table["type"].value_counts().sort_index().to_dict() == {
+        1: 70,
+        2: 76,
+        3: 17,
+        5: 13,
+        6: 9,
+        7: 29,
+    }
+    assert table["window"].sum() == 163
+    oxides = table[OXIDES].sum(axis=1)
+    assert oxides.between(99, 101).all()
+    assert table["RI"].between(1.51, 1.54).all()
+
+
+class TestFolder:
+    @pytest.fixture
+    def folder(self, tmp_path, monkeypatch):
+        np.savez_compressed(tmp_path / "numbers.npz", X=np.eye(3), y=np.arange(3))
+        pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]}).to_csv(tmp_path / "table.csv.gz", index=False)
+        (tmp_path / "README.md").write_text("not data")
+        monkeypatch.setenv("PYMC_VSGP_DATA", str(tmp_path))
+        return tmp_path
+
+    def test_available(self, folder):
+        assert datasets.available() == ["numbers", "table"]
+
+    def test_arrays(self, folder):
+        arrays = datasets.load("numbers")
+        assert set(arrays) == {"X", "y"}
+        np.testing.assert_array_equal(arrays["X"], np.eye(3))
+
+    def test_table(self, folder):
+        expected = pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
+        pd.testing.assert_frame_equal(datasets.load("table"), expected)
+
+    @pytest.mark.parametrize("name", ["wrong", "README", "numbers.npz", "../numbers"])
+    def test_unknown_name(self, folder, name):
+        with pytest.raises(FileNotFoundError, match="It holds: numbers, table."):
+            datasets.load(name)
+
+    def test_pickled_objects_are_refused(self, folder):
+        np.savez(folder / "objects.npz", a=np.array([{}], dtype=object), allow_pickle=True)
+        with pytest.raises(ValueError, match="allow_pickle"):
+            datasets.load("objects")
+
+    def test_not_set(self, monkeypatch):
+        monkeypatch.delenv("PYMC_VSGP_DATA", raising=False)
+        assert datasets.available() == []
+        with pytest.raises(FileNotFoundError, match="PYMC_VSGP_DATA is not set"):
+            datasets.load("numbers")
+
+    def test_not_a_folder(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("PYMC_VSGP_DATA", str(tmp_path / "missing"))
+        for call in (datasets.available, lambda: datasets.load("numbers")):
+            with pytest.raises(FileNotFoundError, match="which is not a folder"):
+                call()
+
+
+@pytest.mark.skipif(
+    "PYMC_VSGP_DATA" not in os.environ,
+    reason="PYMC_VSGP_DATA does not name the folder of larger data sets",
+)
+def test_real_folder():
+    names = datasets.available()
+    assert names
+    smallest = [name for name in ("coal", "finpines", "snelson1d") if name in names]
+    for name in smallest:
+        assert len(datasets.load(name))

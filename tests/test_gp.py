@@ -1,0 +1,478 @@
+"""The log density of the model, its gradient, and the conditionals."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import reference
+import reference_gp
+
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
+from scipy import stats
+
+import pymc_vsgp as vsgp
+
+N, M, D = 25, 7, 3
+
+
+def linear_mean(X):
+    return 0.3 + X @ np.array([0.2, -0.1, 0.05])
+
+
+def pm_linear_mean():
+    return pm.gp.mean.Linear(coeffs=np.array([0.2, -0.1, 0.05]), intercept=0.3)
+
+
+@pytest.fixture
+def inputs(rng):
+    X = rng.normal(size=(N, D))
+    Xu = rng.normal(size=(M, D))
+    return X, Xu
+
+
+def ard_process():
+    lengthscales = pm.Gamma("lengthscales", 3, 2, shape=D)
+    variance = pm.Gamma("variance", 2, 1)
+    cov = variance * pm.gp.cov.ExpQuad(D, ls=lengthscales)
+    return pm.gp.VariationalSparse(mean_func=pm_linear_mean(), cov_func=cov)
+
+
+EXPOSURE = np.linspace(0.5, 2.0, N)
+CENSORED = np.arange(N) % 3 == 0
+COUNTS = np.arange(N) % 5
+BINARY = np.arange(N) % 2
+REAL = np.linspace(-2, 2, N)
+TIMES = np.linspace(0.1, 3, N)
+SHARES = np.linspace(0.05, 0.95, N)
+
+# name: (likelihood given the random parameter, observations, reference log density, quad hints)
+FAMILIES = {
+    "gaussian": (
+        lambda s: vsgp.Gaussian(sigma=s),
+        REAL,
+        lambda f, y, n, s: reference.gaussian(f, y, s),
+    ),
+    "student_t": (
+        lambda s: vsgp.StudentT(nu=4.0, sigma=s),
+        REAL,
+        lambda f, y, n, s: reference.student_t(f, y, 4.0, s),
+    ),
+    "bernoulli_probit": (
+        lambda s: vsgp.Bernoulli(link="probit"),
+        BINARY,
+        lambda f, y, n, s: reference.bernoulli(f, y, "probit"),
+    ),
+    "bernoulli_logit": (
+        lambda s: vsgp.Bernoulli(link="logit"),
+        BINARY,
+        lambda f, y, n, s: reference.bernoulli(f, y, "logit"),
+    ),
+    "bernoulli_cloglog": (
+        lambda s: vsgp.Bernoulli(link="cloglog"),
+        BINARY,
+        lambda f, y, n, s: reference.bernoulli(f, y, "cloglog"),
+    ),
+    "binomial": (
+        lambda s: vsgp.Binomial(n=6),
+        COUNTS,
+        lambda f, y, n, s: reference.binomial(f, y, 6, "logit"),
+    ),
+    "poisson": (
+        lambda s: vsgp.Poisson(exposure=EXPOSURE),
+        COUNTS,
+        lambda f, y, n, s: reference.poisson(f, y, EXPOSURE[n], "log"),
+    ),
+    "poisson_square": (
+        lambda s: vsgp.Poisson(exposure=EXPOSURE, link="square"),
+        COUNTS,
+        lambda f, y, n, s: reference.poisson(f, y, EXPOSURE[n], "square"),
+    ),
+    "poisson_softplus": (
+        lambda s: vsgp.Poisson(exposure=EXPOSURE, link="softplus"),
+        COUNTS,
+        lambda f, y, n, s: reference.poisson(f, y, EXPOSURE[n], "softplus"),
+    ),
+    "negative_binomial": (
+        lambda s: vsgp.NegativeBinomial(alpha=s, exposure=EXPOSURE),
+        COUNTS,
+        lambda f, y, n, s: reference.negative_binomial(f, y, s, EXPOSURE[n]),
+    ),
+    "zero_inflated_poisson": (
+        lambda s: vsgp.ZeroInflatedPoisson(psi=s / (1 + s), exposure=EXPOSURE),
+        COUNTS,
+        lambda f, y, n, s: reference.zero_inflated_poisson(f, y, s / (1 + s), EXPOSURE[n]),
+    ),
+    "exponential": (
+        lambda s: vsgp.Exponential(),
+        TIMES,
+        lambda f, y, n, s: reference.exponential(f, y),
+    ),
+    "gamma": (
+        lambda s: vsgp.Gamma(alpha=s),
+        TIMES,
+        lambda f, y, n, s: reference.gamma(f, y, s),
+    ),
+    "log_normal": (
+        lambda s: vsgp.LogNormal(sigma=s),
+        TIMES,
+        lambda f, y, n, s: reference.log_normal(f, y, s),
+    ),
+    "beta": (
+        lambda s: vsgp.Beta(phi=10 * s),
+        SHARES,
+        lambda f, y, n, s: reference.beta(f, y, 10 * s),
+    ),
+    "weibull": (
+        lambda s: vsgp.Weibull(alpha=s, censored=CENSORED),
+        TIMES,
+        lambda f, y, n, s: reference.weibull(f, y, s, float(CENSORED[n])),
+    ),
+    "any_distribution": (
+        lambda s: lambda f: pm.NegativeBinomial.dist(mu=pm.math.exp(f), alpha=s),
+        COUNTS,
+        lambda f, y, n, s: reference.negative_binomial(f, y, s, 1.0),
+    ),
+}
+
+
+def family_model(family, inputs, **kwargs):
+    X, Xu = inputs
+    make, y, _ = FAMILIES[family]
+    with pm.Model() as model:
+        s = pm.LogNormal("s", 0, 0.5)
+        gp = ard_process()
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", make(s), X=X, y=y, **kwargs)
+    return model
+
+
+def random_point(rng):
+    return {
+        "lengthscales": rng.uniform(0.7, 2.0, D),
+        "variance": rng.uniform(0.5, 2.0),
+        "s": rng.uniform(0.6, 1.5),
+        "v": rng.normal(size=M),
+    }
+
+
+def unconstrained(point):
+    return {
+        "s_log__": np.log(point["s"]),
+        "lengthscales_log__": np.log(point["lengthscales"]),
+        "variance_log__": np.log(point["variance"]),
+        "u_whitened__": point["v"],
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_density_equals_reference(family, inputs, rng):
+    X, Xu = inputs
+    _, y, logpdf = FAMILIES[family]
+    point = random_point(rng)
+    mu, gamma, _ = reference_gp.moments(
+        X, Xu, point["lengthscales"], point["variance"], linear_mean, point["v"]
+    )
+    expected = [
+        reference.expected_logp(lambda f, n=n: logpdf(f, y[n], n, point["s"]), mu[n], gamma[n])[0]
+        for n in range(N)
+    ]
+    log_prior = (
+        stats.gamma.logpdf(point["lengthscales"], 3, scale=1 / 2).sum()
+        + stats.gamma.logpdf(point["variance"], 2)
+        + stats.lognorm.logpdf(point["s"], 0.5)
+        # PyMC's density is that of the logarithms
+        + np.log(point["lengthscales"]).sum()
+        + np.log(point["variance"])
+        + np.log(point["s"])
+    )
+    target = reference_gp.joint_log_density(expected, point["v"], log_prior)
+
+    model = family_model(family, inputs)
+    logp = model.compile_logp(mode="FAST_COMPILE")(unconstrained(point))
+    np.testing.assert_allclose(logp, target, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["student_t", "weibull", "bernoulli_probit", "any_distribution"])
+def test_pointwise_groups_hold_the_expected_log_density(family, inputs, rng):
+    model = family_model(family, inputs)
+    point = unconstrained(random_point(rng))
+    fn = model.compile_fn(
+        [model.logp(vars=model["y"], sum=False)[0], model.logp(vars=model["y"])],
+        inputs=model.value_vars,
+        mode="FAST_COMPILE",
+        on_unused_input="ignore",
+    )
+    pointwise, total = fn(point)
+    assert pointwise.shape == (N,)
+    np.testing.assert_allclose(pointwise.sum(), total)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_gradient_by_finite_differences(family, inputs, rng):
+    model = family_model(family, inputs)
+    point = unconstrained(random_point(rng))
+    logp = model.logp()
+    (logp,) = model.replace_rvs_by_values([logp])
+    values = [pt.as_tensor(point[v.name]) for v in model.value_vars]
+
+    def density(*args):
+        return clone_replace(logp, dict(zip(model.value_vars, args, strict=True)))
+
+    pytensor.gradient.verify_grad(
+        density, [np.asarray(v.data) for v in values], rng=rng, mode="CVM", rel_tol=1e-5
+    )
+
+
+@pytest.mark.parametrize("family", ["poisson", "bernoulli_probit", "student_t"])
+def test_backends_agree(family, inputs, rng):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    del jax
+    model = family_model(family, inputs)
+    point = unconstrained(random_point(rng))
+    results = {}
+    for mode in ("NUMBA", "CVM", "JAX"):
+        fn = model.compile_fn([model.logp(), model.dlogp()], mode=mode)
+        results[mode] = [np.asarray(r) for r in fn(point)]
+    for mode in ("CVM", "JAX"):
+        for result, expected in zip(results[mode], results["NUMBA"], strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-8, atol=1e-10)
+
+
+def count_ops(fn, op_type):
+    fgraph = fn.f.maker.fgraph
+    ops = [getattr(node.op, "core_op", node.op) for node in fgraph.toposort()]
+    return sum(isinstance(op, op_type) for op in ops)
+
+
+def test_one_cholesky_and_one_solve(inputs):
+    model = family_model("poisson", inputs)
+    logp = model.compile_logp(mode="CVM")
+    assert count_ops(logp, Cholesky) == 1
+    # A; the whitened values need none, because the sampler's coordinates are the whitened values
+    assert count_ops(logp, SolveTriangular) == 1
+    dlogp = model.compile_fn([model.logp(), model.dlogp()], mode="CVM")
+    assert count_ops(dlogp, Cholesky) == 1
+    # A, its adjoint, and two in the adjoint of the Cholesky factor
+    assert count_ops(dlogp, SolveTriangular) == 4
+
+
+def test_value_does_not_depend_on_the_coordinates(inputs, rng):
+    """The density of u under the transform, less the Jacobian, is that of a multivariate normal."""
+    X, Xu = inputs
+    point = random_point(rng)
+    with pm.Model() as model:
+        gp = ard_process()
+        u = gp.prior("u", Xu=Xu)
+    _, _, u_value = reference_gp.moments(
+        X, Xu, point["lengthscales"], point["variance"], linear_mean, point["v"]
+    )
+    K = reference_gp.ard_kernel(Xu, Xu, point["lengthscales"], point["variance"])
+    K += 1e-6 * point["variance"] * np.eye(M)
+    expected = stats.multivariate_normal.logpdf(u_value, linear_mean(Xu), K)
+    given = {model["lengthscales"]: point["lengthscales"], model["variance"]: point["variance"]}
+    value = pm.logp(u, u_value).eval({k: np.asarray(v) for k, v in given.items()})
+    np.testing.assert_allclose(value, expected, rtol=1e-8)
+
+
+def test_inducing_points_at_the_data_give_the_exact_process(rng):
+    """With Xu = X the density of (u, theta) is that of pm.gp.Latent."""
+    X = rng.uniform(0, 10, size=(15, 1))
+    y = rng.poisson(2, size=15)
+    # The two differ by terms of the order of the root of the jitter
+    jitter = 1e-14
+    with pm.Model() as sparse:
+        ls = pm.Gamma("ls", 3, 2)
+        gp = pm.gp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=1.5 * pm.gp.cov.Matern52(1, ls=ls)
+        )
+        gp.prior("f", Xu=X, jitter=jitter)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    with pm.Model() as exact:
+        ls = pm.Gamma("ls", 3, 2)
+        gp = pm.gp.Latent(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=1.5 * pm.gp.cov.Matern52(1, ls=ls)
+        )
+        f = gp.prior("f", X=X, jitter=1.5 * jitter)
+        pm.Poisson("y", pm.math.exp(f), observed=y)
+    for _ in range(3):
+        v, log_ls = rng.normal(size=15), rng.normal()
+        a = sparse.compile_logp(mode="CVM")({"ls_log__": log_ls, "f_whitened__": v})
+        b = exact.compile_logp(mode="CVM")({"ls_log__": log_ls, "f_rotated_": v})
+        np.testing.assert_allclose(a, b, rtol=1e-7)
+
+
+def test_gaussian_likelihood_integrates_to_the_collapsed_bound(inputs, rng):
+    """For a Gaussian likelihood log q is quadratic in v, and its integral is Titsias's bound."""
+    X, Xu = inputs
+    y = rng.normal(size=N)
+    lengthscales, variance, sigma = np.array([0.9, 1.4, 2.0]), 1.3, 0.4
+    with pm.Model() as model:
+        cov = variance * pm.gp.cov.ExpQuad(D, ls=lengthscales)
+        gp = pm.gp.VariationalSparse(mean_func=pm_linear_mean(), cov_func=cov)
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Gaussian(sigma=sigma), X=X, y=y)
+    fn = model.compile_fn([model.logp(), model.dlogp()], mode="CVM")
+
+    def at(v):
+        return fn({"u_whitened__": v})
+
+    origin, gradient = at(np.zeros(M))
+    # Exact, whatever the step, since the gradient is linear
+    H = -np.array([at(e)[1] - gradient for e in np.eye(M)])
+    np.testing.assert_allclose(H, H.T, atol=1e-9)
+    log_integral = (
+        origin
+        + 0.5 * gradient @ np.linalg.solve(H, gradient)
+        + 0.5 * M * np.log(2 * np.pi)
+        - 0.5 * np.linalg.slogdet(H)[1]
+    )
+    bound = reference_gp.collapsed_bound(
+        X, y, Xu, lengthscales, variance, linear_mean, sigma
+    )
+    np.testing.assert_allclose(log_integral, bound, rtol=1e-9)
+
+
+def test_potential_is_the_sum_of_the_likelihood(inputs, rng):
+    X, Xu = inputs
+    values = []
+    for method in ("likelihood", "potential"):
+        with pm.Model() as model:
+            s = pm.LogNormal("s", 0, 0.5)
+            gp = ard_process()
+            gp.prior("u", Xu=Xu)
+            getattr(gp, method)("y", vsgp.NegativeBinomial(alpha=s), X=X, y=COUNTS)
+        values.append(model.compile_logp(mode="FAST_COMPILE"))
+    point = unconstrained(random_point(rng))
+    np.testing.assert_allclose(values[0](point), values[1](point), rtol=1e-12)
+    assert [p.name for p in model.potentials] == ["y"]
+
+
+def test_two_likelihoods_on_one_function(inputs, rng):
+    """Counts and measurements of the same f add up."""
+    X, Xu = inputs
+    point = unconstrained(random_point(rng))
+
+    def density(*which):
+        with pm.Model() as model:
+            pm.LogNormal("s", 0, 0.5)
+            gp = ard_process()
+            gp.prior("u", Xu=Xu)
+            if "counts" in which:
+                gp.likelihood("counts", vsgp.Poisson(), X=X, y=COUNTS)
+            if "reals" in which:
+                gp.likelihood("reals", vsgp.Gaussian(sigma=model["s"]), X=X, y=REAL)
+        return model.compile_logp(mode="CVM")(point)
+
+    both, counts, reals, none = (
+        density("counts", "reals"),
+        density("counts"),
+        density("reals"),
+        density(),
+    )
+    np.testing.assert_allclose(both, counts + reals - none, rtol=1e-10)
+
+
+def fixed_process(X, Xu, y, cov, mean):
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Gaussian(sigma=0.3), X=X, y=y)
+    return model, gp
+
+
+def test_predict_equals_reference(inputs, rng):
+    X, Xu = inputs
+    ls, variance = np.array([0.9, 1.4, 2.0]), 1.3
+    cov = variance * pm.gp.cov.ExpQuad(D, ls=ls)
+    model, gp = fixed_process(X, Xu, REAL, cov, pm_linear_mean())
+    Xnew = rng.normal(size=(6, D))
+    v = rng.normal(size=M)
+    mu, gamma, u = reference_gp.moments(Xnew, Xu, ls, variance, linear_mean, v)
+    for diag in (True, False):
+        mean, var = gp.predict(Xnew, point={"u": u}, diag=diag, model=model)
+        np.testing.assert_allclose(mean, mu, rtol=1e-8)
+        np.testing.assert_allclose(var if diag else np.diag(var), gamma, rtol=1e-7, atol=1e-9)
+
+
+def test_conditional_draws_have_the_right_moments(inputs, rng):
+    X, Xu = inputs
+    cov = 1.3 * pm.gp.cov.ExpQuad(D, ls=1.2)
+    model, gp = fixed_process(X, Xu, REAL, cov, pm_linear_mean())
+    Xnew = rng.normal(size=(4, D))
+    u = rng.normal(size=M)
+    mean, covariance = gp.predict(Xnew, point={"u": u}, model=model)
+    with model:
+        joint = gp.conditional("f", Xnew)
+        marginal = gp.conditional("f_diag", Xnew, diag=True)
+        y_new = gp.predictive("y_new", Xnew)
+    fixed = {model["u"]: u}
+    draws = [
+        np.asarray(d)
+        for d in pm.draw(
+            graph_replace([joint, marginal, y_new], fixed),
+            20_000,
+            random_seed=3,
+            mode="FAST_COMPILE",
+        )
+    ]
+    scale = np.sqrt(np.diag(covariance))
+    error = 4 / np.sqrt(20_000)
+    for draw in draws:
+        np.testing.assert_allclose((draw.mean(0) - mean) / scale, 0, atol=error * 1.5)
+    np.testing.assert_allclose(
+        np.cov(draws[0].T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.05
+    )
+    np.testing.assert_allclose(draws[1].var(0) / scale**2, 1, atol=0.06)
+    np.testing.assert_allclose(draws[2].var(0) / (scale**2 + 0.3**2), 1, atol=0.06)
+
+
+def test_conditionals_of_the_components_sum_to_the_total(inputs, rng):
+    X, Xu = inputs
+    Xnew = rng.normal(size=(5, D))
+    u = rng.normal(size=M)
+    with pm.Model() as model:
+        first = vsgp.VariationalSparse(
+            mean_func=pm_linear_mean(), cov_func=1.1 * pm.gp.cov.ExpQuad(D, ls=1.5)
+        )
+        second = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.7), cov_func=0.6 * pm.gp.cov.Matern32(D, ls=0.8)
+        )
+        total = first + second
+        total.prior("u", Xu=Xu)
+        total.likelihood("y", vsgp.Gaussian(sigma=0.3), X=X, y=REAL)
+        first.conditional("f_first", Xnew, given={"gp": total})
+    at = dict(point={"u": u}, model=model)
+    mean, _ = total.predict(Xnew, **at)
+    mean_1, cov_1 = first.predict(Xnew, given={"gp": total}, **at)
+    mean_2, _ = second.predict(Xnew, given={"gp": total}, **at)
+    np.testing.assert_allclose(mean_1 + mean_2, mean, rtol=1e-10)
+
+    # The textbook conditional of one component given the sum at Xu
+    def kernel(A, B):
+        return (1.1 * pm.gp.cov.ExpQuad(D, ls=1.5))(A, B).eval()
+
+    def total_kernel(A):
+        return total.cov_func(A).eval()
+
+    K = total_kernel(Xu)
+    K += 1e-6 * np.mean(np.diag(K)) * np.eye(M)
+    W = np.linalg.solve(K, kernel(Xu, Xnew))
+    np.testing.assert_allclose(
+        mean_1, linear_mean(Xnew) + W.T @ (u - linear_mean(Xu) - 0.7), rtol=1e-7
+    )
+    np.testing.assert_allclose(
+        cov_1, kernel(Xnew, Xnew) - kernel(Xu, Xnew).T @ W, rtol=1e-6, atol=1e-9
+    )
+
+
+def test_extrapolation_returns_to_the_prior(inputs):
+    X, Xu = inputs
+    cov = 1.3 * pm.gp.cov.ExpQuad(D, ls=1.2)
+    model, gp = fixed_process(X, Xu, REAL, cov, pm_linear_mean())
+    far = np.full((1, D), 50.0)
+    mean, var = gp.predict(far, point={"u": np.ones(M)}, diag=True, model=model)
+    np.testing.assert_allclose(mean, linear_mean(far))
+    np.testing.assert_allclose(var, 1.3)

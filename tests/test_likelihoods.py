@@ -1,0 +1,330 @@
+"""Likelihoods against an independent reference, on every backend."""
+
+import itertools
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import reference
+
+import pymc_vsgp.likelihoods as likelihoods
+
+from pymc_vsgp.likelihoods import Custom, as_likelihood
+from pymc_vsgp.likelihoods.links import safe_exp
+
+MU = [-8.0, -2.3, 0.0, 1.7, 8.0]
+GAMMA = [1e-4, 1e-2, 1.0, 10.0, 100.0]
+
+
+@dataclass
+class Case:
+    """A family: what to build, its reference, and the grid of observations and parameters."""
+
+    make: callable
+    logpdf: callable
+    y: list
+    params: dict = field(default_factory=dict)
+    center: callable = lambda y: 0.0
+    width: float = 1.0
+    reach: float = 30.0
+    stride: int = 1  # thins the grid of the slow references; prime to every factor of it
+
+    def grid(self, mu=MU, gamma=GAMMA):
+        """Every combination, as columns mu, gamma, y and one for each parameter."""
+        rows = itertools.product(mu, gamma, self.y, *self.params.values())
+        return [np.array(column) for column in zip(*rows, strict=True)]
+
+    def at(self, y, values):
+        """Reference log density as a function of f."""
+        return lambda f: self.logpdf(f, y, **dict(zip(self.params, values, strict=True)))
+
+    def symbols(self):
+        """Inputs mu, gamma, y, parameters, and the likelihood of them."""
+        names = ["mu", "gamma", "y", *self.params]
+        mu, gamma, y, *params = (pt.dvector(name) for name in names)
+        return [mu, gamma, y, *params], self.make(**dict(zip(self.params, params, strict=True)))
+
+
+def linked(family, link):
+    """Likelihood and reference with a link."""
+    make = getattr(likelihoods, family)
+    logpdf = getattr(reference, family.lower())
+    return (
+        lambda **params: make(link=link, **params),
+        lambda f, y, **params: logpdf(f, y, link=link, **params),
+    )
+
+
+EXPOSURE = {"exposure": [0.4, 25.0]}
+CASES = {
+    "Gaussian": Case(
+        likelihoods.Gaussian, reference.gaussian, [-1.2, 3.0], {"sigma": [0.1, 2.0]}, reach=12.0
+    ),
+    "LogNormal": Case(
+        likelihoods.LogNormal, reference.log_normal, [0.3, 40.0], {"sigma": [0.1, 2.0]}, reach=12.0
+    ),
+    "StudentT": Case(
+        likelihoods.StudentT,
+        reference.student_t,
+        [-0.7, 4.0],
+        {"nu": [1.0, 4.0, 30.0], "sigma": [0.1, 1.5]},
+        center=lambda y: y,
+        width=0.1,
+    ),
+    **{
+        f"Bernoulli-{link}": Case(*linked("Bernoulli", link), [0.0, 1.0])
+        for link in ("logit", "probit", "cloglog")
+    },
+    **{
+        f"Binomial-{link}": Case(*linked("Binomial", link), [0.0, 3.0, 7.0], {"n": [7.0, 40.0]})
+        for link in ("logit", "probit", "cloglog")
+    },
+    **{
+        f"Poisson-{link}": Case(*linked("Poisson", link), [0.0, 1.0, 30.0], EXPOSURE)
+        for link in ("log", "square", "softplus")
+    },
+    "NegativeBinomial": Case(
+        likelihoods.NegativeBinomial,
+        reference.negative_binomial,
+        [0.0, 2.0, 60.0],
+        {"alpha": [0.5, 12.0]} | EXPOSURE,
+    ),
+    "ZeroInflatedPoisson": Case(
+        likelihoods.ZeroInflatedPoisson,
+        reference.zero_inflated_poisson,
+        [0.0, 4.0],
+        {"psi": [0.05, 0.7, 0.999]} | EXPOSURE,
+    ),
+    "Exponential": Case(likelihoods.Exponential, reference.exponential, [0.02, 1.0, 70.0]),
+    "Gamma": Case(likelihoods.Gamma, reference.gamma, [0.02, 70.0], {"alpha": [0.6, 5.0]}),
+    "Weibull": Case(
+        likelihoods.Weibull,
+        reference.weibull,
+        [0.1, 9.0],
+        {"alpha": [0.7, 1.8], "censored": [0.0, 1.0]},
+    ),
+    "Beta": Case(
+        likelihoods.Beta,
+        reference.beta,
+        [0.003, 0.4, 0.95],
+        {"phi": [0.5, 10.0, 1000.0]},
+    ),
+}
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def close(actual, wanted, tolerance):
+    """Absolute error, or relative where the value is above 1."""
+    error = np.abs(actual - wanted) / np.maximum(1.0, np.abs(wanted))
+    assert np.all(np.isfinite(actual))
+    assert error.max() < tolerance, f"{error.max():.1e} at row {error.argmax()}"
+
+
+def compile_case(case, mode, predictive=True):
+    """Value and gradients of expected_logp, and log_predictive, in one function."""
+    inputs, lik = case.symbols()
+    wrt = [inputs[0], inputs[1], *inputs[3:]]
+    value = lik.expected_logp(*inputs[:3])
+    grads = pt.grad(value.sum(), wrt, disconnected_inputs="ignore")
+    logs = [lik.log_predictive(*inputs[:3])] if predictive else []
+    outputs = [value, *logs, *grads]
+    return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+
+
+@each_case
+def test_against_reference(case):
+    grid = [column[:: case.stride] for column in case.grid()]
+    value, predictive, d_mu, d_gamma, *d_params = compile_case(case, "FAST_COMPILE")(*grid)
+    expected, logs = [], []
+    for mu, gamma, y, *params in zip(*grid, strict=True):
+        around = {"center": case.center(y), "width": case.width}
+        logp = case.at(y, params)
+        expected.append(reference.expected_logp(logp, mu, gamma, reach=case.reach, **around))
+        logs.append(reference.log_predictive(logp, mu, gamma, **around))
+    expected = np.array(expected).T
+    close(value, expected[0], 1e-6)
+    close(d_mu, expected[1], 1e-6)
+    close(d_gamma, expected[2], 1e-6)
+    close(predictive, np.array(logs), 1e-6)
+
+
+@each_case
+def test_parameter_gradients(case):
+    grid = case.grid(mu=[-2.3, 1.7], gamma=[1e-2, 10.0])
+    function = compile_case(case, "FAST_COMPILE")
+    gradients = function(*grid)[4:]
+    for k, (name, gradient) in enumerate(zip(case.params, gradients, strict=True)):
+        if name in ("n", "censored"):  # data
+            continue
+        step = 1e-6 * grid[3 + k]
+        up, down = ([*grid[: 3 + k], grid[3 + k] + s, *grid[4 + k :]] for s in (step, -step))
+        close(gradient, (function(*up)[0] - function(*down)[0]) / (2 * step), 1e-5)
+
+
+@each_case
+def test_finite_at_zero_variance(case):
+    grid = case.grid(mu=[-2.3, 1.7], gamma=[0.0, 1e-12])
+    value, predictive, *gradients = compile_case(case, "FAST_COMPILE")(*grid)
+    point = [case.at(y, params)(mu) for mu, _, y, *params in zip(*grid, strict=True)]
+    close(value, np.array(point), 1e-6)
+    close(predictive, np.array(point), 1e-6)
+    assert all(np.all(np.isfinite(g)) for g in gradients)
+
+
+@each_case
+def test_finite_at_huge_variance(case):
+    # As an optimiser meets them before it has found a scale.
+    grid = case.grid(mu=[-50.0, 0.0, 50.0], gamma=[1e3, 1e5])
+    for output in compile_case(case, "FAST_COMPILE", predictive=False)(*grid):
+        assert np.all(np.isfinite(output))
+
+
+def test_safe_exp():
+    x = pt.dvector("x")
+    value = safe_exp(x)
+    at = np.array([-1e4, 0.0, 199.0, 200.0, 210.0, 1e6])
+    v, slope = pytensor.function([x], [value, pt.grad(value.sum(), x)], mode="FAST_COMPILE")(at)
+    np.testing.assert_allclose(
+        v[:5], np.exp([-np.inf, 0.0, 199.0, 200.0, 200.0]) * [1, 1, 1, 1, 11]
+    )
+    np.testing.assert_allclose(slope[[0, 1, 2, 4, 5]], np.exp([-np.inf, 0.0, 199.0, 200.0, 200.0]))
+    assert value.dtype == "float64" and np.isfinite(v[5]) and 0 < slope[3] < np.inf
+
+
+@each_case
+def test_log_prob_and_draws(case):
+    inputs, lik = case.symbols()
+    f, _, y, *params = inputs
+    grid = case.grid(mu=[-1.1, 0.6], gamma=[1.0])
+    rv = lik.dist(f)
+    outputs = [lik.log_prob(f, y), pm.logp(rv, y), rv]
+    compiled = pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    ours, theirs, draw = compiled(*grid)
+    keep = grid[3 + list(case.params).index("censored")] == 0 if "censored" in case.params else ...
+    close(ours[keep], theirs[keep], 1e-8)
+    assert draw.shape == grid[0].shape
+
+
+@pytest.mark.parametrize(
+    "lik",
+    [
+        likelihoods.Gaussian(0.5),
+        likelihoods.StudentT(10, 0.5),
+        likelihoods.Bernoulli("cloglog"),
+        likelihoods.Binomial(8, "probit"),
+        likelihoods.Poisson(3.0, "square"),
+        likelihoods.NegativeBinomial(4.0, exposure=2.0),
+        likelihoods.ZeroInflatedPoisson(0.4),
+        likelihoods.Exponential(),
+        likelihoods.Gamma(3.0),
+        likelihoods.LogNormal(0.3),
+        likelihoods.Beta(5.0),
+        likelihoods.Weibull(1.5),
+    ],
+    ids=repr,
+)
+def test_mean_of_draws(lik):
+    f = np.full(20_000, 0.4)
+    draws = pm.draw(lik.dist(f), random_seed=1)
+    mean = float(lik.conditional_mean(pt.as_tensor(np.float64(0.4))).eval().mean())
+    assert abs(draws.mean() - mean) < 5 * draws.std() / np.sqrt(f.size)
+
+
+@pytest.mark.parametrize(
+    ("lik", "y", "match"),
+    [
+        (likelihoods.Gaussian(1), [0.0, np.nan], "row 1 is nan"),
+        (likelihoods.Bernoulli(), [0, 1, 2], "row 2 is 2"),
+        (likelihoods.Binomial(3), [3, 4], "row 1 is 4"),
+        (likelihoods.Poisson(), [1.0, 0.5], "row 1 is 0.5"),
+        (likelihoods.NegativeBinomial(1), [-1], "row 0 is -1"),
+        (likelihoods.ZeroInflatedPoisson(0.5), [np.inf], "row 0 is inf"),
+        (likelihoods.Exponential(), [-0.1], "0 or more"),
+        (likelihoods.Gamma(1), [0.0], "positive"),
+        (likelihoods.LogNormal(1), [0.0], "positive"),
+        (likelihoods.Weibull(1), [-2.0], "positive"),
+        (likelihoods.Beta(1), [1.0], "below 1"),
+        (Custom(lambda f: pm.Poisson.dist(pm.math.exp(f))), [0.5], "whole"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_support(lik, y, match):
+    with pytest.raises(ValueError, match=match):
+        lik.check_observed(np.array(y))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: likelihoods.Gaussian(0.0), "sigma must be positive"),
+        (lambda: likelihoods.Poisson(exposure=[1.0, 0.0]), "exposure must be positive"),
+        (lambda: likelihoods.Binomial(2.5), "whole number"),
+        (lambda: likelihoods.ZeroInflatedPoisson(1.1), "at most 1"),
+        (lambda: likelihoods.Bernoulli("cauchit"), "cloglog"),
+        (lambda: likelihoods.Poisson(link="identity"), "softplus"),
+        (lambda: likelihoods.Gaussian(1.0).replace(nu=1.0), "no parameter 'nu'"),
+    ],
+)
+def test_bad_parameters(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("obj", "match"),
+    [
+        (likelihoods.Poisson, "parentheses"),
+        ("poisson", "str"),
+        (lambda f: 2.0, "returned float"),
+        (lambda f: pm.MvNormal.dist(f, np.eye(2)), "multivariate"),
+    ],
+)
+def test_not_a_likelihood(obj, match):
+    with pytest.raises(TypeError, match=match):
+        as_likelihood(obj)
+
+
+def test_custom_equals_family():
+    with pm.Model():
+        alpha = pm.Gamma("alpha", 2, 1)
+        custom = as_likelihood(lambda f: pm.NegativeBinomial.dist(mu=pm.math.exp(f), alpha=alpha))
+    assert list(custom.params.values()) == [alpha]  # once, however often PyMC uses it
+    value = pt.dscalar("value")
+    custom = custom.replace(**dict.fromkeys(custom.params, value))
+    family = likelihoods.NegativeBinomial(value)
+    f = np.array([-1.0, 0.3, 2.0])
+    g, y = np.array([0.1, 1.0, 4.0]), np.array([0.0, 2.0, 9.0])
+    pairs = [(lik.expected_logp(f, g, y), lik.log_predictive(f, g, y)) for lik in (custom, family)]
+    flat = [out for pair in pairs for out in pair]
+    flat += [pt.grad(pair[0].sum(), value) for pair in pairs]
+    a, b, c, d, e, h = pytensor.function([value], flat, mode="FAST_COMPILE")(1.7)
+    close(a, c, 1e-6)
+    close(b, d, 1e-6)
+    close(e, h, 1e-6)
+
+
+def test_custom_sees_inside_censored():
+    with pm.Model():
+        sigma = pm.HalfNormal("sigma")
+        lik = Custom(lambda f: pm.Censored.dist(pm.Normal.dist(f, sigma), lower=0.0, upper=None))
+    s = pt.dscalar("s")
+    lik = lik.replace(**dict.fromkeys(lik.params, s))
+    slope = pt.grad(lik.log_prob(pt.as_tensor(np.zeros(1)), np.ones(1)).sum(), s)
+    assert slope.eval({s: 2.0}) == pytest.approx(-1 / 2 + 1 / 8)
+
+
+@pytest.mark.parametrize("mode", ["CVM", "NUMBA", "JAX"])
+@each_case
+def test_backends_agree(case, mode):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    grid = [column[::7] for column in case.grid()]
+    # Numba takes most of a minute to compile all of the log_predictives.
+    both = [compile_case(case, m, mode != "NUMBA") for m in ("FAST_COMPILE", mode)]
+    results = [function(*grid) for function in both]
+    for ours, other in zip(*results, strict=True):
+        close(np.asarray(other), ours, 1e-8)

@@ -1,0 +1,263 @@
+"""The package as it is installed, the scripts that install it, and the examples in its pages."""
+
+import importlib.metadata
+import importlib.resources
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pymc as pm
+import pytest
+
+import pymc_vsgp as vsgp
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# The shell itself, so that a PATH can be made of nothing but fakes.
+SH = shutil.which("sh") or "/bin/sh"
+
+pages_with_code = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    if "```python" in page.read_text(encoding="utf-8")
+)
+
+
+# --- the installed package -----------------------------------------------------------------------
+
+
+def test_version_is_the_installed_one():
+    assert vsgp.__version__ == importlib.metadata.version("pymc-vsgp")
+
+
+def test_version_is_the_one_to_cite():
+    assert f"version: {vsgp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_ships_its_types():
+    assert importlib.resources.files("pymc_vsgp").joinpath("py.typed").is_file()
+
+
+def test_import_registers_the_gp():
+    code = (
+        "import pymc as pm; assert not hasattr(pm.gp, 'VariationalSparse');"
+        "import pymc_vsgp; assert pm.gp.VariationalSparse is pymc_vsgp.VariationalSparse"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+# --- .ci/find-python -----------------------------------------------------------------------------
+
+
+def fake_python(folder, name, version, works=True):
+    """Write a program that answers like a Python of `version`, or like a shim that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / name
+    good = works and (3, 12) <= version < (3, 15)
+    answer = f'echo "{program}"' if good else "echo 'command not found' >&2; exit 127"
+    program.write_text(f"#!{SH}\n{answer}\n")
+    program.chmod(0o755)
+    return program
+
+
+def find_python(tmp_path, **variables):
+    """Run the script with a PATH of one folder and an empty home."""
+    path = tmp_path / "bin"
+    path.mkdir(exist_ok=True)
+    if (cat := shutil.which("cat")) and not (path / "cat").exists():
+        (path / "cat").symlink_to(cat)
+    environment = {
+        "PATH": str(path),
+        "HOME": str(tmp_path / "home"),
+        "FIND_PYTHON_FOLDERS": "",
+        **{name: str(value) for name, value in variables.items()},
+    }
+    return subprocess.run(
+        [SH, str(ROOT / ".ci" / "find-python")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+
+
+def test_finder_takes_a_new_enough_python_from_the_path(tmp_path):
+    fake_python(tmp_path / "bin", "python3", (3, 11))
+    expected = fake_python(tmp_path / "bin", "python3.12", (3, 12))
+    assert find_python(tmp_path).stdout == f"{expected}\n"
+
+
+def test_finder_skips_shims_that_fail_and_looks_into_pyenv(tmp_path):
+    fake_python(tmp_path / "bin", "python3.13", (3, 13), works=False)
+    fake_python(tmp_path / "bin", "python3", (3, 11))
+    versions = tmp_path / "home" / ".pyenv" / "versions"
+    fake_python(versions / "3.11.7" / "bin", "python", (3, 11))
+    expected = fake_python(versions / "3.12.1" / "bin", "python", (3, 12))
+    assert find_python(tmp_path).stdout == f"{expected}\n"
+
+
+def test_finder_asks_uv(tmp_path):
+    managed = fake_python(tmp_path / "uv", "python3.13", (3, 13))
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f'#!{SH}\n[ "$1 $2" = "python find" ] && echo "{managed}"\n')
+    uv.chmod(0o755)
+    assert find_python(tmp_path).stdout == f"{managed}\n"
+
+
+def test_finder_looks_into_conda_environments(tmp_path):
+    conda = tmp_path / "home" / "miniforge3"
+    fake_python(conda / "bin", "python", (3, 11))
+    expected = fake_python(conda / "envs" / "new" / "bin", "python", (3, 12))
+    assert find_python(tmp_path).stdout == f"{expected}\n"
+
+
+def test_finder_prefers_the_named_python(tmp_path):
+    fake_python(tmp_path / "bin", "python3.13", (3, 13))
+    named = fake_python(tmp_path / "else where", "my-python", (3, 12))
+    assert find_python(tmp_path, PYTHON=named).stdout == f"{named}\n"
+
+
+def test_finder_says_so_when_the_named_python_does_not_do(tmp_path):
+    named = fake_python(tmp_path / "bin", "python3", (3, 11))
+    expected = fake_python(tmp_path / "bin", "python3.12", (3, 12))
+    result = find_python(tmp_path, PYTHON=named)
+    assert result.stdout == f"{expected}\n"
+    assert "is not a working Python" in result.stderr
+
+
+def test_finder_says_what_to_do_when_there_is_none(tmp_path):
+    fake_python(tmp_path / "bin", "python3", (3, 11))
+    fake_python(tmp_path / "bin", "python3.14", (3, 15))
+    result = find_python(tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    problem, fix = result.stderr.strip().splitlines()
+    assert problem.startswith("No Python 3.12, 3.13 or 3.14")
+    assert fix.startswith("Install one") and "make PYTHON=" in fix
+
+
+def test_finder_runs_this_python_for_real(tmp_path):
+    found = pathlib.Path(find_python(tmp_path, PYTHON=sys.executable).stdout.strip())
+    # The interpreter behind the environment, so that rebuilding .venv never removes its own base.
+    assert found.resolve() == pathlib.Path(sys.executable).resolve()
+    assert sys.prefix == sys.base_prefix or not found.is_relative_to(sys.prefix)
+
+
+# --- .ci/env -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the build scripts, with a Python that only pretends to make environments."""
+    project = tmp_path / "a project"
+    (project / ".ci").mkdir(parents=True)
+    (project / "pymc_vsgp").mkdir()
+    for name in ("pyproject.toml", ".ci/env", "pymc_vsgp/_version.py"):
+        shutil.copy(ROOT / name, project / name)
+    log = tmp_path / "log"
+    # `-m venv --clear .venv` copies the fake into .venv; `-m pip` fails while a file says so.
+    fake = project / "python"
+    fake.write_text(
+        f"""#!{SH}
+case "$*" in
+-V) echo "Python 3.12.0" ;;
+*"-m venv"*) echo venv >>"{log}"; rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+*"-m pip"*) echo pip >>"{log}"; [ ! -f fail ] ;;
+esac
+"""
+    )
+    fake.chmod(0o755)
+    finder = project / ".ci" / "find-python"
+    finder.write_text(f'#!{SH}\necho "{fake}"\n')
+    finder.chmod(0o755)
+    return project
+
+
+def build(project):
+    """Run .ci/env and return its exit status and the steps it took."""
+    log = project.parent / "log"
+    log.write_text("")
+    result = subprocess.run(
+        [SH, str(project / ".ci" / "env")],
+        env={"PATH": os.environ["PATH"], "HOME": str(project)},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+    return result.returncode, log.read_text().split()
+
+
+def test_env_is_built_once(project):
+    assert build(project) == (0, ["venv", "pip"])
+    assert build(project) == (0, [])
+
+
+def test_env_is_brought_up_to_date_when_the_requirements_change(project):
+    build(project)
+    with (project / "pyproject.toml").open("a") as file:
+        file.write("\n# changed\n")
+    assert build(project) == (0, ["pip"])
+    assert build(project) == (0, [])
+
+
+def test_env_is_built_afresh_after_a_failed_build(project):
+    (project / "fail").touch()
+    status, steps = build(project)
+    assert status != 0 and steps == ["venv", "pip"]
+    (project / "fail").unlink()
+    assert build(project) == (0, ["venv", "pip"])
+
+
+def test_env_is_built_afresh_when_the_folder_has_moved(project):
+    build(project)
+    moved = project.rename(project.with_name("moved"))
+    finder = moved / ".ci" / "find-python"
+    finder.write_text(finder.read_text().replace(str(project), str(moved)))
+    assert build(moved) == (0, ["venv", "pip"])
+
+
+# --- the examples in the pages -------------------------------------------------------------------
+
+
+def code_blocks(page):
+    """All python code blocks of a page, as one program that keeps the page's line numbers."""
+    text = page.read_text(encoding="utf-8")
+    program = ""
+    for block in re.finditer(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        first_line = text[: block.start(1)].count("\n")
+        program += "\n" * (first_line - program.count("\n")) + block.group(1)
+    return compile(program, str(page), "exec")
+
+
+def quick(function, **settings):
+    """`function` with `settings` that win over those of the page."""
+    return lambda *args, **kwargs: function(*args, **{**kwargs, **settings})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with_code)
+def test_examples_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"draws": 20, "tune": 20, "chains": 2, "cores": 1, "progressbar": False}
+    monkeypatch.setattr(pm, "sample", quick(pm.sample, **settings))
+    exec(code_blocks(ROOT / page), {"__name__": "__main__"})
+
+
+@pytest.mark.slow
+def test_demo_runs_and_draws_its_picture(tmp_path):
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "notebooks" / "coal_mining.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYMC_VSGP_SMOKE": "1", "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "r_hat" in result.stdout
+    assert str(tmp_path / "coal_mining.png") in result.stdout
+    assert (tmp_path / "coal_mining.png").stat().st_size > 10_000
