@@ -582,8 +582,8 @@ def _check_new_name(model: pm.Model, name: str) -> None:
 def _check_dim(model: pm.Model, dim: str, length: int, what: str) -> None:
     if dim not in model.dim_lengths:
         return
-    known = int(known_value(model.dim_lengths[dim]))
-    if known != length:
+    known = known_value(model.dim_lengths[dim])
+    if known is not None and int(known) != length:
         raise ValueError(
             f"Dimension {dim!r} has length {known}, but {what} has {length} rows. "
             "Choose another name for the dimension."

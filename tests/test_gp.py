@@ -329,9 +329,7 @@ def test_gaussian_likelihood_integrates_to_the_collapsed_bound(inputs, rng):
         + 0.5 * M * np.log(2 * np.pi)
         - 0.5 * np.linalg.slogdet(H)[1]
     )
-    bound = reference_gp.collapsed_bound(
-        X, y, Xu, lengthscales, variance, linear_mean, sigma
-    )
+    bound = reference_gp.collapsed_bound(X, y, Xu, lengthscales, variance, linear_mean, sigma)
     np.testing.assert_allclose(log_integral, bound, rtol=1e-9)
 
 

@@ -82,7 +82,7 @@ def test_labels_of_a_data_frame(data):
 
 def test_prior_predictive_draws_have_the_prior_moments(data):
     X, y = data
-    with pm.Model() as model:
+    with pm.Model():
         cov = 1.5 * pm.gp.cov.ExpQuad(1, ls=2.0)
         gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(0.7), cov_func=cov)
         Xu = np.linspace(0, 10, M)[:, None]
@@ -102,9 +102,7 @@ def test_prior_predictive_draws_have_the_prior_moments(data):
 def test_posterior_predictive_and_pointwise_groups(model, idata):
     with model:
         predictive = pm.sample_posterior_predictive(idata, random_seed=3, **fast)
-        pm.compute_log_likelihood(
-            idata, progressbar=False, compile_kwargs={"mode": "FAST_COMPILE"}
-        )
+        pm.compute_log_likelihood(idata, progressbar=False, compile_kwargs={"mode": "FAST_COMPILE"})
     assert dict(predictive["posterior_predictive"]["y"].sizes) == {
         "chain": 1,
         "draw": 10,

@@ -31,9 +31,7 @@ class InducingRV(SymbolicRandomVariable):
         size = normalize_size_param(size)
         if rv_size_is_none(size):
             size = implicit_size_from_params(mean, chol, ndims_params=cls.ndims_params)
-        next_rng, v = pt.random.normal(
-            size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True
-        )
+        next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
         draw = unwhiten(v, mean, chol) if v.type.ndim == 1 else mean + v @ chol.T
         return cls(inputs=[rng, mean, chol], outputs=[next_rng, draw])(rng, mean, chol)
 
