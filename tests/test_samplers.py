@@ -41,6 +41,10 @@ def test_every_sampler(sampler, backend, package, rng):
     pytest.importorskip(package, reason=f"{package} is not installed")
     if backend == "jax":
         pytest.importorskip("jax", reason="JAX is not installed")
+    options = {} if backend is None else {"backend": backend}
+    if sampler in ("numpyro", "blackjax"):
+        # In parallel they need one JAX device a chain, and a CPU is one device.
+        options["nuts"] = {"chain_method": "vectorized"}
     with build(rng) as model:
         idata = pm.sample(
             draws=50,
@@ -51,7 +55,7 @@ def test_every_sampler(sampler, backend, package, rng):
             random_seed=11,
             progressbar=False,
             compute_convergence_checks=False,
-            **({} if backend is None else {"backend": backend}),
+            **options,
         )
     posterior = idata["posterior"].to_dataset()
     assert dict(posterior["u"].sizes) == {"chain": 2, "draw": 50, "u_inducing": 6}
@@ -73,11 +77,10 @@ def test_advi(method, rng):
     assert np.isfinite(draws["u"]).all()
 
 
+@pytest.mark.filterwarnings("ignore:`find_MAP`:FutureWarning")  # PyMC announces its next default
 def test_find_map(rng):
     with build(rng) as model:
-        point = pm.find_MAP(
-            progressbar=False, return_inferencedata=False, jitter=False, random_seed=1
-        )
+        point = pm.find_MAP(progressbar=False, jitter=False, random_seed=1)
     logp = model.compile_logp(mode="FAST_COMPILE")
     best = logp({name: point[name] for name in model.initial_point()})
     assert best > logp(model.initial_point())
