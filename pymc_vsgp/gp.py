@@ -44,7 +44,6 @@ class _Prior:
     n_columns: int
     n_inducing: int
     feature_dim: str
-    jitter: float
     n_data: int = 0
     likelihoods: dict[str, tuple[Likelihood, int]] = field(default_factory=dict)
 
@@ -192,7 +191,6 @@ class VariationalSparse(Base):
             n_columns=n_columns,
             n_inducing=n_inducing,
             feature_dim=feature_dim,
-            jitter=jitter,
         )
         return u
 
@@ -421,8 +419,9 @@ class VariationalSparse(Base):
             )
         return self._prior
 
-    def _moments(self, prior: _Prior, X: TensorVariable) -> Moments:
-        return conditional_moments(
+    def _moments(self, prior: _Prior, X: TensorVariable, diag: bool = True) -> Moments:
+        moments = conditional_moments if diag else joint_moments
+        return moments(
             lambda x: _mean_at(self.mean_func, x), self.cov_func, X, prior.Xu, prior.R, prior.v
         )
 
@@ -435,10 +434,7 @@ class VariationalSparse(Base):
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
             check_columns(value, prior.n_columns, "Xnew", "Xu")
-        moments = conditional_moments if diag else joint_moments
-        return moments(
-            lambda x: _mean_at(self.mean_func, x), self.cov_func, X, prior.Xu, prior.R, prior.v
-        )
+        return self._moments(prior, X, diag)
 
     def _data(self, model, name, likelihood, X, y, dims):
         prior = self._require_prior("likelihood")
