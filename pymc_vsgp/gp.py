@@ -202,6 +202,7 @@ class VariationalSparse(Base):
         y: Any,
         *,
         dims: str | None = None,
+        block_size: int | bool | None = None,
         model: pm.Model | None = None,
     ) -> TensorVariable:
         R"""
@@ -225,6 +226,10 @@ class VariationalSparse(Base):
         dims : str, optional
             Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
             dims, else ``{name}_obs``.
+        block_size : int or False, optional
+            Rows of `X` that are worked on at a time; memory does not grow with the rest. By
+            default as many as keep a block in the processor's cache. False builds an ordinary
+            graph that holds all rows at once, which has second derivatives.
         model : Model, optional
             By default the model on the context stack.
 
@@ -240,6 +245,7 @@ class VariationalSparse(Base):
                 name,
                 lik,
                 self._moments(prior, X_tensor),
+                block_size=block_size,
                 observed=y if _is_symbolic(y) else y_value,
                 dims=dims,
             )
@@ -254,6 +260,7 @@ class VariationalSparse(Base):
         X: Any,
         y: Any,
         *,
+        block_size: int | bool | None = None,
         model: pm.Model | None = None,
     ) -> TensorVariable:
         """
@@ -272,6 +279,8 @@ class VariationalSparse(Base):
             Inputs.
         y : array_like or pm.Data, shape (N,)
             Observations.
+        block_size : int or False, optional
+            As in :meth:`likelihood`.
         model : Model, optional
             By default the model on the context stack.
 
@@ -286,7 +295,8 @@ class VariationalSparse(Base):
         lik, X_tensor, y_value, dims = self._data(model, name, likelihood, X, y, None)
         with model:
             y_tensor = y if _is_symbolic(y) else pm.Data(f"{name}_y", y_value, dims=dims)
-            potential = pm.Potential(name, total(lik, self._moments(prior, X_tensor), y_tensor))
+            moments = self._moments(prior, X_tensor)
+            potential = pm.Potential(name, total(lik, moments, y_tensor, block_size))
         prior.n_data += len(y_value)
         return potential
 

@@ -19,6 +19,8 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.potential.cholesky import SafeCholesky
+
 __all__ = ["Whitened", "unwhiten", "whiten"]
 
 
@@ -88,7 +90,7 @@ def local_whiten_unwhiten(fgraph, node):
     if not (isinstance(op, SolveTriangular) and op.lower and not op.unit_diagonal):
         return None
     R, b = node.inputs
-    if not (R.owner and isinstance(_core_op(R.owner.op), Cholesky)):
+    if not (R.owner and isinstance(_core_op(R.owner.op), Cholesky | SafeCholesky)):
         return None
     x = _divide_by_factor(b, R)
     return None if x is None else [x]

@@ -11,6 +11,7 @@ from pymc.pytensorf import normalize_rng_param
 from pytensor.tensor.random.utils import normalize_size_param
 
 from pymc_vsgp.inducing.coordinates import Whitened, unwhiten, whiten
+from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 
 __all__ = ["Inducing"]
 
@@ -79,4 +80,8 @@ def inducing_logprob(op, values, rng, mean, chol, **kwargs):
     (u,) = values
     v = whiten(u, mean, chol)
     normalizer = pt.log(pt.diagonal(chol)).sum() + v.shape[-1] * np.log(2 * np.pi) / 2
-    return -0.5 * pt.sum(v**2) - normalizer
+    logp = -0.5 * pt.sum(v**2) - normalizer
+    if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
+        # Everything else is finite where the factor is not one, so that no gradient is NaN.
+        logp = pt.switch(failed(chol), np.float64(-np.inf), logp)
+    return logp

@@ -87,6 +87,11 @@ class Likelihood:
         """Raise ValueError if an entry of y is outside the support."""
         require(self, y, np.isfinite(y), "finite numbers")
 
+    def goes_with_rows(self, name):
+        """Whether that parameter has one entry for each observation, by its type."""
+        kind = self._params[name].type
+        return kind.ndim > 0 and kind.shape[0] != 1
+
     def _ndim(self, *args):
         return max(pt.as_tensor(x).ndim for x in (*args, *self._params.values()))
 

@@ -11,17 +11,33 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.potential.blocks import stream
 from pymc_vsgp.potential.moments import Moments
 
 __all__ = ["observe", "total"]
 
 
-def total(likelihood: Likelihood, moments: Moments, y) -> TensorVariable:
+def terms(likelihood: Likelihood, moments: Moments, y, block_size=None) -> TensorVariable:
+    """Expected log density of each observation.
+
+    As the output of a loop over blocks of the data that has their sum and its gradient too, and
+    takes over where the sum is asked for; with ``block_size=False`` as an ordinary graph.
+    """
+    y = pt.as_tensor(y)
+    streamed = None if block_size is False else stream(likelihood, [moments], y, block_size)
+    if streamed is None:
+        return likelihood.expected_logp(moments.mu, moments.gamma, y)
+    return streamed[1]
+
+
+def total(likelihood: Likelihood, moments: Moments, y, block_size=None) -> TensorVariable:
     """Sum over the data of the expected log density of y."""
-    return pt.sum(likelihood.expected_logp(moments.mu, moments.gamma, y))
+    return pt.sum(terms(likelihood, moments, y, block_size))
 
 
-def observe(name: str, likelihood: Likelihood, moments: Moments, **kwargs) -> TensorVariable:
+def observe(
+    name: str, likelihood: Likelihood, moments: Moments, block_size=None, **kwargs
+) -> TensorVariable:
     r"""Register y in the model on the context stack.
 
     A draw of y takes :math:`f \sim N(\mu, \gamma)` and then y given f; the log density is the
@@ -37,7 +53,7 @@ def observe(name: str, likelihood: Likelihood, moments: Moments, **kwargs) -> Te
 
     def logp(value, mu, gamma, *params):
         lik = likelihood.replace(**dict(zip(names, params, strict=True)))
-        return lik.expected_logp(mu, gamma, value)
+        return terms(lik, Moments(mu, gamma), value, block_size)
 
     return pm.CustomDist(
         name,

@@ -1,0 +1,113 @@
+"""The environments of the peers, built under benchmarks/.envs on first use. Standard library only.
+
+Set PYMC_VSGP_BENCH_PYMC or PYMC_VSGP_BENCH_GPFLOW to the Python of an environment of your own to
+use that instead.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+REQUIREMENTS = {
+    "pymc": ["-e", f"{ROOT}[jax,nutpie]"],
+    "gpflow": ["gpflow==2.11.2", "tensorflow-cpu==2.21.0", "setuptools<81"],
+}
+
+
+def environment_of(peer):
+    """Name of the environment that a peer runs in."""
+    return "gpflow" if peer == "gpflow" else "pymc"
+
+
+def python(name):
+    """Path of the environment's Python; the environment is built if need be."""
+    own = os.environ.get(f"PYMC_VSGP_BENCH_{name.upper()}")
+    if own:
+        return own
+    folder = HERE / ".envs" / name
+    executable, stamp = folder / "bin" / "python", folder / ".built"
+    key = " ".join(REQUIREMENTS[name])
+    if stamp.exists() and stamp.read_text() == key:
+        return str(executable)
+    print(f"Building benchmarks/.envs/{name}; this takes some minutes, once.", flush=True)
+    uv = shutil.which("uv")
+    if uv:
+        subprocess.run([uv, "venv", "-q", "--clear", "--python", "3.12", folder], check=True)
+        install = [uv, "pip", "install", "-q", "--python", executable]
+    else:
+        subprocess.run([_python312(), "-m", "venv", "--clear", folder], check=True)
+        install = [executable, "-m", "pip", "install", "-q"]
+    subprocess.run([*install, *REQUIREMENTS[name]], check=True)
+    stamp.write_text(key)
+    return str(executable)
+
+
+def _python312():
+    if sys.version_info[:2] == (3, 12):
+        return sys.executable
+    found = shutil.which("python3.12")
+    if not found:
+        raise SystemExit("Python 3.12 was not found. Install it, or install uv.")
+    return found
+
+
+def variables(threads, cache):
+    """Environment variables of a worker: the same threads for every library, a compile cache."""
+    t = str(threads)
+    env = dict(os.environ)
+    for library in ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "VECLIB_MAXIMUM"):
+        suffix = "_THREADS" if library == "VECLIB_MAXIMUM" else "_NUM_THREADS"
+        env[library + suffix] = t
+    env["TF_NUM_INTRAOP_THREADS"], env["TF_NUM_INTEROP_THREADS"] = t, "1"
+    env["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    env["JAX_PLATFORMS"], env["CUDA_VISIBLE_DEVICES"] = "cpu", ""
+    env["NPROC"] = t
+    eigen = "false" if threads == 1 else "true"
+    env["XLA_FLAGS"] = (
+        f"--xla_cpu_multi_thread_eigen={eigen} intra_op_parallelism_threads={threads}"
+    )
+    env["PYTENSOR_FLAGS"] = f"base_compiledir={cache}"
+    env["NUMBA_CACHE_DIR"] = str(Path(cache) / "numba-functions")
+    paths = [str(ROOT), env.get("PYTHONPATH")]
+    env["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    return env
+
+
+def fresh_cache():
+    """Return a new empty folder for compiled code; the caller removes it."""
+    parent = HERE / ".cache"
+    parent.mkdir(exist_ok=True)
+    return tempfile.mkdtemp(dir=parent, prefix="compiled-")
+
+
+def machine():
+    """Return what the numbers depend on: processor, cores, memory, load."""
+    model = ""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else ""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "load": [round(x, 2) for x in os.getloadavg()],
+    }
+
+
+def available_bytes():
+    """Return the memory that can be used without swapping."""
+    info = Path("/proc/meminfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,255 @@
+"""Effective samples per gradient and per second, this package's samplers against their peers.
+
+``python benchmarks/sampling.py`` writes results/sampling.md and results/sampling.json. Standard
+library only; see README.md.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+from pathlib import Path
+
+import envs
+
+HERE = Path(__file__).resolve().parent
+CASES = {
+    "coal": "coal mining, Poisson",
+    "pines": "pine saplings, Poisson on a grid",
+    "banana": "banana, probit",
+    "image_iso": "image, probit, one lengthscale",
+    "image_ard": "image, probit, a lengthscale for each input",
+    "nmes": "visits to a physician, negative binomial",
+    "poisson1": "simulated Poisson, mean count 1",
+    "poisson50": "simulated Poisson, mean count 50",
+    "probit18": "simulated probit, 18 inputs, weak data",
+}
+PEERS = [
+    "vsgp",
+    "vsgp_whitened",
+    "vsgp_whitened_lowrank",
+    "numpyro",
+    "gpflow",
+    "latent",
+    "hsgp",
+]
+NOTE = """\
+ESS: smallest bulk effective sample size over the parameters (theta), and over the function at 20
+inputs (f; for the sparse models its mean given u). *per 1000 gradients*: of theta, counting all
+leapfrog steps of all chains with warm-up, and those of the draws alone. *total*: from the start of
+the process to the last draw, with imports, compilation from an empty cache, the Gaussian stage and
+warm-up; *per s* divides by that. *compile*: for PyMC all that is neither the Gaussian stage nor
+sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*: largest difference of
+a parameter's mean from that of the first peer, in standard errors of the difference: above 4 the
+two do not sample the same posterior, which is as it should be for `latent`, `hsgp` and `vsgp`
+(its inducing inputs have moved).
+"""
+
+
+def write_case(name, folder, tiny):
+    """Return the case's file and sizes, or why it cannot be had."""
+    path = folder / f"{name}.npz"
+    env = envs.variables(1, folder / "compiled-cases")
+    command = [envs.python("pymc"), HERE / "sampling_cases.py", name, path]
+    done = subprocess.run(
+        command + (["--tiny"] if tiny else []), env=env, cwd=HERE, text=True, capture_output=True
+    )
+    if done.returncode == 0:
+        return path, done.stdout.strip().splitlines()[-1]
+    if done.returncode == 3:
+        return None, f"Skipped: {done.stdout.strip()}"
+    return None, f"Failed: {done.stderr.strip().splitlines()[-1]}"
+
+
+def last_json(text):
+    """Last line that is a JSON object."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    return None
+
+
+def run(peer, case, folder, options):
+    """Run one peer in its own process, from an empty compile cache."""
+    out = folder / f"draws-{peer}.npz"
+    cache = envs.fresh_cache()
+    command = [
+        envs.python(envs.environment_of(peer)),
+        HERE / "sampling_worker.py",
+        *(peer, case, out),
+        *("--draws", str(options.draws), "--tune", str(options.tune)),
+        *("--chains", str(options.chains), "--cores", str(options.cores)),
+        *("--seed", str(options.seed), "--backend", options.backend),
+    ]
+    env = envs.variables(options.threads, cache)
+    try:
+        done = subprocess.run(
+            command, env=env, cwd=HERE, text=True, capture_output=True, timeout=options.timeout
+        )
+    except subprocess.TimeoutExpired:
+        return {"skipped": f"stopped after {options.timeout} s"}
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    result = last_json(done.stdout)
+    if result is None:
+        lines = [x for x in done.stderr.strip().splitlines() if x.strip()] or ["no message"]
+        return {"skipped": f"failed ({done.returncode}): {lines[-1][:300]}"}
+    if "skipped" in result:
+        return result
+    command = [envs.python("pymc"), HERE / "sampling_worker.py", "summary", out]
+    env = envs.variables(1, folder / "compiled-summary")
+    done = subprocess.run(command, env=env, cwd=HERE, text=True, capture_output=True)
+    more = last_json(done.stdout) or {"skipped": f"no summary: {done.stderr[-300:]}"}
+    result.update(more)
+    return result
+
+
+def derive(result, reference):
+    """Add ratios to a result."""
+    if "skipped" in result:
+        return
+    warmup, draws = result["gradients_warmup"], result["gradients_draws"]
+    for name in ("theta", "f"):
+        ess = result[f"ess_{name}"]
+        result[f"{name}_per_s"] = ess / result["total_s"]
+        if draws:
+            result[f"{name}_per_1000_draws"] = 1e3 * ess / draws
+        if draws and warmup is not None:
+            result[f"{name}_per_1000"] = 1e3 * ess / (draws + warmup)
+    if reference is not None and reference is not result:
+        off = []
+        for mean, sd, mean0, sd0 in zip(
+            result["mean_theta"],
+            result["sd_theta"],
+            reference["mean_theta"],
+            reference["sd_theta"],
+            strict=True,
+        ):
+            error = math.hypot(
+                sd / math.sqrt(result["ess_theta"]), sd0 / math.sqrt(reference["ess_theta"])
+            )
+            off.append(abs(mean - mean0) / error if error else math.nan)
+        result["theta_off"] = max(off)
+
+
+def number(result, key, digits):
+    """Format an entry that may be missing."""
+    value = result.get(key)
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def table(name, outcome, options):
+    """Markdown of one case."""
+    lines = [f"## {name}: {CASES[name]}", "", outcome["sizes"] + ".", ""]
+    if not outcome["results"]:
+        return "\n".join(lines)
+    lines += [
+        "| peer | ESS theta | ESS f | theta per 1000 gradients | without warm-up "
+        "| f per 1000 gradients | theta per s | f per s | total s | compile s | Gaussian stage s "
+        "| gradients a draw | R-hat | divergences | theta off |",
+        "|" + "---|" * 15,
+    ]
+    for peer, r in outcome["results"].items():
+        if "skipped" in r:
+            lines.append(f"| {peer} | {r['skipped']} |" + " |" * 13)
+            continue
+        each = r["gradients_draws"] or math.nan
+        row = [
+            peer,
+            number(r, "ess_theta", 0),
+            number(r, "ess_f", 0),
+            number(r, "theta_per_1000", 1),
+            number(r, "theta_per_1000_draws", 1),
+            number(r, "f_per_1000", 1),
+            number(r, "theta_per_s", 2),
+            number(r, "f_per_s", 2),
+            number(r, "total_s", 1),
+            number(r, "compile_s", 1),
+            number(r, "stage_s", 1),
+            f"{each / options.draws / options.chains:.1f}",
+            number(r, "rhat", 3),
+            number(r, "divergences", 0),
+            number(r, "theta_off", 1),
+        ]
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join([*lines, ""])
+
+
+def write(outcomes, options):
+    """Write both result files; called after every peer, so that a stop loses nothing."""
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    machine = envs.machine()
+    text = [
+        "# Sampling",
+        "",
+        f"{time.strftime('%Y-%m-%d')}; {machine['processor']}, {machine['cores']} cores; "
+        f"{options.chains} chains of {options.tune} + {options.draws}, {options.cores} at a time, "
+        f"{options.threads} BLAS thread(s), PyTensor backend {options.backend}, "
+        f"seed {options.seed}."
+        + (" **Tiny cases: a smoke test, not a measurement.**" if options.tiny else ""),
+        "",
+        NOTE,
+        *(table(name, outcome, options) for name, outcome in outcomes.items()),
+    ]
+    (folder / f"{options.output}.md").write_text("\n".join(text))
+    everything = {"machine": machine, "options": vars(options), "cases": outcomes}
+    (folder / f"{options.output}.json").write_text(json.dumps(everything, indent=1))
+
+
+def main():
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--tune", type=int, default=500)
+    parser.add_argument("--chains", type=int, default=4)
+    parser.add_argument("--cores", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--threads", type=int, default=1, help="of BLAS")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backend", choices=("numba", "jax"), default="numba")
+    parser.add_argument("--timeout", type=int, default=3600, help="seconds for one peer")
+    parser.add_argument("--tiny", action="store_true", help="small cases: a smoke test")
+    parser.add_argument("--output", default="sampling", help="name of the files in results/")
+    options = parser.parse_args()
+    names, peers = options.cases.split(","), options.peers.split(",")
+    for kind, given, known in (("case", names, CASES), ("peer", peers, PEERS)):
+        if unknown := sorted(set(given) - set(known)):
+            parser.error(f"unknown {kind} {unknown}; choose from {list(known)}")
+    for name in dict.fromkeys(["pymc", *(envs.environment_of(p) for p in peers)]):
+        envs.python(name)
+    cache = HERE / ".cache"
+    cache.mkdir(exist_ok=True)
+    outcomes = {}
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        for name in names:
+            path, sizes = write_case(name, Path(temporary), options.tiny)
+            print(f"{name}: {sizes}", flush=True)
+            outcome = outcomes[name] = {"sizes": sizes, "results": {}}
+            write(outcomes, options)
+            if path is None:
+                continue
+            reference = None
+            for peer in peers:
+                result = run(peer, path, Path(temporary), options)
+                # The first of those with the inducing inputs of the case.
+                moved = ("vsgp", "latent", "hsgp")
+                if reference is None and peer not in moved and "skipped" not in result:
+                    reference = result
+                outcome["results"][peer] = result
+                for known in outcome["results"].values():
+                    derive(known, reference)
+                status = result.get("skipped") or f"{result['total_s']:.1f} s"
+                print(f"  {peer:22s} {status}", flush=True)
+                write(outcomes, options)
+    print((HERE / "results" / f"{options.output}.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+r"""A sum over the rows of the data, with its gradient, in one pass over blocks of rows.
+
+The variational potential is a sum over data points, so the cotangent of every term is the same
+number. Value and gradient can therefore be computed block by block: form the moments of a block,
+its terms, and at once what it adds to the gradient, then forget it. :class:`BlockSum` is that loop.
+Its inner graph maps one block to ``[value, gradient..., terms, gradients of row inputs...]``; the
+pullback only scales the gradients that are already there, so a log density and its gradient share
+one pass. What is asked for decides what is computed: outputs that nobody uses are dropped before
+compilation.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import optdb
+from pytensor.gradient import DisconnectedType, disconnected_type
+from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.basic import (
+    MergeOptimizer,
+    dfs_rewriter,
+    get_active_mode,
+    node_rewriter,
+)
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.linalg import solve_triangular
+from pytensor.tensor.math import Sum
+from pytensor.tensor.rewriting.basic import register_canonicalize
+
+__all__ = ["BlockSum", "Factor"]
+
+# Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
+# and a block below 128 rows wastes its time in overhead.
+BLOCK_BYTES = 400_000
+SMALLEST_BLOCK, LARGEST_BLOCK = 128, 4096
+
+
+class Factor(NamedTuple):
+    """How the gradient of a triangular factor R follows from small outputs.
+
+    With ``A = R^-1 K`` and ``Abar`` its adjoint, ``Rbar = -tril(R^-T Abar A^T)``: the output
+    `outer` is ``Abar A^T`` without the part that v accounts for, ``v a^T`` with `a` the gradient
+    in v.
+    """
+
+    v: int
+    a: int
+    outer: int
+
+
+class BlockSum(OpFromGraph):
+    """Sum a function of blocks of rows.
+
+    Parameters
+    ----------
+    inputs, outputs : list of Variable
+        The graph of one block. The first output is the value; the first row output the terms that
+        the value sums, and the first input the weights of the terms.
+    n_rows : int
+        How many of the inputs, the first ones, go with the rows of the data.
+    n_sums : int
+        How many of the outputs, the first ones, are sums over rows; the others go with the rows.
+    shapes : sequence of int
+        For each output, the input whose shape it has; anything for a scalar.
+    rules : sequence
+        For each input, how its gradient follows from the outputs: the index of an output, a
+        `Factor`, or None for an input without a gradient.
+    block_size : int, optional
+        Rows in a block. By default what makes an M x B matrix fit into the cache.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        *,
+        n_rows: int,
+        n_sums: int,
+        shapes: Sequence[int],
+        rules: Sequence[int | Factor | None],
+        block_size: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(list(inputs), list(outputs), **kwargs)
+        self.n_rows = n_rows
+        self.n_sums = n_sums
+        self.shapes = tuple(shapes)
+        self.rules = tuple(rules)
+        self.block_size = block_size
+
+    @property
+    def settings(self):
+        """What makes it differ from another one with the same graph."""
+        return (self.n_rows, self.n_sums, self.shapes, self.rules, self.block_size)
+
+    def __eq__(self, other):
+        """Compare the graphs and the settings."""
+        return super().__eq__(other) and self.settings == other.settings
+
+    def __hash__(self):
+        """Hash the graph and the settings."""
+        return hash((super().__hash__(), self.settings))
+
+    def __str__(self):
+        """Name it in printed graphs."""
+        return f"BlockSum{{{self.n_sums} sums}}"
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Scale the gradients that the same node computes."""
+        of_value, *others = cotangents
+        terms = self.n_sums
+        of_terms = cotangents[terms]
+        if any(
+            not isinstance(c.type, DisconnectedType)
+            for i, c in enumerate(others, start=1)
+            if i != terms
+        ):
+            raise NotImplementedError(
+                "Second derivatives through the one-pass sum over the data are not available. "
+                "Pass block_size=False to gp.likelihood to have them, at the cost of memory."
+            )
+        grads = [disconnected_type() for _ in inputs]
+        if not isinstance(of_value.type, DisconnectedType):
+            grads = [
+                of_value * g if g is not None else disconnected_type()
+                for g in self._gradients(inputs, outputs)
+            ]
+        if not isinstance(of_terms.type, DisconnectedType):
+            # Terms with cotangents of their own: a sum with weights, in another pass.
+            weighted = [inputs[0] * of_terms, *inputs[1:]]
+            again = self(*weighted, return_list=True)
+            for i, g in enumerate(self._gradients(weighted, again)):
+                if g is None:
+                    continue
+                if i == 0:
+                    g = of_terms * outputs[terms]
+                grads[i] = g if isinstance(grads[i].type, DisconnectedType) else grads[i] + g
+        return grads
+
+    def _gradients(self, inputs, outputs):
+        for i, rule in enumerate(self.rules):
+            if rule is None:
+                yield None
+            elif isinstance(rule, Factor):
+                v, a = inputs[rule.v], outputs[rule.a]
+                if v.type.ndim == 1:
+                    v, a = v[:, None], a[:, None]
+                outer = pt.dot(v, a.T) + outputs[rule.outer]
+                yield -pt.tril(solve_triangular(inputs[i], outer, trans=1, lower=True, b_ndim=2))
+            else:
+                yield outputs[rule]
+
+    def connection_pattern(self, node):
+        """Gradients flow from value and terms to the inputs that have a rule."""
+        live = {0, self.n_sums}
+        every = range(len(node.outputs))
+        return [[rule is not None and o in live for o in every] for rule in self.rules]
+
+    def rows_per_block(self, *inputs: np.ndarray) -> int:
+        """Return the number of rows in a block for these inputs."""
+        if self.block_size:
+            return self.block_size
+        return automatic_block(
+            max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
+        )
+
+    def perform(self, node, inputs, outputs):
+        """Loop in Python over a compiled block."""
+        n = inputs[0].shape[0]
+        step = self.rows_per_block(*inputs)
+        rows, shared = inputs[: self.n_rows], inputs[self.n_rows :]
+        sums, parts = None, []
+        for start in range(0, max(n, 1), step):
+            block = self.fn(*(np.asarray(r[start : start + step]) for r in rows), *shared)
+            if sums is None:
+                sums = [np.array(s, copy=True) for s in block[: self.n_sums]]
+            else:
+                for total, s in zip(sums, block[: self.n_sums], strict=True):
+                    total += s
+            parts.append(block[self.n_sums :])
+        whole = (np.concatenate(p) for p in zip(*parts, strict=True))
+        for storage, result in zip(outputs, (*sums, *whole), strict=True):
+            storage[0] = result
+
+
+def automatic_block(n_inducing: int) -> int:
+    """Rows in a block for M inducing inputs: an M x B matrix should stay in the cache."""
+    rows = BLOCK_BYTES // (8 * max(n_inducing, 1))
+    return int(min(max(rows // 64 * 64, SMALLEST_BLOCK), LARGEST_BLOCK))
+
+
+@register_canonicalize
+@node_rewriter([Sum])
+def local_sum_of_terms(fgraph, node):
+    """Take the sum of the terms from the loop that computes them."""
+    (terms,) = node.inputs
+    if terms.owner is None or not isinstance(terms.owner.op, BlockSum):
+        return None
+    if (
+        node.op.axis not in (None, (0,))
+        or terms.owner.outputs.index(terms) != terms.owner.op.n_sums
+    ):
+        return None
+    return [terms.owner.outputs[0]]
+
+
+@node_rewriter([BlockSum])
+def drop_unused_outputs(fgraph, node):
+    """Compute only what is used: a value without its gradient costs a third."""
+    if isinstance(get_active_mode(fgraph).linker, JAXLinker):
+        # XLA does the same, and JAX's own gradients need the whole.
+        return None
+    op = node.op
+    used = [bool(fgraph.clients[o]) for o in node.outputs]
+    if all(used):
+        return None
+    inner = op.fgraph.unfreeze()
+    kept = [o for o, u in zip(inner.outputs, used, strict=True) if u]
+    n_sums = sum(used[: op.n_sums])
+    # No gradient is taken after this: the log density is final.
+    smaller = BlockSum(
+        list(inner.inputs),
+        kept,
+        n_rows=op.n_rows,
+        n_sums=n_sums,
+        shapes=[s for s, u in zip(op.shapes, used, strict=True) if u],
+        rules=[None] * len(inner.inputs),
+        block_size=op.block_size,
+    )
+    outputs = iter(smaller(*node.inputs, return_list=True))
+    return {o: next(outputs) for o, u in zip(node.outputs, used, strict=True) if u}
+
+
+# After everything that simplifies, before fusion (49) and the backend's own work on inner graphs.
+# Two loops that have become the same are merged first, or each would drop what the other needs.
+optdb.register("merge_block_sums", MergeOptimizer(), "fast_run", "merge", position=48.45)
+optdb.register(
+    "drop_unused_outputs_of_block_sums",
+    dfs_rewriter(drop_unused_outputs),
+    "fast_run",
+    position=48.5,
+)
