@@ -13,6 +13,8 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
@@ -107,9 +109,13 @@ def stream(
     if block is None:
         return None
     outputs, n_sums, shapes, rules = block
+    # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
+    # Done here already, the loop of a log density and that of its gradient are one and the same.
+    inner = FunctionGraph(inputs, outputs, clone=False)
+    rewrite_graph(inner, include=("canonicalize", "stabilize"))
     op = BlockSum(
-        inputs,
-        outputs,
+        inner.inputs,
+        inner.outputs,
         n_rows=len(rows),
         n_sums=n_sums,
         shapes=shapes,
