@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import llvmlite.binding
 import numba
+import numpy as np
 
 from llvmlite import ir
 from numba.core import types
@@ -50,7 +51,7 @@ def numba_funcify_block_sum(op, node=None, ofg_memo=None, **kwargs):
         key = sha256(repr((VERSION, block_key, op.settings)).encode()).hexdigest()
     symbol = f"pymc_vsgp_block_sum_{key or id(op)}"
     if symbol not in _LOOPS:
-        names = {**globals(), "block": block}
+        names = {**globals(), "np": np, "numba": numba, "block": block}
         loop = compile_numba_function_src(
             _loop_source(op, node), "loop", names, cache_key=key and f"{key}_loop"
         )
@@ -61,7 +62,12 @@ def numba_funcify_block_sum(op, node=None, ofg_memo=None, **kwargs):
     call = compile_numba_function_src(
         _call_source(op, node),
         "block_sum",
-        {**globals(), "loop": types.ExternalFunction(symbol, types.void(types.intp))},
+        {
+            **globals(),
+            "np": np,
+            "keep": keep,
+            "loop": types.ExternalFunction(symbol, types.void(types.intp)),
+        },
     )
     return numba_njit(call), key
 
