@@ -21,6 +21,7 @@ from pytensor.link.numba.dispatch.basic import (
     register_funcify_and_cache_key,
 )
 
+from pymc_vsgp.potential.backends.linalg_numba import keep
 from pymc_vsgp.potential.streaming import BlockSum, automatic_block
 
 VERSION = 2  # of the code below, for the cache of compiled functions
