@@ -7,17 +7,23 @@ import pymc as pm
 
 from pymc_vsgp import datasets, inducing, likelihoods
 from pymc_vsgp._version import __version__
+from pymc_vsgp.gaussian import GaussianStage, fit_gaussian, reset
 from pymc_vsgp.gp import VariationalSparse
 from pymc_vsgp.likelihoods import *  # noqa: F403  (the families are public names here too)
 from pymc_vsgp.likelihoods import __all__ as _likelihoods
+from pymc_vsgp.sampling import sample
 
 pm.gp.VariationalSparse = VariationalSparse
 
 __all__ = [
+    "GaussianStage",
     "VariationalSparse",
     "__version__",
     "datasets",
+    "fit_gaussian",
     "inducing",
     "likelihoods",
+    "reset",
+    "sample",
     *_likelihoods,
 ]

@@ -6,13 +6,16 @@ data speak. A coordinate system is a change of variables and nothing more: the d
 user's variables does not depend on it.
 """
 
+from typing import NamedTuple
+
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc.logprob.transforms import Transform
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.linalg import solve_triangular
+from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
@@ -21,17 +24,21 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.potential.cholesky import SafeCholesky
 
-__all__ = ["Whitened", "unwhiten", "whiten"]
+__all__ = ["Sites", "Tied", "Whitened", "unwhiten", "whiten"]
 
 
 def whiten(u: TensorVariable, mean: TensorVariable, R: TensorVariable) -> TensorVariable:
-    """Return v such that ``u = mean + R v``."""
-    return solve_triangular(R, u - mean, lower=True, b_ndim=1)
+    """Return v such that ``u = mean + R v``; with a matrix u, for each of its rows."""
+    if u.type.ndim == 1:
+        return solve_triangular(R, u - mean, lower=True, b_ndim=1)
+    return solve_triangular(R, (u - mean).T, lower=True, b_ndim=2).T
 
 
 def unwhiten(v: TensorVariable, mean: TensorVariable, R: TensorVariable) -> TensorVariable:
-    """Return ``mean + R v``."""
-    return mean + pt.dot(R, v)
+    """Return ``mean + R v``; with a matrix v, for each of its rows."""
+    if v.type.ndim == 1:
+        return mean + pt.dot(R, v)
+    return mean + pt.dot(R, v.T).T
 
 
 class Whitened(Transform):
@@ -46,18 +53,92 @@ class Whitened(Transform):
 
     def forward(self, value, *inputs):
         """Return the whitened value."""
-        _, mean, R = inputs
+        _, mean, R, *_ = inputs
         return whiten(value, mean, R)
 
     def backward(self, value, *inputs):
         """Return the inducing values."""
-        _, mean, R = inputs
+        _, mean, R, *_ = inputs
         return unwhiten(value, mean, R)
 
     def log_jac_det(self, value, *inputs):
-        """Return ``log |du / dv|``."""
-        _, _, R = inputs
-        return pt.log(pt.diagonal(R)).sum()
+        """Return ``log |du / dv|``, one for each row of a matrix of values."""
+        _, _, R, *_ = inputs
+        logdet = pt.log(pt.diagonal(R)).sum()
+        return logdet if value.type.ndim == 1 else pt.broadcast_to(logdet, value.shape[:-1])
+
+
+class Sites(NamedTuple):
+    r"""Gaussian pseudo-observations of the inducing values.
+
+    The density :math:`\exp(\lambda^\top u - u^\top B B^\top u / 2)`, for each of K functions:
+    `linear` is K x M and `root` K x M x M.
+    """
+
+    linear: np.ndarray
+    root: np.ndarray
+
+
+class Tied(Whitened):
+    r"""Coordinates in which the posterior of u looks like a standard normal, for every theta.
+
+    With sites :math:`\lambda, B` from a Gaussian fit, and R and the mean m(Z) at theta,
+
+    .. math::
+
+       P = I + R^\top B B^\top R = L L^\top, \quad
+       v = P^{-1} R^\top (\lambda - B B^\top m(Z)) + L^{-\top} \epsilon, \quad u = m(Z) + R v
+
+    P has no eigenvalue below one, whatever the sites are. Without sites this is `Whitened`, and
+    with any it is a change of variables: bad sites cost speed, never correctness.
+    """
+
+    def __init__(self, n_functions: int = 1):
+        self.n_functions = n_functions
+
+    def _maps(self, inputs):
+        """Return ``L^T`` times the center, and L, for each function."""
+        _, mean, R, linear, root = inputs
+        eye = pt.eye(R.shape[0], dtype="float64")
+        for k in range(self.n_functions):
+            B = root[k]
+            G = pt.dot(R.T, B)
+            L = cholesky(pt.dot(G, G.T) + eye, lower=True)
+            h = pt.dot(R.T, linear[k] - pt.dot(B, pt.dot(B.T, mean)))
+            yield solve_triangular(L, h, lower=True, b_ndim=1), L
+
+    def forward(self, value, *inputs):
+        """Return epsilon."""
+        _, mean, R, *_ = inputs
+        v = whiten(value, mean, R)
+        out = [
+            pt.dot(L.T, row) - half
+            for row, (half, L) in zip(_rows(v, self.n_functions), self._maps(inputs), strict=True)
+        ]
+        return _joined(out, value)
+
+    def backward(self, value, *inputs):
+        """Return the inducing values."""
+        _, mean, R, *_ = inputs
+        rows = _rows(value, self.n_functions)
+        out = [
+            solve_triangular(L.T, row + half, lower=False, b_ndim=1)
+            for row, (half, L) in zip(rows, self._maps(inputs), strict=True)
+        ]
+        return unwhiten(_joined(out, value), mean, R)
+
+    def log_jac_det(self, value, *inputs):
+        """Return ``log |du / d epsilon|``."""
+        dets = [pt.log(pt.diagonal(L)).sum() for _, L in self._maps(inputs)]
+        return super().log_jac_det(value, *inputs) - _joined(dets, value)
+
+
+def _rows(value, n):
+    return [value] if value.type.ndim == 1 else [value[k] for k in range(n)]
+
+
+def _joined(rows, like):
+    return rows[0] if like.type.ndim == 1 else pt.stack(rows)
 
 
 def _core_op(op):

@@ -1,6 +1,9 @@
 """The inducing values u = f(Xu) as a random variable of the model."""
 
+from itertools import count
+
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 
 from pymc.distributions.distribution import Distribution, SymbolicRandomVariable, _support_point
@@ -15,26 +18,28 @@ from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 
 __all__ = ["Inducing"]
 
+_COUNT = count()
+
 
 class InducingRV(SymbolicRandomVariable):
     """Multivariate normal given by its mean and the Cholesky factor of its covariance."""
 
     name = "inducing"
-    extended_signature = "[rng],(m),(m,m)->[rng],(m)"
+    extended_signature = "[rng],(m),(m,m),(k,s),(k,s,s)->[rng],(m)"
     _print_name = ("Inducing", "\\operatorname{Inducing}")
 
     @classmethod
-    def rv_op(cls, mean, chol, *, size=None, rng=None):
+    def rv_op(cls, mean, chol, linear, root, *, size=None, rng=None):
         """Build the graph of a draw."""
-        mean = pt.as_tensor(mean)
-        chol = pt.as_tensor(chol)
+        mean, chol, linear, root = (pt.as_tensor(x) for x in (mean, chol, linear, root))
         rng = normalize_rng_param(rng)
         size = normalize_size_param(size)
         if rv_size_is_none(size):
-            size = implicit_size_from_params(mean, chol, ndims_params=cls.ndims_params)
+            size = implicit_size_from_params(mean, chol, ndims_params=(1, 2))
         next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
         draw = unwhiten(v, mean, chol) if v.type.ndim == 1 else mean + v @ chol.T
-        return cls(inputs=[rng, mean, chol], outputs=[next_rng, draw])(rng, mean, chol)
+        inputs = [rng, mean, chol, linear, root]
+        return cls(inputs=inputs, outputs=[next_rng, draw])(*inputs)
 
 
 class Inducing(Distribution):
@@ -51,6 +56,8 @@ class Inducing(Distribution):
         Prior mean at the inducing inputs, shape (M,).
     chol : tensor_like of float
         Lower Cholesky factor of the prior covariance, shape (M, M).
+    shape : tuple of int, optional
+        (K, M) for the values of K independent functions with this prior.
     """
 
     rv_type = InducingRV
@@ -59,7 +66,18 @@ class Inducing(Distribution):
     @classmethod
     def dist(cls, mean, chol, **kwargs):
         """Return the variable without registering it in a model."""
-        return super().dist([mean, chol], **kwargs)
+        # A transform sees the inputs of its variable and nothing else, so sites are among them.
+        # They are empty until a Gaussian stage sets them, together with a transform that reads
+        # them. Samplers want names that differ.
+        number = next(_COUNT)
+        linear, root = (
+            pytensor.shared(np.zeros((1, *zeros)), name=f"sites_{what}_{number}", shape=shape)
+            for what, zeros, shape in (
+                ("linear", (0,), (None, None)),
+                ("root", (0, 0), (None, None, None)),
+            )
+        )
+        return super().dist([mean, chol, linear, root], **kwargs)
 
 
 @_default_transform.register(InducingRV)
@@ -69,18 +87,18 @@ def inducing_default_transform(op, rv):
 
 
 @_support_point.register(InducingRV)
-def inducing_support_point(op, rv, rng, mean, chol):
+def inducing_support_point(op, rv, rng, mean, chol, linear, root):
     """Start at the prior mean."""
     return pt.broadcast_to(mean, rv.shape)
 
 
 @_logprob.register(InducingRV)
-def inducing_logprob(op, values, rng, mean, chol, **kwargs):
+def inducing_logprob(op, values, rng, mean, chol, linear, root, **kwargs):
     """Log density, from the whitened values."""
     (u,) = values
     v = whiten(u, mean, chol)
     normalizer = pt.log(pt.diagonal(chol)).sum() + v.shape[-1] * np.log(2 * np.pi) / 2
-    logp = -0.5 * pt.sum(v**2) - normalizer
+    logp = -0.5 * pt.sum(v**2, axis=-1) - normalizer
     if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
         # Everything else is finite where the factor is not one, so that no gradient is NaN.
         logp = pt.switch(failed(chol), np.float64(-np.inf), logp)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad, grad
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
@@ -21,10 +21,16 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.potential.linalg import weighted_gram
-from pymc_vsgp.potential.moments import ConditionalMoments, Moments, frontier, moments_of
-from pymc_vsgp.potential.streaming import BlockSum, Factor
+from pymc_vsgp.potential.moments import (
+    ConditionalMoments,
+    Kernel,
+    Moments,
+    frontier,
+    moments_of,
+)
+from pymc_vsgp.potential.streaming import BlockSum, Factor, Root, Rule
 
-__all__ = ["stream", "stack_latents"]
+__all__ = ["stack_latents", "stream", "stream_gaussian"]
 
 
 def stack_latents(moments: Sequence[Moments]) -> Moments:
@@ -35,22 +41,31 @@ def stack_latents(moments: Sequence[Moments]) -> Moments:
     (mu, gamma), *more = moments
     if not more and mu.type.ndim == 1:
         return Moments(mu, gamma)
-    columns = [(m if m.type.ndim == 2 else m[:, None], g[:, None]) for m, g in moments]
+    columns = [[x if x.type.ndim == 2 else x[:, None] for x in pair] for pair in moments]
     return Moments(
         pt.concatenate([m for m, _ in columns], axis=1),
         pt.concatenate([pt.broadcast_to(g, m.shape) for m, g in columns], axis=1),
     )
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Positions of the inputs of one process among the inputs of a block."""
 
-    op: ConditionalMoments
+    kernel: Kernel
     X: int
     Xu: int
     R: int
     v: int
     theta: range
+
+
+class Recipe(NamedTuple):
+    """What a loop over the data was built from: enough to build another one like it."""
+
+    likelihood: Likelihood
+    groups: tuple[Group, ...]
+    params: dict[str, int]
+    n_rows: int
 
 
 def stream(
@@ -68,44 +83,64 @@ def stream(
     for node, m in zip(nodes, moments, strict=True):
         if node is None or not isinstance(node.op, ConditionalMoments) or m.gamma.owner is not node:
             return None
-    params = list(likelihood.params.values())
-    by_row = [likelihood.goes_with_rows(name) for name in likelihood.params]
-
     # Inputs: weights, y, X of each process and parameters of each row; then what all rows share.
     rows: list[Variable] = [pt.ones((y.shape[0],), dtype="float64"), y]
-    shared: list[Variable] = []
-    row_params = [p for p, r in zip(params, by_row, strict=True) if r]
-    shared_params = [p for p, r in zip(params, by_row, strict=True) if not r]
-    places = []
+    for node in nodes:
+        if node.inputs[0] not in rows:
+            rows.append(node.inputs[0])
+    params = {}
+    for name, param in likelihood.params.items():
+        if likelihood.goes_with_rows(name):
+            params[name] = len(rows)
+            rows.append(param)
+    arguments = list(rows)
+    groups = []
     for node in nodes:
         X, Xu, R, v, *theta = node.inputs
-        if X not in rows:
-            rows.append(X)
-        places.append((X, Xu, R, v, theta))
-    rows += row_params
-    groups = []
-    for node, (X, Xu, R, v, theta) in zip(nodes, places, strict=True):
-        at = len(rows) + len(shared)
-        shared += [Xu, R, v, *theta]
-        groups.append(
-            _Group(node.op, rows.index(X), at, at + 1, at + 2, range(at + 3, at + 3 + len(theta)))
-        )
-    shared += shared_params
+        at = len(arguments)
+        arguments += [Xu, R, v, *theta]
+        stop = len(arguments)
+        groups.append(Group(node.op.kernel, rows.index(X), at, at + 1, at + 2, range(at + 3, stop)))
+    for name, param in likelihood.params.items():
+        if name not in params:
+            params[name] = len(arguments)
+            arguments.append(param)
+    node = _node(Recipe(likelihood, tuple(groups), params, len(rows)), arguments, block_size)
+    return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
 
-    arguments = [*rows, *shared]
-    inputs = [_row_type(a) if i < len(rows) else a.type() for i, a in enumerate(arguments)]
-    first_param = len(rows) - len(row_params)
-    row_inputs = iter(inputs[first_param : len(rows)])
-    shared_inputs = iter(inputs[len(inputs) - len(shared_params) :])
-    values = {
-        name: next(row_inputs) if r else next(shared_inputs)
-        for name, r in zip(likelihood.params, by_row, strict=True)
-    }
-    lik = likelihood.replace(**values)
 
-    block = _block(
-        lik, groups, inputs, range(first_param, len(rows)), len(shared_params), len(rows)
-    )
+def stream_gaussian(
+    node: Apply,
+    means: Sequence[Variable],
+    roots: Sequence[Variable],
+    rows: Variable | None = None,
+) -> Apply:
+    r"""Return a loop like that of `node` for whitened inducing values with a Gaussian density.
+
+    Its terms are expectations under :math:`v \sim N(m, C C^\top)`: of what the terms of `node` are,
+    given v. `means` and `roots` are m and C for each process of the node; with `rows`, only those
+    rows of the data count, for all of them.
+
+    The outputs that the last rules refer to are, for each process, the matrix
+    :math:`A\, \mathrm{diag}(2 \partial / \partial \gamma) A^\top` of the natural gradient.
+    """
+    recipe = node.op.recipe
+    arguments = list(node.inputs)
+    for group, mean in zip(recipe.groups, means, strict=True):
+        arguments[group.v] = mean
+    if rows is not None:
+        scale = arguments[0].shape[0] / rows.shape[0].astype("float64")
+        arguments[: recipe.n_rows] = [a[rows] for a in arguments[: recipe.n_rows]]
+        arguments[0] = arguments[0] * scale
+    new = _node(recipe, [*arguments, *roots], node.op.block_size, n_roots=len(roots))
+    assert new is not None
+    return new
+
+
+def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
+    """Apply the loop of a recipe to its arguments; the last of them are roots."""
+    inputs = [_row_type(a) if i < recipe.n_rows else a.type() for i, a in enumerate(arguments)]
+    block = _block(recipe, inputs, range(len(inputs) - n_roots, len(inputs)))
     if block is None:
         return None
     outputs, n_sums, shapes, rules = block
@@ -116,14 +151,14 @@ def stream(
     op = BlockSum(
         inner.inputs,
         inner.outputs,
-        n_rows=len(rows),
+        n_rows=recipe.n_rows,
         n_sums=n_sums,
         shapes=shapes,
         rules=rules,
         block_size=block_size,
     )
-    results = op(*arguments, return_list=True)
-    return results[0], results[n_sums]
+    op.recipe = recipe
+    return op.make_node(*arguments)
 
 
 def _row_type(variable: Variable) -> Variable:
@@ -142,53 +177,75 @@ def _holds_rows(terms, moments) -> bool:
     )
 
 
-def _block(lik, groups, inputs, row_params, n_shared_params, n_rows):
+def _block(recipe: Recipe, inputs, roots_at):
     """Build ``[value, gradient..., terms, row gradients...]`` and the rules that they follow."""
+    groups, n_rows = recipe.groups, recipe.n_rows
+    lik = recipe.likelihood.replace(**{name: inputs[i] for name, i in recipe.params.items()})
     weights, y = inputs[:2]
     pieces, moments = [], []
     for g in groups:
-        p, m = moments_of(
-            g.op.kernel,
-            inputs[g.X],
-            inputs[g.Xu],
-            inputs[g.R],
-            inputs[g.v],
-            *(inputs[i] for i in g.theta),
-        )
+        theta = (inputs[i] for i in g.theta)
+        p, m = moments_of(g.kernel, inputs[g.X], inputs[g.Xu], inputs[g.R], inputs[g.v], *theta)
         pieces.append(p)
         moments.append(m)
+    # Variance of f from that of v, one for each function.
+    extra = []
+    for j, i in enumerate(roots_at):
+        A, C = pieces[j].A, inputs[i]
+        if C.type.ndim == 2:
+            spread = pt.sum(pt.dot(C.T, A) ** 2, axis=0)
+            gamma = moments[j].gamma + spread
+        else:
+            K = C.type.shape[0]
+            spread = pt.stack([pt.sum(pt.dot(C[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
+            gamma = moments[j].gamma[:, None] + spread
+        extra.append(spread)
+        moments[j] = Moments(moments[j].mu, gamma)
     terms = lik.expected_logp(*stack_latents(moments), y)
     if terms.type.ndim != 1 or frontier([terms], inputs) or _holds_rows(terms, moments):
         return None
     value = pt.sum(weights * terms)
 
     smooth = [i.dtype.startswith("float") for i in inputs]
-    param_at = [
-        i for i in (*row_params, *range(len(inputs) - n_shared_params, len(inputs))) if smooth[i]
-    ]
+    param_at = [i for i in recipe.params.values() if smooth[i]]
     wrt = [inputs[i] for i in param_at]
     for p, m in zip(pieces, moments, strict=True):
         wrt += [m.mu, p.explained, p.prior]
-    gradients = iter(grad(value, wrt, disconnected_inputs="ignore"))
+    gradients = iter(grad(value, [*wrt, *extra], disconnected_inputs="ignore"))
     sums, row_outputs = {}, {}
     for i in param_at:
         (row_outputs if i < n_rows else sums)[i] = next(gradients)
+    of_moments = [[next(gradients) for _ in range(3)] for _ in groups]
+    of_extra = list(gradients)
 
-    outer = {}
-    for g, p in zip(groups, pieces, strict=True):
-        g_mu, g_explained, g_prior = (next(gradients) for _ in range(3))
-        v = inputs[g.v]
-        A, R = p.A, inputs[g.R]
-        twice = 2.0 * g_explained
-        outer[g] = weighted_gram(A, twice)
+    outer, grams = [], []
+    for j, (g, p) in enumerate(zip(groups, pieces, strict=True)):
+        g_mu, g_explained, g_prior = of_moments[j]
+        v, A, R = inputs[g.v], p.A, inputs[g.R]
+        sums[g.v] = pt.dot(A, g_mu)
+        A_bar = A * (2.0 * g_explained)
+        A_bar_At = weighted_gram(A, 2.0 * g_explained)
         if v.type.ndim == 1:
-            sums[g.v] = pt.dot(A, g_mu)
-            A_bar = pt.outer(v, g_mu) + A * twice
+            A_bar += pt.outer(v, g_mu)
             g_mean = g_mu
         else:
-            sums[g.v] = pt.dot(A, g_mu)
-            A_bar = pt.dot(v, g_mu.T) + A * twice
+            A_bar += pt.dot(v, g_mu.T)
             g_mean = pt.sum(g_mu, axis=1)
+        if of_extra:
+            C, w = inputs[roots_at[j]], 2.0 * of_extra[j]
+            if C.type.ndim == 2:
+                gram = weighted_gram(A, w)
+                A_bar += pt.dot(C, pt.dot(C.T, A * w))
+                A_bar_At += pt.dot(C, pt.dot(C.T, gram))
+            else:
+                each = []
+                for k in range(C.type.shape[0]):
+                    each.append(weighted_gram(A, w[:, k]))
+                    A_bar += pt.dot(C[k], pt.dot(C[k].T, A * w[:, k]))
+                    A_bar_At += pt.dot(C[k], pt.dot(C[k].T, each[-1]))
+                gram = pt.stack(each)
+            grams.append(gram)
+        outer.append(A_bar_At)
         K_bar = solve_triangular(R, A_bar, trans=1, lower=True, b_ndim=2)
         # The kernel's part: the adjoints are numbers by now.
         surrogate = (
@@ -196,25 +253,26 @@ def _block(lik, groups, inputs, row_params, n_shared_params, n_rows):
             + pt.sum(disconnected_grad(g_prior) * p.prior)
             + pt.sum(disconnected_grad(g_mean) * (p.mean if v.type.ndim == 1 else p.mean[:, 0]))
         )
-        at = [g.X, g.Xu, *g.theta]
-        at = [i for i in at if smooth[i]]
-        for i, d in zip(
-            at,
-            grad(surrogate, [inputs[i] for i in at], disconnected_inputs="ignore"),
-            strict=True,
-        ):
+        at = [i for i in (g.X, g.Xu, *g.theta) if smooth[i]]
+        of_kernel = grad(surrogate, [inputs[i] for i in at], disconnected_inputs="ignore")
+        for i, d in zip(at, of_kernel, strict=True):
             into = row_outputs if i < n_rows else sums
             into[i] = into[i] + d if i in into else d
 
-    outputs, shapes, rules = [value], [0], [None] * len(inputs)
+    outputs, shapes = [value], [0]
+    rules: list[Rule] = [None] * len(inputs)
     for i, s in sums.items():
         rules[i] = len(outputs)
         outputs.append(s)
         shapes.append(i)
-    for g in groups:
+    for g, o in zip(groups, outer, strict=True):
         rules[g.R] = Factor(g.v, rules[g.v], len(outputs))
-        outputs.append(outer[g])
+        outputs.append(o)
         shapes.append(g.R)
+    for i, gram in zip(roots_at, grams, strict=True):
+        rules[i] = Root(len(outputs))
+        outputs.append(gram)
+        shapes.append(i)
     n_sums = len(outputs)
     outputs.append(terms)
     shapes.append(0)

@@ -16,6 +16,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.inner_function import link_only_mode
 from pytensor.compile.mode import optdb
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Variable
@@ -26,16 +27,23 @@ from pytensor.graph.rewriting.basic import (
     node_rewriter,
 )
 from pytensor.link.jax.linker import JAXLinker
+from pytensor.scalar.basic import Second
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.math import Sum
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
-__all__ = ["BlockSum", "Factor"]
+__all__ = ["BlockSum", "Factor", "Root", "Rule"]
 
 # Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
 # and a block below 128 rows wastes its time in overhead.
 BLOCK_BYTES = 400_000
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 4096
+
+NO_SECOND_DERIVATIVES = (
+    "Second derivatives through the one-pass sum over the data are not available. "
+    "Pass block_size=False to gp.likelihood to have them, at the cost of memory."
+)
 
 
 class Factor(NamedTuple):
@@ -49,6 +57,18 @@ class Factor(NamedTuple):
     v: int
     a: int
     outer: int
+
+
+class Root(NamedTuple):
+    """How the gradient of a root C follows from a small output.
+
+    C enters as ``sum((C^T A)**2)``, and the output is the matrix that C is multiplied with.
+    """
+
+    gram: int
+
+
+Rule = int | Factor | Root | None
 
 
 class BlockSum(OpFromGraph):
@@ -67,7 +87,7 @@ class BlockSum(OpFromGraph):
         For each output, the input whose shape it has; anything for a scalar.
     rules : sequence
         For each input, how its gradient follows from the outputs: the index of an output, a
-        `Factor`, or None for an input without a gradient.
+        `Factor`, a `Root`, or None for an input without a gradient.
     block_size : int, optional
         Rows in a block. By default what makes an M x B matrix fit into the cache.
     """
@@ -80,7 +100,7 @@ class BlockSum(OpFromGraph):
         n_rows: int,
         n_sums: int,
         shapes: Sequence[int],
-        rules: Sequence[int | Factor | None],
+        rules: Sequence[Rule],
         block_size: int | None = None,
         **kwargs,
     ):
@@ -118,10 +138,13 @@ class BlockSum(OpFromGraph):
             for i, c in enumerate(others, start=1)
             if i != terms
         ):
-            raise NotImplementedError(
-                "Second derivatives through the one-pass sum over the data are not available. "
-                "Pass block_size=False to gp.likelihood to have them, at the cost of memory."
-            )
+            raise NotImplementedError(NO_SECOND_DERIVATIVES)
+        of_sum = _same_for_all(of_terms)
+        if of_sum is not None:
+            # The gradient of the sum of the terms: the value is that sum.
+            alone = isinstance(of_value.type, DisconnectedType)
+            of_value = of_sum if alone else of_value + of_sum
+            of_terms = disconnected_type()
         grads = [disconnected_type() for _ in inputs]
         if not isinstance(of_value.type, DisconnectedType):
             grads = [
@@ -150,6 +173,8 @@ class BlockSum(OpFromGraph):
                     v, a = v[:, None], a[:, None]
                 outer = pt.dot(v, a.T) + outputs[rule.outer]
                 yield -pt.tril(solve_triangular(inputs[i], outer, trans=1, lower=True, b_ndim=2))
+            elif isinstance(rule, Root):
+                yield pt.matmul(outputs[rule.gram], inputs[i])
             else:
                 yield outputs[rule]
 
@@ -166,6 +191,10 @@ class BlockSum(OpFromGraph):
         return automatic_block(
             max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
         )
+
+    def link_mode(self, impl):
+        """Run the block in Python where the loop does: what runs a few times is not compiled."""
+        return link_only_mode("py") if impl == "py" else super().link_mode(impl)
 
     def perform(self, node, inputs, outputs):
         """Loop in Python over a compiled block."""
@@ -184,6 +213,19 @@ class BlockSum(OpFromGraph):
         whole = (np.concatenate(p) for p in zip(*parts, strict=True))
         for storage, result in zip(outputs, (*sums, *whole), strict=True):
             storage[0] = result
+
+
+def _same_for_all(cotangent: Variable) -> Variable | None:
+    """Return the number that a vector repeats, if it is known to repeat one."""
+    node = cotangent.owner
+    if (
+        node is not None
+        and isinstance(node.op, Elemwise)
+        and isinstance(node.op.scalar_op, Second)
+        and node.inputs[1].type.broadcastable == (True,)
+    ):
+        return node.inputs[1][0]
+    return None
 
 
 def automatic_block(n_inducing: int) -> int:

@@ -1,0 +1,430 @@
+"""Fit the Gaussian stage: natural gradients for q(u), L-BFGS for the rest."""
+
+import time
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import scipy.linalg
+import scipy.optimize
+
+from pymc.model.core import Model
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from pytensor.compile.mode import Mode
+from rich.console import Console
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pymc_vsgp.gaussian.bound import (
+    Bound,
+    Evaluation,
+    inducing_variables,
+    whitened_coordinates,
+)
+from pymc_vsgp.gaussian.result import GaussianStage, hand_over, inducing_inputs
+from pymc_vsgp.inducing.coordinates import Sites
+
+__all__ = ["fit_gaussian"]
+
+METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
+# A fit takes a hundred evaluations: compiling for speed would take longer than all of them.
+DEFAULT_MODE = Mode(linker="py", optimizer="fast_compile")
+SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
+FIRST_MOVES = 3  # rounds before the inducing inputs move
+
+
+def fit_gaussian(
+    method: str = "natural",
+    *,
+    move_inducing: bool = False,
+    start: GaussianStage | None = None,
+    max_rounds: int = 100,
+    tolerance: float = 1e-3,
+    batch_size: int = 256,
+    n: int | None = None,
+    random_seed=None,
+    progressbar: bool = True,
+    compile_kwargs: dict[str, Any] | None = None,
+    model: Model | None = None,
+    **kwargs,
+) -> GaussianStage:
+    r"""
+    Fit a Gaussian posterior of the inducing values, and a point estimate of everything else.
+
+    The fit is fast and approximate. It sets up the sampler: :func:`sample` starts from it, and
+    coordinates that it puts into the model make the posterior look like a standard normal for
+    every value of the parameters. The posterior that is sampled stays the same.
+
+    Parameters
+    ----------
+    method : {"natural", "minibatch", "advi", "fullrank_advi"}
+        "natural" takes natural-gradient steps for the inducing values and L-BFGS steps for the
+        rest, with all data; the bound never decreases. "minibatch" takes `n` steps with
+        `batch_size` rows each. The others are PyMC's own.
+    move_inducing : bool
+        Whether to optimise the inducing inputs, too, after the first rounds.
+    start : GaussianStage, optional
+        A previous result to continue from.
+    max_rounds : int
+        Rounds of "natural".
+    tolerance : float
+        "natural" stops when a round gains less than this, in nats.
+    batch_size : int
+        Rows in a minibatch.
+    n : int, optional
+        Iterations of the other methods. By default 2000 for "minibatch", 20000 for ADVI.
+    random_seed : int or Generator, optional
+        Of the minibatches and of ADVI.
+    progressbar : bool
+        Whether to show the bound.
+    compile_kwargs : dict, optional
+        Passed to the compilation of the bound; ``mode`` is its backend.
+    model : Model, optional
+        By default the model on the context stack.
+    **kwargs
+        Passed to ``pm.fit``.
+
+    Returns
+    -------
+    GaussianStage
+        It has changed the model: inducing inputs, and the sampler's coordinates.
+        :func:`reset` undoes it.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with model:
+            stage = vsgp.fit_gaussian()
+            idata = vsgp.sample(stage)
+    """
+    model = pm.modelcontext(model)
+    if method not in METHODS:
+        raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
+    if not inducing_variables(model):
+        raise ValueError(
+            "The model has no variationally sparse process. "
+            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+        )
+    if kwargs and method not in ("advi", "fullrank_advi"):
+        raise TypeError(
+            f"fit_gaussian got {sorted(kwargs)}, which only ADVI takes. "
+            "Drop them, or pass method='advi'."
+        )
+    began = time.perf_counter()
+    if method in ("advi", "fullrank_advi"):
+        if move_inducing:
+            raise ValueError(
+                "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
+            )
+        return _advi(model, method, n or 20_000, random_seed, progressbar, began, kwargs)
+    mode = (compile_kwargs or {}).get("mode", DEFAULT_MODE)
+    bound = Bound(model, move_inducing, batch_size if method == "minibatch" else None, mode)
+    theta, sites = bound.start, bound.no_sites()
+    if start is not None:
+        start.apply()
+        theta = bound.ravel(start.theta_unconstrained)
+        sites = [start.sites[p.u.name] for p in bound.processes]
+    before = inducing_inputs(bound)
+    Xu = [p.Xu.get_value() for p in bound.processes] if move_inducing else []
+    with _progress(progressbar) as report:
+        if method == "natural":
+            fit = _Natural(bound, theta, sites, Xu, tolerance, report)
+            fit.run(max_rounds)
+        else:
+            rng = np.random.default_rng(random_seed)
+            fit = _Minibatch(bound, theta, sites, Xu, tolerance, report, rng, batch_size)
+            fit.run(n or 2000)
+    seconds = time.perf_counter() - began - fit.compile_seconds
+    ev = fit.evaluation
+    after = dict(before)
+    for p, x in zip(bound.processes, fit.Xu, strict=False):
+        after[p.Xu.name] = x
+    names = [p.u.name for p in bound.processes]
+    stage = GaussianStage(
+        method=method,
+        bound=fit.history[-1],
+        history=np.asarray(fit.history),
+        converged=fit.converged,
+        message=fit.message,
+        seconds=seconds,
+        compile_seconds=fit.compile_seconds,
+        theta=_user_theta(model, bound, fit.theta),
+        theta_unconstrained=bound.unravel(fit.theta),
+        theta_covariance=fit.curvature(),
+        mean={
+            name: np.stack([pm_ + R @ m for m in ms])
+            for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
+        },
+        covariance={
+            name: np.stack([_spread(R, L) for L in Ls])
+            for name, Ls, R in zip(names, ev.factor, ev.R, strict=True)
+        },
+        sites=dict(zip(names, fit.sites, strict=True)),
+        Xu_before=before,
+        Xu=after,
+        model=model,
+    )
+    stage.apply()
+    return stage
+
+
+def _spread(R, L):
+    root = scipy.linalg.solve_triangular(L, R.T, lower=True)
+    return root.T @ root
+
+
+class _Natural:
+    """Alternate natural-gradient steps of the sites with L-BFGS steps of theta."""
+
+    def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report):
+        self.bound, self.theta, self.sites, self.Xu = bound, theta, sites, list(Xu)
+        self.tolerance, self.report = tolerance, report
+        self.history: list[float] = []
+        self.converged, self.message = False, ""
+        began = time.perf_counter()
+        self.evaluation = self._evaluate(self.theta, self.sites, self.Xu)
+        self.compile_seconds = time.perf_counter() - began
+        if not np.isfinite(self.evaluation.value):
+            raise ValueError(
+                "The bound is not finite at the model's initial point. "
+                "Call vsgp.check_model() to see why, or set initval of the parameters."
+            )
+
+    def _evaluate(self, theta, sites, Xu) -> Evaluation:
+        return self.bound(theta, sites, Xu)
+
+    def run(self, max_rounds: int) -> None:
+        """Improve until a round gains too little."""
+        self._step_sites(20)
+        for i in range(max_rounds):
+            last = self.evaluation.value
+            moving = bool(self.Xu) and i >= FIRST_MOVES
+            gained = self._step_theta(moving, 10 if i < FIRST_MOVES else 25)
+            self._step_sites(5)
+            self.history.append(self.evaluation.value)
+            self.report(i + 1, self.evaluation.value)
+            if self.evaluation.value - last < self.tolerance and (moving or not self.Xu):
+                self.converged = True
+                self.message = f"A round gained less than {self.tolerance:g}."
+                return
+            del gained
+        self.message = f"Stopped after {max_rounds} rounds. Raise max_rounds, or restart from this."
+
+    def _step_sites(self, n: int) -> None:
+        for _ in range(n):
+            old, step = self.evaluation, 1.0
+            while step >= SMALLEST_STEP:
+                sites = [_blend(s, old, i, step) for i, s in enumerate(self.sites)]
+                new = self._evaluate(self.theta, sites, self.Xu)
+                if np.isfinite(new.value) and new.value >= old.value:
+                    self.evaluation, self.sites = new, sites
+                    break
+                step /= 2.0
+            if self.evaluation.value - old.value < self.tolerance / 10.0:
+                return
+
+    def _step_theta(self, moving: bool, n: int) -> float:
+        shapes = [x.shape for x in self.Xu] if moving else []
+        if self.theta.size == 0 and not moving:
+            return 0.0
+        x0 = np.concatenate([self.theta, *(x.ravel() for x in self.Xu[: len(shapes)])])
+        best = (self.evaluation.value, self.theta, self.Xu, self.evaluation)
+
+        def split(x):
+            theta, at, Xu = x[: self.theta.size], self.theta.size, list(self.Xu)
+            for i, shape in enumerate(shapes):
+                size = int(np.prod(shape))
+                Xu[i] = x[at : at + size].reshape(shape)
+                at += size
+            return theta, Xu
+
+        def objective(x):
+            nonlocal best
+            theta, Xu = split(x)
+            ev = self._evaluate(theta, self.sites, Xu)
+            gradient = ev.gradient[: x.size]
+            if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
+                return 1e50, np.zeros_like(x)
+            if ev.value > best[0]:
+                best = (ev.value, theta.copy(), Xu, ev)
+            return -ev.value, -gradient
+
+        # A first step of the size of the gradient may leave the region where theta makes sense.
+        scipy.optimize.minimize(
+            objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
+        )
+        gained = best[0] - self.evaluation.value
+        _, self.theta, self.Xu, self.evaluation = best
+        return gained
+
+    def curvature(self) -> np.ndarray:
+        """Inverse of minus the second derivative of the bound in theta."""
+        d = self.theta.size
+        if d == 0:
+            return np.empty((0, 0))
+        H = np.empty((d, d))
+        h = 1e-3
+        for i in range(d):
+            step = np.zeros(d)
+            step[i] = h
+            up = self._evaluate(self.theta + step, self.sites, self.Xu).gradient[:d]
+            down = self._evaluate(self.theta - step, self.sites, self.Xu).gradient[:d]
+            H[i] = (down - up) / (2.0 * h)
+        w, V = np.linalg.eigh((H + H.T) / 2.0)
+        # Directions that the bound does not curve in are as wide as a weak prior.
+        w = np.clip(w, 0.25, None) if np.isfinite(w).all() else np.ones(d)
+        return (V / w) @ V.T
+
+
+def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
+    """Return sites a part of the way to where the natural gradient points."""
+    R, mean = ev.R[i], ev.prior_mean[i]
+    linear, root = [], []
+    for k in range(len(sites.linear)):
+        B, old = sites.root[k], sites.linear[k]
+        G = R.T @ B
+        precision = (1.0 - step) * (G @ G.T) + step * ev.precision[i][k]
+        h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * ev.linear[i][k]
+        w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+        F = V * np.sqrt(np.clip(w, 0.0, None))
+        new = scipy.linalg.solve_triangular(R, F, lower=True, trans=1)
+        linear.append(
+            scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
+        )
+        root.append(new)
+    return Sites(np.stack(linear), np.stack(root))
+
+
+class _Minibatch(_Natural):
+    """Stochastic natural gradients for the sites, Adam for theta."""
+
+    def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, batch_size):
+        self.rng = rng
+        self.n_data = bound.n_data()
+        self.batch_size = min(batch_size, self.n_data)
+        self.rows = np.arange(self.batch_size)
+        super().__init__(bound, theta, sites, Xu, tolerance, report)
+
+    def _evaluate(self, theta, sites, Xu):
+        return self.bound(theta, sites, Xu, self.rows)
+
+    def run(self, max_rounds: int) -> None:
+        """Take that many steps."""
+        d = self.theta.size
+        x = np.concatenate([self.theta, *(x.ravel() for x in self.Xu)])
+        first, second = np.zeros_like(x), np.zeros_like(x)
+        noisy: list[float] = []
+        for i in range(max_rounds):
+            self.rows = self.rng.choice(self.n_data, self.batch_size, replace=False)
+            ev = self._evaluate(self.theta, self.sites, self.Xu)
+            if np.isfinite(ev.value):
+                step = min(0.2, 2.0 / (10.0 + i**0.7))
+                self.sites = [_blend(s, ev, j, step) for j, s in enumerate(self.sites)]
+                g = ev.gradient
+                first = 0.9 * first + 0.1 * g
+                second = 0.999 * second + 0.001 * g**2
+                rate = 0.03 if i < max_rounds / 2 else 0.03 * 2.0 * (1.0 - i / max_rounds)
+                if i > 20:
+                    unbiased = first / (1 - 0.9 ** (i + 1))
+                    scale = np.sqrt(second / (1 - 0.999 ** (i + 1))) + 1e-8
+                    x = x + rate * unbiased / scale
+                    self.theta, at = x[:d], d
+                    for j, old in enumerate(self.Xu):
+                        self.Xu[j] = x[at : at + old.size].reshape(old.shape)
+                        at += old.size
+                noisy.append(ev.value)
+            if (i + 1) % 20 == 0:
+                self.history.append(float(np.mean(noisy[-200:])))
+                self.report(i + 1, self.history[-1])
+        self.converged = True
+        self.message = f"Took {max_rounds} steps."
+        self.rows = self.rng.choice(
+            self.n_data, min(self.n_data, 20 * self.batch_size), replace=False
+        )
+        self.evaluation = self._evaluate(self.theta, self.sites, self.Xu)
+        self.history.append(float(np.mean(noisy[-200:])))
+
+
+def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> GaussianStage:
+    """Fit by PyMC's ADVI in whitened coordinates."""
+    with model, whitened_coordinates(model):
+        approx = pm.fit(
+            n, method=method, random_seed=random_seed, progressbar=progressbar, **kwargs
+        )
+        bound = Bound(model, mode="FAST_COMPILE")
+    mean = approx.mean.eval()
+    cov = approx.cov.eval()
+    ordering = approx.ordering
+    theta_at = np.concatenate(
+        [np.arange(ordering[name][1].start, ordering[name][1].stop) for name in bound.names]
+        or [np.empty(0, int)]
+    ).astype(int)
+    theta = mean[theta_at]
+    ev = bound(theta, bound.no_sites())
+    names = [p.u.name for p in bound.processes]
+    sites, means, covariances = {}, {}, {}
+    for i, p in enumerate(bound.processes):
+        where = ordering[p.value.name][1]
+        m = mean[where].reshape(p.n_functions, p.n_inducing)
+        S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
+        S = np.stack([S[k, :, k] for k in range(p.n_functions)])
+        inverse = np.linalg.inv(S)
+        pull = ev._replace(
+            linear=[np.einsum("kij,kj->ki", inverse, m)] * (i + 1),
+            precision=[inverse - np.eye(p.n_inducing)] * (i + 1),
+        )
+        sites[p.u.name] = _blend(bound.no_sites()[i], pull, i, 1.0)
+        means[p.u.name] = ev.prior_mean[i] + m @ ev.R[i].T
+        covariances[p.u.name] = ev.R[i] @ S @ ev.R[i].T
+    hist = -np.asarray(approx.hist)
+    before = inducing_inputs(bound)
+    del names
+    stage = GaussianStage(
+        method=method,
+        bound=float(hist[-min(len(hist), 1000) :].mean()),
+        history=hist[:: max(len(hist) // 200, 1)],
+        converged=True,
+        message=f"Took {len(hist)} steps.",
+        seconds=time.perf_counter() - began,
+        compile_seconds=0.0,
+        theta=_user_theta(model, bound, theta),
+        theta_unconstrained=bound.unravel(theta),
+        theta_covariance=cov[np.ix_(theta_at, theta_at)],
+        mean=means,
+        covariance=covariances,
+        sites=sites,
+        Xu_before=before,
+        Xu=before,
+        model=model,
+    )
+    hand_over(model, stage.sites, stage.Xu)
+    return stage
+
+
+def _user_theta(model, bound, theta) -> dict[str, np.ndarray]:
+    """Return theta in the user's units."""
+    if not bound.others:
+        return {}
+    outputs = model.replace_rvs_by_values(bound.others)
+    inputs = [model.rvs_to_values[rv] for rv in bound.others]
+    fn = pm.pytensorf.compile(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    point = bound.unravel(theta)
+    values = fn(*(point[v.name] for v in inputs))
+    return {rv.name: np.asarray(v) for rv, v in zip(bound.others, values, strict=True)}
+
+
+@contextmanager
+def _progress(show: bool) -> Iterator[Any]:
+    """Show the round and the bound while fitting."""
+    columns = [
+        SpinnerColumn(),
+        TextColumn("Gaussian stage, round {task.fields[round]}, bound {task.fields[bound]}"),
+        TimeElapsedColumn(),
+    ]
+    bar = CustomProgress(*columns, disable=not show, console=Console(theme=default_progress_theme))
+    with bar:
+        task = bar.add_task("fit", total=None, round=0, bound="...")
+        yield lambda i, value: bar.update(task, round=i, bound=f"{value:.2f}")

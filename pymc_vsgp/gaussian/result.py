@@ -1,0 +1,224 @@
+"""What the Gaussian stage hands over."""
+
+import weakref
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc.backends.arviz import find_constants, find_observations
+from pymc.model.core import Model
+
+from pymc_vsgp.gaussian.bound import Bound, inducing_variables
+from pymc_vsgp.inducing.coordinates import Sites, Tied, Whitened
+
+__all__ = ["GaussianStage", "hand_over", "reset"]
+
+# Inducing inputs of a model before a stage moved them.
+_BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class GaussianStage:
+    """A Gaussian fit of a model with variationally sparse processes.
+
+    Attributes
+    ----------
+    bound : float
+        Lower bound of the log evidence, at a point estimate of the parameters.
+    history : ndarray
+        The bound after each round.
+    theta : dict
+        Estimate of every other random variable, in the user's units.
+    theta_unconstrained : dict
+        The same by value variable, as a sampler sees them.
+    theta_covariance : ndarray
+        Inverse curvature of the bound in the unconstrained parameters, raveled in that order.
+    mean, covariance : dict
+        Of the inducing values of each process, at the estimate: K x M and K x M x M.
+    sites : dict
+        Gaussian pseudo-observations of the inducing values; the sampler's coordinates.
+    Xu_before, Xu : dict
+        Inducing inputs before and after.
+    """
+
+    method: str
+    bound: float
+    history: np.ndarray
+    converged: bool
+    message: str
+    seconds: float
+    compile_seconds: float
+    theta: dict[str, np.ndarray]
+    theta_unconstrained: dict[str, np.ndarray]
+    theta_covariance: np.ndarray
+    mean: dict[str, np.ndarray]
+    covariance: dict[str, np.ndarray]
+    sites: dict[str, Sites]
+    Xu_before: dict[str, np.ndarray]
+    Xu: dict[str, np.ndarray]
+    model: Model = field(repr=False)
+
+    def __repr__(self):
+        """Say what was reached, and what it changed."""
+        lines = [
+            f"GaussianStage ({self.method}): bound {self.bound:.2f} after {len(self.history)} "
+            f"rounds, {'converged' if self.converged else 'NOT converged'}, "
+            f"{self.seconds:.1f} s and {self.compile_seconds:.1f} s to compile",
+        ]
+        sd = np.sqrt(np.clip(np.diag(self.theta_covariance), 0.0, None))
+        at = 0
+        for name, value in self.theta_unconstrained.items():
+            size = int(np.size(value))
+            shown = ", ".join(
+                f"{v:.3g} ± {s:.2g}"
+                for v, s in zip(np.ravel(value), sd[at : at + size], strict=True)
+            )
+            lines.append(f"  {name}: {shown}")
+            at += size
+        for name, after in self.Xu.items():
+            moved = np.abs(after - self.Xu_before[name]).max()
+            what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
+            lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
+        if not self.converged:
+            lines.append(f"  {self.message}")
+        return "\n".join(lines)
+
+    def apply(self) -> None:
+        """Put inducing inputs and coordinates of this stage into its model."""
+        hand_over(self.model, self.sites, self.Xu)
+
+    def draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
+        """Draw unconstrained parameters from the normal approximation, n of them."""
+        center = np.concatenate([np.ravel(v) for v in self.theta_unconstrained.values()] or [[]])
+        if center.size == 0:
+            return np.empty((n, 0))
+        w, V = np.linalg.eigh(self.theta_covariance)
+        root = V * np.sqrt(np.clip(w, 0.0, None))
+        return center + scale * rng.normal(size=(n, center.size)) @ root.T
+
+    def points(self, theta: np.ndarray, epsilon_scale: float, rng) -> list[dict[str, np.ndarray]]:
+        """Unconstrained points of the model, one for each row of theta."""
+        us = inducing_variables(self.model)
+        out = []
+        for row in theta:
+            point, at = {}, 0
+            for name, value in self.theta_unconstrained.items():
+                point[name] = row[at : at + np.size(value)].reshape(np.shape(value))
+                at += np.size(value)
+            for u in us:
+                shape = self.mean[u.name].shape
+                value = self.model.rvs_to_values[u]
+                shape = shape[1:] if value.type.ndim == 1 else shape
+                point[value.name] = epsilon_scale * rng.normal(size=shape)
+            out.append(point)
+        return out
+
+    def to_datatree(self, draws: int = 1000, random_seed=None) -> xr.DataTree:
+        """Draw from the Gaussian posterior, as if a sampler had.
+
+        Parameters
+        ----------
+        draws : int
+            Number of draws, in one chain.
+        random_seed : int or Generator, optional
+            Seed.
+        """
+        rng = np.random.default_rng(random_seed)
+        model = self.model
+        with _applied(self):
+            names = [v.name for v in model.value_vars]
+            variables = model.free_RVs + model.deterministics
+            outputs = model.replace_rvs_by_values(variables)
+            fn = model.compile_fn(
+                outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
+            )
+            results = []
+            for point in self.points(self.draw_theta(draws, rng), 1.0, rng):
+                results.append([np.asarray(v) for v in fn({n: point[n] for n in names})])
+        stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
+        posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}
+        tree = xr.DataTree()
+        tree["posterior"] = xr.DataTree(_dataset(model, posterior, 2))
+        tree["posterior"].attrs.update(
+            {"inference_library": "pymc_vsgp", "method": self.method, "bound": self.bound}
+        )
+        tree["observed_data"] = xr.DataTree(_dataset(model, find_observations(model), 0))
+        tree["constant_data"] = xr.DataTree(_dataset(model, find_constants(model), 0))
+        return tree
+
+
+def _dataset(model, arrays: dict[str, Any], n_sample_dims: int) -> xr.Dataset:
+    """Label arrays with the dims and coords of the model."""
+    variables = {}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        shape = array.shape[n_sample_dims:]
+        dims = list(model.named_vars_to_dims.get(name) or [None] * len(shape))
+        dims = [d or f"{name}_dim_{i}" for i, d in enumerate(dims)]
+        variables[name] = (["chain", "draw"][:n_sample_dims] + dims, array)
+    used = {d for dims, _ in variables.values() for d in dims}
+    coords = {d: np.asarray(c) for d, c in model.coords.items() if d in used and c is not None}
+    return xr.Dataset(variables, coords=coords)
+
+
+class _applied:
+    """Context in which a stage's inputs and coordinates are those of its model."""
+
+    def __init__(self, stage: GaussianStage):
+        self.stage = stage
+
+    def __enter__(self):
+        model = self.stage.model
+        us = inducing_variables(model)
+        self.transforms = {u: model.rvs_to_transforms[u] for u in us}
+        self.sites = {s: s.get_value() for u in us for s in u.owner.inputs[3:5]}
+        self.inputs = {n: model[n].get_value() for n in self.stage.Xu if n in model.named_vars}
+        self.stage.apply()
+
+    def __exit__(self, *args):
+        model = self.stage.model
+        model.rvs_to_transforms.update(self.transforms)
+        for shared, value in self.sites.items():
+            shared.set_value(value)
+        for name, value in self.inputs.items():
+            model[name].set_value(value)
+
+
+def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) -> None:
+    """Set coordinates and inducing inputs of a model."""
+    for u in inducing_variables(model):
+        if u.name in sites:
+            linear, root = u.owner.inputs[3:5]
+            linear.set_value(sites[u.name].linear)
+            root.set_value(sites[u.name].root)
+            model.rvs_to_transforms[u] = Tied(len(sites[u.name].linear))
+    before = _BEFORE.setdefault(model, {})
+    for name, value in Xu.items():
+        shared = model[name]
+        before.setdefault(name, shared.get_value())
+        shared.set_value(value)
+
+
+def reset(model: Model | None = None) -> None:
+    """Undo what a Gaussian stage changed: inducing inputs and coordinates are as before it.
+
+    Parameters
+    ----------
+    model : Model, optional
+        By default the model on the context stack.
+    """
+    model = pm.modelcontext(model)
+    for u in inducing_variables(model):
+        model.rvs_to_transforms[u] = Whitened()
+    for name, value in _BEFORE.pop(model, {}).items():
+        model[name].set_value(value)
+
+
+def inducing_inputs(bound: Bound) -> dict[str, np.ndarray]:
+    """Return the inducing inputs that a stage may move, by name."""
+    shared = (p.Xu for p in bound.processes if p.Xu is not None)
+    return {s.name: s.get_value() for s in shared}

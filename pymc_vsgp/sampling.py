@@ -1,0 +1,209 @@
+"""The free-form stage: PyMC's NUTS, started and scaled by the Gaussian stage."""
+
+import importlib.util
+import time
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc.model.core import Model
+from pytensor.compile.mode import get_mode
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
+
+from pymc_vsgp.gaussian.bound import inducing_variables
+from pymc_vsgp.gaussian.fit import fit_gaussian
+from pymc_vsgp.gaussian.result import GaussianStage
+
+__all__ = ["sample"]
+
+# Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
+DISPERSION = 1.5
+
+
+def sample(
+    stage: GaussianStage | None = None,
+    draws: int = 1000,
+    *,
+    tune: int = 500,
+    chains: int = 4,
+    random_seed=None,
+    nuts_sampler: str | None = None,
+    progressbar: bool = True,
+    target_accept: float = 0.9,
+    fit_kwargs: dict[str, Any] | None = None,
+    model: Model | None = None,
+    **kwargs,
+) -> xr.DataTree:
+    """
+    Sample the posterior of a model with variationally sparse processes.
+
+    Chains start at draws from a Gaussian stage and move in the coordinates that it set, in which
+    the posterior is close to a standard normal. That is why they need little tuning.
+
+    Parameters
+    ----------
+    stage : GaussianStage, optional
+        Result of :func:`fit_gaussian`. By default it is run first.
+    draws, tune, chains : int
+        As in ``pm.sample``.
+    random_seed : int, sequence of int or Generator, optional
+        As in ``pm.sample``; the starts follow from it, too.
+    nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional
+        By default nutpie if it is installed, else PyMC's own.
+    progressbar : bool
+        Whether to show progress.
+    target_accept : float
+        Acceptance that the step size is tuned to.
+    fit_kwargs : dict, optional
+        Passed to :func:`fit_gaussian` where it is run here.
+    model : Model, optional
+        By default the model on the context stack.
+    **kwargs
+        Passed to ``pm.sample``, for example ``cores``, ``backend`` or ``nuts``.
+
+    Returns
+    -------
+    DataTree
+        What ``pm.sample`` returns, with the group ``gaussian_stage``: bound, inducing inputs and
+        sites.
+    """
+    model = pm.modelcontext(model)
+    if stage is not None and not isinstance(stage, GaussianStage):
+        raise TypeError(
+            f"stage is of type {type(stage).__name__}, not a GaussianStage. "
+            "Pass the result of fit_gaussian; the number of draws is the second argument."
+        )
+    if stage is not None and stage.model is not model:
+        raise ValueError(
+            "The stage was fitted to another model. Run fit_gaussian in the context of this one."
+        )
+    rng = np.random.default_rng(_seed(random_seed))
+    if stage is None:
+        settings = {"progressbar": progressbar, "random_seed": rng, **(fit_kwargs or {})}
+        stage = fit_gaussian(model=model, **settings)
+    stage.apply()
+    nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    if "initvals" not in kwargs:
+        kwargs |= _starts(model, stage, chains, nuts_sampler, rng, kwargs.get("compile_kwargs"))
+    nuts = dict(kwargs.pop("nuts", None) or {})
+    nuts.setdefault("target_accept", target_accept)
+    began = time.perf_counter()
+    with model:
+        idata = pm.sample(
+            draws,
+            tune=tune,
+            chains=chains,
+            random_seed=_pymc_seed(random_seed),
+            nuts_sampler=nuts_sampler,
+            progressbar=progressbar,
+            nuts=nuts,
+            **kwargs,
+        )
+    total = time.perf_counter() - began
+    if isinstance(idata, xr.DataTree):
+        attrs = idata["posterior"].attrs
+        sampling = float(attrs.get("sampling_time", np.nan))
+        attrs["compile_time"] = max(total - sampling, 0.0)
+        idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    return idata
+
+
+def _default_sampler(kwargs) -> str:
+    """Nutpie where it is installed and nothing asked for rules it out, as PyMC itself decides."""
+    mode = (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
+    rules_out = {"step", "callback", "trace", "init"} & set(kwargs)
+    linker = get_mode(mode).linker
+    fits = isinstance(linker, NumbaLinker | JAXLinker)
+    if importlib.util.find_spec("nutpie") and fits and not rules_out:
+        return "nutpie"
+    return "pymc"
+
+
+def _seed(random_seed):
+    if isinstance(random_seed, np.random.Generator | np.random.RandomState):
+        return int(random_seed.integers(2**31)) if hasattr(random_seed, "integers") else None
+    return random_seed
+
+
+def _pymc_seed(random_seed):
+    return random_seed
+
+
+def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str, Any]:
+    """Return the arguments of ``pm.sample`` for dispersed starts."""
+    if nuts_sampler == "nutpie":
+        # One expression, of which nutpie takes a draw for each chain.
+        expressions = _random_start(model, stage)
+        settings = {"initial_points": expressions, "jitter_rvs": set(), **(compile_kwargs or {})}
+        return {"compile_kwargs": settings}
+    theta = stage.draw_theta(chains, rng, DISPERSION)
+    points = stage.points(theta, DISPERSION, rng)
+    outputs = model.replace_rvs_by_values(model.free_RVs)
+    fn = model.compile_fn(
+        outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    names = [rv.name for rv in model.free_RVs]
+    values = [dict(zip(names, map(np.asarray, fn(point)), strict=True)) for point in points]
+    if nuts_sampler == "pymc":
+        return {"initvals": values, "init": "adapt_diag"}
+    return {"initvals": values}
+
+
+def _random_start(model, stage) -> dict[Any, Any]:
+    """Return, for each random variable, an expression for a draw from the Gaussian stage."""
+    sizes = [int(np.size(v)) for v in stage.theta_unconstrained.values()]
+    center = np.concatenate(
+        [np.ravel(v) for v in stage.theta_unconstrained.values()] or [np.empty(0)]
+    )
+    w, V = (
+        np.linalg.eigh(stage.theta_covariance) if center.size else (np.empty(0), np.empty((0, 0)))
+    )
+    root = DISPERSION * V * np.sqrt(np.clip(w, 0.0, None))
+    theta = pt.constant(center)
+    if center.size:
+        theta = theta + pt.dot(pt.constant(root), pm.Normal.dist(0.0, 1.0, size=center.size))
+    values, at = {}, 0
+    for (name, value), size in zip(stage.theta_unconstrained.items(), sizes, strict=True):
+        values[name] = theta[at : at + size].reshape(np.shape(value))
+        at += size
+    starts: dict[Any, Any] = {}
+    for u in inducing_variables(model):
+        value = model.rvs_to_values[u]
+        shape = stage.mean[u.name].shape
+        shape = shape[1:] if value.type.ndim == 1 else shape
+        values[value.name] = pm.Normal.dist(0.0, DISPERSION, size=shape)
+    outputs = model.replace_rvs_by_values(model.free_RVs)
+    from pytensor.graph.replace import graph_replace
+
+    swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
+    outputs = graph_replace(outputs, swaps, strict=False)
+    starts.update(zip(model.free_RVs, outputs, strict=True))
+    return starts
+
+
+def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
+    """Label what the stage found."""
+    variables: dict[str, Any] = {"history": (("round",), np.asarray(stage.history))}
+    for name, value in stage.theta_unconstrained.items():
+        value = np.asarray(value)
+        variables[name] = ([f"{name}_dim_{i}" for i in range(value.ndim)], value)
+    for name, value in stage.Xu.items():
+        variables[name] = ((f"{name}_point", f"{name}_feature"), value)
+    for name, sites in stage.sites.items():
+        dims = (f"{name}_function", f"{name}_point", f"{name}_other")
+        variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
+        variables[f"{name}_sites_root"] = (dims, sites.root)
+        variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
+        variables[f"{name}_covariance"] = (dims, stage.covariance[name])
+    attrs = {
+        "method": stage.method,
+        "bound": stage.bound,
+        "converged": int(stage.converged),
+        "seconds": stage.seconds,
+    }
+    return xr.Dataset(variables, attrs=attrs)
