@@ -1,0 +1,247 @@
+"""The Gaussian stage: its bound, its fit, and what it does to a model."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import reference
+import reference_gp
+
+from scipy import integrate, stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.gaussian.bound import Bound
+from pymc_vsgp.inducing.coordinates import Sites
+
+N, M, D = 40, 6, 2
+SIGMA = 0.3
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.uniform(-2.0, 2.0, size=(N, D))
+    f = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1]
+    return X, rng.permutation(X)[:M], f
+
+
+def build(likelihood, X, Xu, y, n_columns=D):
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 3.0, 2.0, shape=n_columns)
+        variance = pm.Gamma("variance", 3.0, 2.0)
+        c = pm.Normal("c")
+        gp = pm.gp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(c), cov_func=variance * pm.gp.cov.ExpQuad(D, ls=ls)
+        )
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", likelihood, X=X, y=y)
+    return model
+
+
+THETA = {
+    "ls_log__": np.log([1.1, 1.6]),
+    "variance_log__": np.log(1.3),
+    "c": 0.2,
+}
+
+
+def log_prior(point):
+    """Density of the unconstrained parameters, Jacobian included."""
+    ls, variance = np.exp(point["ls_log__"]), np.exp(point["variance_log__"])
+    value = np.sum(stats.gamma.logpdf(ls, 3.0, scale=0.5) + np.log(ls))
+    value += stats.gamma.logpdf(variance, 3.0, scale=0.5) + np.log(variance)
+    return value + stats.norm.logpdf(point["c"])
+
+
+def random_sites(rng, n_functions=1, m=M):
+    root = rng.normal(size=(n_functions, m, m))
+    return Sites(rng.normal(size=(n_functions, m)), root)
+
+
+FAMILIES = {
+    "poisson": (vsgp.Poisson, lambda f, rng: rng.poisson(np.exp(f)), reference.poisson, (1.0, "log")),
+    "probit": (
+        lambda: vsgp.Bernoulli("probit"),
+        lambda f, rng: (rng.random(len(f)) < stats.norm.cdf(f)).astype(int),
+        reference.bernoulli,
+        ("probit",),
+    ),
+    "student_t": (
+        lambda: vsgp.StudentT(nu=4.0, sigma=SIGMA),
+        lambda f, rng: f + SIGMA * rng.standard_t(4.0, size=len(f)),
+        reference.student_t,
+        (4.0, SIGMA),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bound_equals_an_independent_one(family, data, rng):
+    """Dense matrices and scipy's quadrature, for any sites, at any theta."""
+    X, Xu, f = data
+    make, draw, logpdf, args = FAMILIES[family]
+    y = draw(f, rng)
+    model = build(make(), X, Xu, y)
+    bound = Bound(model, mode="CVM")
+    sites = random_sites(rng)
+    value = bound(bound.ravel(THETA), [sites]).value
+
+    ls, variance, c = np.exp(THETA["ls_log__"]), np.exp(THETA["variance_log__"]), THETA["c"]
+    Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + 1e-6 * variance * np.eye(M)
+    Kuf = reference_gp.ard_kernel(Xu, X, ls, variance)
+    # q(u): the prior times the sites, which are exp(linear u - u root root^T u / 2).
+    precision = np.linalg.inv(Kuu)
+    S = np.linalg.inv(precision + sites.root[0] @ sites.root[0].T)
+    mean = S @ (precision @ np.full(M, c) + sites.linear[0])
+    W = np.linalg.solve(Kuu, Kuf)
+    mu = c + W.T @ (mean - c)
+    gamma = variance - np.sum(Kuf * W, axis=0) + np.sum(W * (S @ W), axis=0)
+
+    def expectation(n):
+        sd = np.sqrt(gamma[n])
+        inside = lambda t: stats.norm.pdf(t) * logpdf(mu[n] + sd * t, y[n], *args)  # noqa: E731
+        return integrate.quad(inside, -12.0, 12.0, epsabs=1e-10, limit=200)[0]
+
+    kl = stats.multivariate_normal(mean, S).entropy()
+    cross = stats.multivariate_normal.logpdf(mean, np.full(M, c), Kuu) - np.trace(
+        precision @ S
+    ) / 2.0
+    expected = sum(expectation(n) for n in range(N)) + kl + cross + log_prior(THETA)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def test_gradient_of_the_bound(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    bound = Bound(model, move_inducing=True, mode="CVM")
+    sites, theta = [random_sites(rng)], bound.ravel(THETA)
+    evaluation = bound(theta, sites, [Xu])
+    x = np.concatenate([theta, Xu.ravel()])
+    h = 1e-5
+    for i in range(len(x)):
+        up, down = x.copy(), x.copy()
+        up[i] += h
+        down[i] -= h
+        difference = [
+            bound(z[: len(theta)], sites, [z[len(theta) :].reshape(Xu.shape)]).value
+            for z in (up, down)
+        ]
+        slope = (difference[0] - difference[1]) / (2.0 * h)
+        np.testing.assert_allclose(evaluation.gradient[i], slope, rtol=1e-5, atol=1e-6)
+
+
+def test_gaussian_likelihood_reaches_the_collapsed_bound(data, rng):
+    """One natural-gradient step is exact, and theta is then at a maximum of Titsias's bound."""
+    X, Xu, f = data
+    y = f + SIGMA * rng.normal(size=N)
+    model = build(vsgp.Gaussian(SIGMA), X, Xu, y)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, tolerance=1e-8)
+    assert stage.converged
+    point = stage.theta_unconstrained
+
+    def collapsed(point):
+        ls, variance, c = np.exp(point["ls_log__"]), np.exp(point["variance_log__"]), point["c"]
+        mean = lambda x: np.full(len(x), c)  # noqa: E731
+        value = reference_gp.collapsed_bound(X, y, Xu, ls, variance, mean, SIGMA)
+        return value + log_prior(point)
+
+    best = collapsed(point)
+    np.testing.assert_allclose(stage.bound, best, rtol=1e-8)
+    for name, value in point.items():
+        for sign in (-1.0, 1.0):
+            moved = point | {name: value + sign * 0.05}
+            assert collapsed(moved) < best
+
+
+@pytest.mark.parametrize("move_inducing", [False, True])
+@pytest.mark.parametrize("family", ["poisson", "student_t"])
+def test_bound_never_decreases(family, move_inducing, data, rng):
+    X, Xu, f = data
+    make, draw, _, _ = FAMILIES[family]
+    model = build(make(), X, Xu, draw(f, rng))
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, move_inducing=move_inducing)
+    assert (np.diff(stage.history) >= 0.0).all()
+    moved = np.abs(stage.Xu["u_Xu"] - Xu).max()
+    assert (moved > 0.0) == move_inducing
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), stage.Xu["u_Xu"])
+    vsgp.reset(model)
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), Xu)
+
+
+def test_restart_continues(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    first = vsgp.fit_gaussian(model=model, progressbar=False, max_rounds=1)
+    assert not first.converged
+    assert "NOT converged" in repr(first)
+    second = vsgp.fit_gaussian(model=model, progressbar=False, start=first)
+    assert second.converged
+    assert second.bound >= first.bound
+    again = vsgp.fit_gaussian(model=model, progressbar=False, start=second)
+    assert len(again.history) == 1
+    np.testing.assert_allclose(again.bound, second.bound, atol=1e-2)
+
+
+def test_other_routes_find_the_same_posterior(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
+    best = vsgp.fit_gaussian(model=model, progressbar=False)
+    stage = vsgp.fit_gaussian(
+        "minibatch", model=model, progressbar=False, n=1500, batch_size=20, random_seed=1
+    )
+    sd = np.sqrt(np.diag(best.covariance["u"][0]))
+    assert np.abs(stage.mean["u"][0] - best.mean["u"][0]).max() < np.max(sd)
+    assert abs(stage.bound - best.bound) < 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["advi", "fullrank_advi"])
+def test_advi_gives_the_same_kind_of_result(method, data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
+    best = vsgp.fit_gaussian(model=model, progressbar=False)
+    stage = vsgp.fit_gaussian(method, model=model, progressbar=False, random_seed=1)
+    assert stage.method == method
+    sd = np.sqrt(np.diag(best.covariance["u"][0]))
+    assert np.median(np.abs(stage.mean["u"][0] - best.mean["u"][0]) / sd) < 1.0
+    # ADVI averages over theta, the other route takes its best value: it is never far above.
+    assert stage.bound < best.bound + 3.0
+    tree = stage.to_datatree(50, random_seed=1)
+    assert tree["posterior"]["u"].shape == (1, 50, M)
+
+
+def test_draws_of_the_stage(data, rng):
+    """As a sampler's: named, labelled, with the moments that the stage reports."""
+    X, Xu, f = data
+    model = build(vsgp.Gaussian(SIGMA), X, Xu, f + SIGMA * rng.normal(size=N))
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    vsgp.reset(model)
+    stage.theta_covariance = 1e-12 * np.eye(len(stage.theta_covariance))
+    tree = stage.to_datatree(3000, random_seed=1)
+    u = tree["posterior"]["u"]
+    assert u.dims == ("chain", "draw", "u_inducing")
+    spread = np.sqrt(np.diag(stage.covariance["u"][0]))
+    np.testing.assert_allclose(u.mean(("chain", "draw")), stage.mean["u"][0], atol=4 * spread.max() / 50)
+    np.testing.assert_allclose(u.std(("chain", "draw")), spread, rtol=0.1)
+    assert {"posterior", "observed_data", "constant_data"} <= set(tree.children)
+    np.testing.assert_allclose(tree["posterior"]["ls"].mean(("chain", "draw")), stage.theta["ls"])
+
+
+def test_what_it_can_not_do(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    with pytest.raises(ValueError, match="no method 'laplace'.*Choose one of"):
+        vsgp.fit_gaussian("laplace", model=model)
+    with pytest.raises(TypeError, match="only ADVI takes"):
+        vsgp.fit_gaussian(model=model, obj_optimizer=1)
+    with pytest.raises(ValueError, match="ADVI does not move inducing inputs"):
+        vsgp.fit_gaussian("advi", model=model, move_inducing=True)
+    with pytest.raises(TypeError, match="not a GaussianStage.*second argument"):
+        vsgp.sample(500, model=model)
+    with pm.Model() as empty:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match="no variationally sparse process"):
+        vsgp.fit_gaussian(model=empty)
+    with model:
+        pm.Normal("z", model["u"].sum(), 1.0, observed=0.3)
+    with pytest.raises(ValueError, match="outside of a likelihood.*method='advi'"):
+        vsgp.fit_gaussian(model=model, progressbar=False)
