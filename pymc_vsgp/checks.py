@@ -7,6 +7,7 @@ tensor variables. Every message has two sentences: what is wrong, and what to do
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
@@ -20,8 +21,14 @@ __all__ = [
     "as_matrix",
     "as_target",
     "check_columns",
+    "check_dim",
+    "check_distinct",
     "check_jitter",
+    "check_new_name",
+    "check_param_shapes",
     "depends_on_random",
+    "is_symbolic",
+    "kind",
     "known_value",
 ]
 
@@ -114,8 +121,11 @@ def as_inputs(X: Any, what: str = "X") -> np.ndarray:
     return array
 
 
-def as_target(y: Any, n_rows: int | None, what: str = "y") -> np.ndarray:
-    """Return `y` as a finite vector with `n_rows` entries."""
+def as_target(y: Any, n_rows: int | None, what: str = "y", ndim: int = 1) -> np.ndarray:
+    """Return `y` as a finite vector with `n_rows` entries.
+
+    With ``ndim=2`` as a matrix with that many rows, in which nan stands for a missing entry.
+    """
     array = known_value(y)
     if array is None:
         raise TypeError(
@@ -127,7 +137,12 @@ def as_target(y: Any, n_rows: int | None, what: str = "y") -> np.ndarray:
             f"{what} is a masked array, but missing observations carry no information here. "
             f"Drop the masked rows of X and {what}."
         )
-    if array.ndim != 1:
+    if ndim == 2 and array.ndim != 2:
+        raise ValueError(
+            f"{what} has shape {array.shape}, but there are several outputs. "
+            "Pass a matrix with one row for each row of X and one column for each output."
+        )
+    if array.ndim != ndim:
         column = array.ndim == 2 and array.shape[1] == 1
         todo = f"np.ravel({what})" if column else "one number for each row of X"
         raise ValueError(
@@ -144,6 +159,12 @@ def as_target(y: Any, n_rows: int | None, what: str = "y") -> np.ndarray:
             f"X has {n_rows} rows but {what} has {len(array)} entries. "
             "Pass one observation for each row of X."
         )
+    if ndim == 2:
+        if np.isinf(array).any():
+            raise ValueError(
+                f"{what} holds an infinite number. Correct it, or put nan for a missing entry."
+            )
+        return array
     bad = ~np.isfinite(array)
     if bad.any():
         row = int(np.argmax(bad))
@@ -194,3 +215,64 @@ def as_matrix(X: Any, what: str) -> tuple[pt.TensorVariable, np.ndarray | None]:
         return X, value
     value = as_inputs(X, what)
     return pt.as_tensor_variable(value), value
+
+
+def check_new_name(model: pm.Model, name: str) -> None:
+    """Raise unless `name` is a name that the model does not have yet."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"The first argument is {kind(name)}, but it is the name of the new variable. "
+            "Pass a string."
+        )
+    if model.name_for(name) in model.named_vars:
+        raise ValueError(f"The model already has a variable named {name!r}. Choose another name.")
+
+
+def check_dim(model: pm.Model, dim: str, length: int, what: str) -> None:
+    """Raise if the model has that dimension with another length."""
+    if dim not in model.dim_lengths:
+        return
+    known = known_value(model.dim_lengths[dim])
+    if known is not None and int(known) != length:
+        raise ValueError(
+            f"Dimension {dim!r} has length {known}, but {what} has {length} rows. "
+            "Choose another name for the dimension."
+        )
+
+
+def kind(thing: Any) -> str:
+    """Return what `thing` is, for a message."""
+    if isinstance(thing, type):
+        return f"the class {thing.__name__}"
+    return f"of type {type(thing).__name__}"
+
+
+def check_distinct(Xu: np.ndarray) -> None:
+    """Raise if two rows of `Xu` are equal."""
+    _, first, counts = np.unique(Xu, axis=0, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        row = int(first[counts > 1][0])
+        twin = int(np.flatnonzero((Xu == Xu[row]).all(axis=1))[1])
+        raise ValueError(
+            f"Rows {row} and {twin} of Xu are equal, so its covariance is singular. "
+            "Drop the repeated rows, or use vsgp.inducing.kmeans, which never repeats one."
+        )
+
+
+def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
+    """Raise unless parameters are one number, or one for each row of the data."""
+    for name, param in lik.params.items():
+        if param.type.ndim == 0 or name in lik.shared_params:
+            continue
+        value = known_value(param)
+        shape = param.type.shape if value is None else value.shape
+        if len(shape) > 1 or shape[0] not in (1, n_data, None):
+            raise ValueError(
+                f"{name} of {type(lik).__name__} has shape {tuple(shape)}, but {rows_of} has "
+                f"{n_data} rows. Pass one value, or one for each row of {rows_of}."
+            )
+
+
+def is_symbolic(y: Any) -> bool:
+    """Whether `y` is a variable, not numbers."""
+    return isinstance(y, pytensor.graph.basic.Variable)

@@ -1,6 +1,5 @@
 """A Gaussian process with inducing variables and a free-form posterior."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,40 +15,24 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp import latents
 from pymc_vsgp.checks import (
     as_matrix,
-    as_target,
     check_columns,
+    check_dim,
+    check_distinct,
     check_jitter,
+    check_new_name,
     depends_on_random,
+    kind,
     known_value,
 )
-from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.variable import Inducing
-from pymc_vsgp.likelihoods import Likelihood, as_likelihood
-from pymc_vsgp.potential import Moments, conditional_moments, observe, total
+from pymc_vsgp.latents import Prior
+from pymc_vsgp.potential import Moments, conditional_moments
 from pymc_vsgp.potential.moments import JITTER, joint_moments, prior_factor
 
 __all__ = ["VariationalSparse"]
-
-
-@dataclass
-class _Prior:
-    """What `prior` leaves behind for everything that conditions on u."""
-
-    u: TensorVariable
-    Xu: TensorVariable
-    R: TensorVariable
-    mean: TensorVariable
-    n_columns: int
-    n_inducing: int
-    feature_dim: str
-    n_data: int = 0
-    likelihoods: dict[str, tuple[Likelihood, int]] = field(default_factory=dict)
-
-    @property
-    def v(self) -> TensorVariable:
-        return whiten(self.u, self.mean, self.R)
 
 
 class VariationalSparse(Base):
@@ -100,22 +83,24 @@ class VariationalSparse(Base):
     def __init__(self, *, mean_func=Zero(), cov_func=Constant(0.0)):
         if not isinstance(cov_func, BaseCovariance):
             raise TypeError(
-                f"cov_func is {_kind(cov_func)}, not a covariance function. "
+                f"cov_func is {kind(cov_func)}, not a covariance function. "
                 "Pass one of pm.gp.cov, for example pm.gp.cov.Matern52(1, ls=1.0)."
             )
         if not isinstance(mean_func, Mean):
             raise TypeError(
-                f"mean_func is {_kind(mean_func)}, not a mean function. "
+                f"mean_func is {kind(mean_func)}, not a mean function. "
                 "Pass one of pm.gp.mean, for example pm.gp.mean.Constant(0.5)."
             )
         super().__init__(mean_func=mean_func, cov_func=cov_func)
-        self._prior: _Prior | None = None
+        self._prior: Prior | None = None
 
     def prior(
         self,
         name: str,
         Xu: Any,
         *,
+        n_outputs: int = 1,
+        output_dims: str | None = None,
         inducing_dims: str | None = None,
         jitter: float = JITTER,
         model: pm.Model | None = None,
@@ -131,6 +116,12 @@ class VariationalSparse(Base):
         Xu : array_like or pm.Data, shape (M, D)
             Inducing inputs; see :mod:`pymc_vsgp.inducing` for where to put them. Arrays are kept
             in the model as the data variable ``{name}_Xu``, and so are saved with the draws.
+        n_outputs : int
+            Number of independent functions with this mean and this kernel, for a likelihood of
+            several: one for each class, for example. What the data cost hardly grows with it.
+        output_dims : str, optional
+            Name of the dimension of the functions. By default ``{name}_output``; none for one
+            function.
         inducing_dims : str, optional
             Name of the dimension of the inducing values. By default ``{name}_inducing``.
         jitter : float
@@ -140,7 +131,7 @@ class VariationalSparse(Base):
 
         Returns
         -------
-        u : TensorVariable, shape (M,)
+        u : TensorVariable, shape (M,), or (n_outputs, M) for several functions
         """
         model = pm.modelcontext(model)
         if self._prior is not None:
@@ -148,24 +139,25 @@ class VariationalSparse(Base):
                 f"This process already has the inducing values {self._prior.u.name!r}. "
                 "Make another VariationalSparse for another function."
             )
-        _check_new_name(model, name)
+        check_new_name(model, name)
         check_jitter(jitter)
+        output_dim = latents.output_coord(model, name, n_outputs, output_dims)
         Xu_tensor, Xu_value = as_matrix(Xu, "Xu")
         if Xu_value is None:
             raise TypeError(
                 "Xu depends on random variables of the model, but inducing inputs are not sampled. "
                 "Pass numbers or a pm.Data container."
             )
-        _check_distinct(Xu_value)
+        check_distinct(Xu_value)
         self._check_kernel(Xu_value)
         self._check_shapes(Xu_value)
 
         n_inducing, n_columns = Xu_value.shape
         inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
-        _check_dim(model, inducing_dim, n_inducing, "Xu")
+        check_dim(model, inducing_dim, n_inducing, "Xu")
         feature_dim = f"{name}_feature"
         if Xu_tensor is not Xu:  # an array: keep it with the model
-            _check_new_name(model, f"{name}_Xu")
+            check_new_name(model, f"{name}_Xu")
             columns = getattr(Xu, "columns", None)
             coords = {} if columns is None else {feature_dim: [str(c) for c in columns]}
             with model:
@@ -182,8 +174,19 @@ class VariationalSparse(Base):
         R = prior_factor(self.cov_func, Xu_tensor, jitter)
         mean = _mean_at(self.mean_func, Xu_tensor)
         with model:
-            u = Inducing(name, mean, R, dims=inducing_dim)
-        self._prior = _Prior(
+            if output_dim is None:
+                u = Inducing(name, mean, R, dims=inducing_dim)
+            else:
+                if output_dim not in model.dim_lengths:
+                    model.add_coord(output_dim, length=int(n_outputs))
+                u = Inducing(
+                    name,
+                    mean,
+                    R,
+                    shape=(n_outputs, n_inducing),
+                    dims=(output_dim, inducing_dim),
+                )
+        self._prior = Prior(
             u=u,
             Xu=Xu_tensor,
             R=R,
@@ -191,6 +194,8 @@ class VariationalSparse(Base):
             n_columns=n_columns,
             n_inducing=n_inducing,
             feature_dim=feature_dim,
+            n_outputs=int(n_outputs),
+            output_dim=output_dim,
         )
         return u
 
@@ -237,21 +242,9 @@ class VariationalSparse(Base):
         -------
         y : TensorVariable, shape (N,)
         """
-        model = pm.modelcontext(model)
-        prior = self._require_prior("likelihood")
-        lik, X_tensor, y_value, dims = self._data(model, name, likelihood, X, y, dims)
-        with model:
-            observed = observe(
-                name,
-                lik,
-                self._moments(prior, X_tensor),
-                block_size=block_size,
-                observed=y if _is_symbolic(y) else y_value,
-                dims=dims,
-            )
-        prior.likelihoods[name] = (lik, len(y_value))
-        prior.n_data += len(y_value)
-        return observed
+        return latents.likelihood(
+            name, likelihood, [self], X, y, dims=dims, block_size=block_size, model=model
+        )
 
     def potential(
         self,
@@ -288,17 +281,7 @@ class VariationalSparse(Base):
         -------
         potential : TensorVariable, scalar
         """
-        model = pm.modelcontext(model)
-        prior = self._require_prior("potential")
-        if not _is_symbolic(y):
-            _check_new_name(model, f"{name}_y")
-        lik, X_tensor, y_value, dims = self._data(model, name, likelihood, X, y, None)
-        with model:
-            y_tensor = y if _is_symbolic(y) else pm.Data(f"{name}_y", y_value, dims=dims)
-            moments = self._moments(prior, X_tensor)
-            potential = pm.Potential(name, total(lik, moments, y_tensor, block_size))
-        prior.n_data += len(y_value)
-        return potential
+        return latents.potential(name, likelihood, [self], X, y, block_size=block_size, model=model)
 
     def conditional(
         self,
@@ -332,16 +315,17 @@ class VariationalSparse(Base):
 
         Returns
         -------
-        f : TensorVariable, shape (N,)
+        f : TensorVariable, shape (N,), or (n_outputs, N) for several functions
         """
         check_jitter(jitter)
         moments = self._conditional(Xnew, given, diag)
-        _check_new_name(pm.modelcontext(None), name)
+        check_new_name(pm.modelcontext(None), name)
+        mu = moments.mu.T  # several functions, if there are, in front
         if diag:
-            return pm.Normal(name, moments.mu, pt.sqrt(moments.gamma), **kwargs)
+            return pm.Normal(name, mu, pt.sqrt(moments.gamma), **kwargs)
         # As in pm.gp.Latent.conditional: a posterior covariance is often singular to rounding.
         kwargs.setdefault("method", "svd")
-        return pm.MvNormal(name, moments.mu, cov=stabilize(moments.gamma, jitter), **kwargs)
+        return pm.MvNormal(name, mu, cov=stabilize(moments.gamma, jitter), **kwargs)
 
     def predictive(
         self,
@@ -374,10 +358,7 @@ class VariationalSparse(Base):
         -------
         y : TensorVariable, shape (N,)
         """
-        moments = self._conditional(Xnew, given, True, "predictive")
-        lik = self._predictive_likelihood(likelihood, known_value(Xnew), given)
-        _check_new_name(pm.modelcontext(None), name)
-        return observe(name, lik, moments, **kwargs)
+        return latents.predictive(name, [self], Xnew, likelihood, given=given, **kwargs)
 
     def predict(
         self,
@@ -402,12 +383,18 @@ class VariationalSparse(Base):
             Whether to return the variance at each input in place of the covariance.
         model : Model, optional
             By default the model on the context stack.
+
+        Returns
+        -------
+        mean : ndarray, shape (N,), or (n_outputs, N) for several functions
+        covariance : ndarray, shape (N, N), or (N,) with `diag`
+            The functions of a process with several have the same one.
         """
         model = pm.modelcontext(model)
         point = {} if point is None else point
         moments = self._conditional(Xnew, given, diag, "predict")
         values = {rv: pt.constant(point[rv.name]) for rv in model.free_RVs if rv.name in point}
-        mu, cov = graph_replace(list(moments), values, strict=False)
+        mu, cov = graph_replace([moments.mu.T, moments.gamma], values, strict=False)
         if missing := [
             rv.name for rv in model.free_RVs if rv in ancestors([mu, cov]) and rv not in values
         ]:
@@ -418,7 +405,7 @@ class VariationalSparse(Base):
         # Evaluated once, so compiling for speed would not pay.
         return pytensor.function([], [mu, cov], mode="FAST_COMPILE")()
 
-    def _require_prior(self, method: str) -> _Prior:
+    def _require_prior(self, method: str) -> Prior:
         if self._prior is None:
             given = ", or for a component of a sum pass given={'gp': the_sum}"
             if method in ("likelihood", "potential"):
@@ -429,7 +416,7 @@ class VariationalSparse(Base):
             )
         return self._prior
 
-    def _moments(self, prior: _Prior, X: TensorVariable, diag: bool = True) -> Moments:
+    def _moments(self, prior: Prior, X: TensorVariable, diag: bool = True) -> Moments:
         moments = conditional_moments if diag else joint_moments
         return moments(
             lambda x: _mean_at(self.mean_func, x), self.cov_func, X, prior.Xu, prior.R, prior.v
@@ -445,43 +432,6 @@ class VariationalSparse(Base):
         if value is not None:
             check_columns(value, prior.n_columns, "Xnew", "Xu")
         return self._moments(prior, X, diag)
-
-    def _data(self, model, name, likelihood, X, y, dims):
-        prior = self._require_prior("likelihood")
-        _check_new_name(model, name)
-        lik = as_likelihood(likelihood)
-        X_tensor, X_value = as_matrix(X, "X")
-        if X_value is not None:
-            check_columns(X_value, prior.n_columns, "X", "Xu")
-        y_value = as_target(y, None if X_value is None else len(X_value))
-        n_data = len(y_value)
-        if prior.n_inducing > prior.n_data + n_data:
-            raise ValueError(
-                f"Xu has {prior.n_inducing} rows, but there are only {prior.n_data + n_data} "
-                f"observations. Use at most {n_data} inducing points: Xu = X is already exact."
-            )
-        _check_param_shapes(lik, n_data)
-        lik.check_observed(y_value)
-
-        if dims is None:
-            known = model.named_vars_to_dims.get(getattr(X, "name", None)) or (None,)
-            dims = known[0] or f"{name}_obs"
-        if X_tensor is not X:
-            _check_new_name(model, f"{name}_X")
-        if X_value is not None:
-            _check_dim(model, dims, n_data, "X")
-        if dims not in model.dim_lengths:
-            model.add_coord(dims, length=X_tensor.shape[0] if X_tensor is X else n_data)
-        if X_tensor is not X:
-            with model:
-                X_tensor = pm.Data(f"{name}_X", X_value, dims=(dims, self._feature_dim(model)))
-        return lik, X_tensor, y_value, dims
-
-    def _feature_dim(self, model: pm.Model) -> str:
-        prior = self._require_prior("likelihood")
-        if prior.feature_dim not in model.dim_lengths:
-            model.add_coord(prior.feature_dim, length=prior.n_columns)
-        return prior.feature_dim
 
     def _check_kernel(self, Xu: np.ndarray) -> None:
         if isinstance(self.cov_func, Covariance) and self.cov_func.input_dim != Xu.shape[1]:
@@ -514,38 +464,6 @@ class VariationalSparse(Base):
                     "Give its parameters one entry for each column of Xu that it uses."
                 ) from error
 
-    def _predictive_likelihood(self, likelihood, Xnew, given) -> Likelihood:
-        if likelihood is not None and not isinstance(likelihood, str):
-            lik = as_likelihood(likelihood)
-            n_data = None
-        else:
-            known = _conditioning_process(self, given)._require_prior("predictive").likelihoods
-            if not known:
-                raise ValueError(
-                    "This process has no likelihood that an observation could follow. "
-                    "Pass one, for example likelihood=vsgp.Poisson()."
-                )
-            if likelihood is None and len(known) > 1:
-                raise ValueError(
-                    f"This process has {len(known)} likelihoods. "
-                    f"Say which one an observation follows: pass one of {list(known)}."
-                )
-            name = next(iter(known)) if likelihood is None else likelihood
-            if name not in known:
-                raise ValueError(
-                    f"This process has no likelihood named {name!r}. Pass one of {list(known)}."
-                )
-            lik, n_data = known[name]
-        n_new = None if Xnew is None else len(Xnew)
-        if n_new is not None and n_new != n_data:
-            try:
-                _check_param_shapes(lik, n_new, "Xnew")
-            except ValueError as error:
-                raise ValueError(
-                    f"{error} For example likelihood=vsgp.{type(lik).__name__}(...)."
-                ) from None
-        return lik
-
 
 def _mean_at(mean_func: Mean, X: TensorVariable) -> TensorVariable:
     # Some of pm.gp.mean return a scalar or an int vector; a sum over the data needs one a row.
@@ -558,7 +476,7 @@ def _conditioning_process(gp: VariationalSparse, given: dict[str, Any] | None) -
         return gp
     if not isinstance(given, dict):
         raise TypeError(
-            f"given is {_kind(given)}, not a dict. "
+            f"given is {kind(given)}, not a dict. "
             "Pass given={'gp': total}, where total is the sum that has the inducing values."
         )
     unknown = set(given) - {"gp"}
@@ -569,62 +487,7 @@ def _conditioning_process(gp: VariationalSparse, given: dict[str, Any] | None) -
         )
     if not isinstance(given["gp"], VariationalSparse):
         raise TypeError(
-            f"given['gp'] is {_kind(given['gp'])}. "
+            f"given['gp'] is {kind(given['gp'])}. "
             "Pass the VariationalSparse that has the inducing values."
         )
     return given["gp"]
-
-
-def _check_new_name(model: pm.Model, name: str) -> None:
-    if not isinstance(name, str):
-        raise TypeError(
-            f"The first argument is {_kind(name)}, but it is the name of the new variable. "
-            "Pass a string."
-        )
-    if model.name_for(name) in model.named_vars:
-        raise ValueError(f"The model already has a variable named {name!r}. Choose another name.")
-
-
-def _check_dim(model: pm.Model, dim: str, length: int, what: str) -> None:
-    if dim not in model.dim_lengths:
-        return
-    known = known_value(model.dim_lengths[dim])
-    if known is not None and int(known) != length:
-        raise ValueError(
-            f"Dimension {dim!r} has length {known}, but {what} has {length} rows. "
-            "Choose another name for the dimension."
-        )
-
-
-def _kind(thing: Any) -> str:
-    if isinstance(thing, type):
-        return f"the class {thing.__name__}"
-    return f"of type {type(thing).__name__}"
-
-
-def _check_distinct(Xu: np.ndarray) -> None:
-    _, first, counts = np.unique(Xu, axis=0, return_index=True, return_counts=True)
-    if (counts > 1).any():
-        row = int(first[counts > 1][0])
-        twin = int(np.flatnonzero((Xu == Xu[row]).all(axis=1))[1])
-        raise ValueError(
-            f"Rows {row} and {twin} of Xu are equal, so its covariance is singular. "
-            "Drop the repeated rows, or use vsgp.inducing.kmeans, which never repeats one."
-        )
-
-
-def _check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None:
-    for name, param in lik.params.items():
-        if param.type.ndim == 0:
-            continue
-        value = known_value(param)
-        shape = param.type.shape if value is None else value.shape
-        if len(shape) > 1 or shape[0] not in (1, n_data, None):
-            raise ValueError(
-                f"{name} of {type(lik).__name__} has shape {tuple(shape)}, but {rows_of} has "
-                f"{n_data} rows. Pass one value, or one for each row of {rows_of}."
-            )
-
-
-def _is_symbolic(y: Any) -> bool:
-    return isinstance(y, pytensor.graph.basic.Variable)

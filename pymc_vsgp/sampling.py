@@ -10,19 +10,27 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 
+from pymc.backends.arviz import find_observations
 from pymc.model.core import Model
 from pytensor.compile.mode import get_mode
+from pytensor.graph.replace import graph_replace
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
 from pymc_vsgp.gaussian.bound import inducing_variables
+from pymc_vsgp.gaussian.collapsed import Collapsed, can_collapse, recover
+from pymc_vsgp.gaussian.collapsed import collapse as collapse_model
 from pymc_vsgp.gaussian.fit import fit_gaussian
-from pymc_vsgp.gaussian.result import GaussianStage
+from pymc_vsgp.gaussian.result import GaussianStage, label
 
 __all__ = ["sample"]
 
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
+
+# To choose a backend: steps of a draw, operations a second of one core, and what numba's compiler
+# may take longer than JAX's.
+LEAPFROGS, FLOPS, COMPILE_SECONDS = 10, 2e10, 30.0
 
 
 def sample(
@@ -35,6 +43,7 @@ def sample(
     nuts_sampler: str | None = None,
     progressbar: bool = True,
     target_accept: float = 0.9,
+    collapse: bool | None = None,
     fit_kwargs: dict[str, Any] | None = None,
     model: Model | None = None,
     **kwargs,
@@ -59,6 +68,10 @@ def sample(
         Whether to show progress.
     target_accept : float
         Acceptance that the step size is tuned to.
+    collapse : bool, optional
+        Whether to integrate the inducing values out, sample the parameters alone, and draw the
+        inducing values afterwards from their exact conditional. By default wherever that is
+        possible: one process, and normal noise.
     fit_kwargs : dict, optional
         Passed to :func:`fit_gaussian` where it is run here.
     model : Model, optional
@@ -88,29 +101,57 @@ def sample(
         stage = fit_gaussian(model=model, **settings)
     stage.apply()
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
+        kwargs["backend"] = _default_backend(model, nuts_sampler, draws, tune, chains)
+    possible = can_collapse(model)
+    if collapse and not possible:
+        raise ValueError(
+            "The inducing values don't integrate out: that takes one process that is seen by "
+            "vsgp.Gaussian alone. Drop collapse=True."
+        )
+    whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
+    target = model if whole is None else whole.model
     if "initvals" not in kwargs:
-        kwargs |= _starts(model, stage, chains, nuts_sampler, rng, kwargs.get("compile_kwargs"))
+        settings = kwargs.get("compile_kwargs")
+        kwargs |= _starts(target, stage, chains, nuts_sampler, rng, settings)
     nuts = dict(kwargs.pop("nuts", None) or {})
     nuts.setdefault("target_accept", target_accept)
     began = time.perf_counter()
-    with model:
+    with target:
         idata = pm.sample(
             draws,
             tune=tune,
             chains=chains,
-            random_seed=_pymc_seed(random_seed),
+            random_seed=random_seed,
             nuts_sampler=nuts_sampler,
             progressbar=progressbar,
             nuts=nuts,
             **kwargs,
         )
     total = time.perf_counter() - began
-    if isinstance(idata, xr.DataTree):
-        attrs = idata["posterior"].attrs
-        sampling = float(attrs.get("sampling_time", np.nan))
-        attrs["compile_time"] = max(total - sampling, 0.0)
-        idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    if not isinstance(idata, xr.DataTree):
+        return idata
+    attrs = idata["posterior"].attrs
+    attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
+    if whole is not None:
+        _complete(idata, model, whole, rng)
+    idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
     return idata
+
+
+def _complete(idata, model, whole, rng) -> None:
+    """Add what was integrated out, and the data."""
+    for group in ("posterior", "warmup_posterior"):
+        if group not in idata.children:
+            continue
+        theta = idata[group].to_dataset()
+        arrays = recover(whole, theta, int(rng.integers(2**31)))
+        arrays |= {name: theta[name].values for name in theta.data_vars}
+        names = [v.name for v in model.free_RVs + model.deterministics if v.name in arrays]
+        data = label(model, {name: arrays[name] for name in names}, 2)
+        data = data.assign_coords(chain=theta["chain"], draw=theta["draw"])
+        idata[group] = xr.DataTree(data.assign_attrs(theta.attrs))
+    idata["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
 
 
 def _default_sampler(kwargs) -> str:
@@ -124,13 +165,24 @@ def _default_sampler(kwargs) -> str:
     return "pymc"
 
 
+def _default_backend(model, nuts_sampler, draws, tune, chains) -> str:
+    """Return what takes the least time in all, compiling included.
+
+    numba is the fastest, and takes half a minute to compile; JAX takes seconds.
+    """
+    if nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
+        return "numba"
+    n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
+    shapes = [np.shape(v) for v in model.initial_point().values()]
+    n_inducing = max((shape[-1] for shape in shapes if shape), default=1)
+    evaluations = LEAPFROGS * (draws + tune) * chains
+    seconds = evaluations * 3.0 * n_data * n_inducing**2 / FLOPS
+    return "jax" if seconds < COMPILE_SECONDS else "numba"
+
+
 def _seed(random_seed):
     if isinstance(random_seed, np.random.Generator | np.random.RandomState):
         return int(random_seed.integers(2**31)) if hasattr(random_seed, "integers") else None
-    return random_seed
-
-
-def _pymc_seed(random_seed):
     return random_seed
 
 
@@ -147,6 +199,8 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
     fn = model.compile_fn(
         outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
     )
+    wanted = {v.name for v in model.value_vars}
+    points = [{n: x for n, x in point.items() if n in wanted} for point in points]
     names = [rv.name for rv in model.free_RVs]
     values = [dict(zip(names, map(np.asarray, fn(point)), strict=True)) for point in points]
     if nuts_sampler == "pymc":
@@ -178,8 +232,6 @@ def _random_start(model, stage) -> dict[Any, Any]:
         shape = shape[1:] if value.type.ndim == 1 else shape
         values[value.name] = pm.Normal.dist(0.0, DISPERSION, size=shape)
     outputs = model.replace_rvs_by_values(model.free_RVs)
-    from pytensor.graph.replace import graph_replace
-
     swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
     outputs = graph_replace(outputs, swaps, strict=False)
     starts.update(zip(model.free_RVs, outputs, strict=True))

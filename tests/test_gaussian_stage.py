@@ -58,7 +58,12 @@ def random_sites(rng, n_functions=1, m=M):
 
 
 FAMILIES = {
-    "poisson": (vsgp.Poisson, lambda f, rng: rng.poisson(np.exp(f)), reference.poisson, (1.0, "log")),
+    "poisson": (
+        vsgp.Poisson,
+        lambda f, rng: rng.poisson(np.exp(f)),
+        reference.poisson,
+        (1.0, "log"),
+    ),
     "probit": (
         lambda: vsgp.Bernoulli("probit"),
         lambda f, rng: (rng.random(len(f)) < stats.norm.cdf(f)).astype(int),
@@ -102,9 +107,9 @@ def test_bound_equals_an_independent_one(family, data, rng):
         return integrate.quad(inside, -12.0, 12.0, epsabs=1e-10, limit=200)[0]
 
     kl = stats.multivariate_normal(mean, S).entropy()
-    cross = stats.multivariate_normal.logpdf(mean, np.full(M, c), Kuu) - np.trace(
-        precision @ S
-    ) / 2.0
+    cross = (
+        stats.multivariate_normal.logpdf(mean, np.full(M, c), Kuu) - np.trace(precision @ S) / 2.0
+    )
     expected = sum(expectation(n) for n in range(N)) + kl + cross + log_prior(THETA)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
 
@@ -220,7 +225,9 @@ def test_draws_of_the_stage(data, rng):
     u = tree["posterior"]["u"]
     assert u.dims == ("chain", "draw", "u_inducing")
     spread = np.sqrt(np.diag(stage.covariance["u"][0]))
-    np.testing.assert_allclose(u.mean(("chain", "draw")), stage.mean["u"][0], atol=4 * spread.max() / 50)
+    np.testing.assert_allclose(
+        u.mean(("chain", "draw")), stage.mean["u"][0], atol=4 * spread.max() / 50
+    )
     np.testing.assert_allclose(u.std(("chain", "draw")), spread, rtol=0.1)
     assert {"posterior", "observed_data", "constant_data"} <= set(tree.children)
     np.testing.assert_allclose(tree["posterior"]["ls"].mean(("chain", "draw")), stage.theta["ls"])

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.backends.arviz import find_constants, find_observations
 from pymc.model.core import Model
+from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.gaussian.bound import Bound, inducing_variables
 from pymc_vsgp.inducing.coordinates import Sites, Tied, Whitened
+from pymc_vsgp.inducing.variable import NO_SITES
 
 __all__ = ["GaussianStage", "hand_over", "reset"]
 
@@ -142,16 +145,16 @@ class GaussianStage:
         stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
         posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}
         tree = xr.DataTree()
-        tree["posterior"] = xr.DataTree(_dataset(model, posterior, 2))
+        tree["posterior"] = xr.DataTree(label(model, posterior, 2))
         tree["posterior"].attrs.update(
             {"inference_library": "pymc_vsgp", "method": self.method, "bound": self.bound}
         )
-        tree["observed_data"] = xr.DataTree(_dataset(model, find_observations(model), 0))
-        tree["constant_data"] = xr.DataTree(_dataset(model, find_constants(model), 0))
+        tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+        tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
         return tree
 
 
-def _dataset(model, arrays: dict[str, Any], n_sample_dims: int) -> xr.Dataset:
+def label(model, arrays: dict[str, Any], n_sample_dims: int) -> xr.Dataset:
     """Label arrays with the dims and coords of the model."""
     variables = {}
     for name, array in arrays.items():
@@ -174,16 +177,14 @@ class _applied:
     def __enter__(self):
         model = self.stage.model
         us = inducing_variables(model)
-        self.transforms = {u: model.rvs_to_transforms[u] for u in us}
-        self.sites = {s: s.get_value() for u in us for s in u.owner.inputs[3:5]}
+        self.sites = {u.name: _sites_of(u) for u in us}
         self.inputs = {n: model[n].get_value() for n in self.stage.Xu if n in model.named_vars}
         self.stage.apply()
 
     def __exit__(self, *args):
         model = self.stage.model
-        model.rvs_to_transforms.update(self.transforms)
-        for shared, value in self.sites.items():
-            shared.set_value(value)
+        for u in inducing_variables(model):
+            _set_sites(model, u, self.sites[u.name])
         for name, value in self.inputs.items():
             model[name].set_value(value)
 
@@ -192,10 +193,7 @@ def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) 
     """Set coordinates and inducing inputs of a model."""
     for u in inducing_variables(model):
         if u.name in sites:
-            linear, root = u.owner.inputs[3:5]
-            linear.set_value(sites[u.name].linear)
-            root.set_value(sites[u.name].root)
-            model.rvs_to_transforms[u] = Tied(len(sites[u.name].linear))
+            _set_sites(model, u, sites[u.name])
     before = _BEFORE.setdefault(model, {})
     for name, value in Xu.items():
         shared = model[name]
@@ -213,9 +211,42 @@ def reset(model: Model | None = None) -> None:
     """
     model = pm.modelcontext(model)
     for u in inducing_variables(model):
-        model.rvs_to_transforms[u] = Whitened()
+        _set_sites(model, u, None)
     for name, value in _BEFORE.pop(model, {}).items():
         model[name].set_value(value)
+
+
+def _sites_of(u) -> Sites | None:
+    """Return the sites of a variable, or None if it has none."""
+    linear, root = u.owner.inputs[3:5]
+    if not isinstance(linear, SharedVariable):
+        return None
+    return Sites(linear.get_value(), root.get_value())
+
+
+def _set_sites(model: Model, u, sites: Sites | None) -> None:
+    """Give a variable sites, or take them.
+
+    They are data of the model, so that they are saved with the draws that were taken in their
+    coordinates, and functions compiled for other sites can be used again.
+    """
+    names = [f"{u.name}_sites_{what}" for what in Sites._fields]
+    if sites is None:
+        model.rvs_to_transforms[u] = Whitened()
+        u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
+        for name in names:
+            model.named_vars.pop(name, None)
+            if name in (data := {d.name: d for d in model.data_vars}):
+                model.data_vars.remove(data[name])
+        return
+    if _sites_of(u) is None:
+        with model:
+            u.owner.inputs[3:5] = [
+                pm.Data(name, value) for name, value in zip(names, sites, strict=True)
+            ]
+    for shared, value in zip(u.owner.inputs[3:5], sites, strict=True):
+        shared.set_value(value)
+    model.rvs_to_transforms[u] = Tied(len(sites.linear))
 
 
 def inducing_inputs(bound: Bound) -> dict[str, np.ndarray]:

@@ -1,9 +1,6 @@
 """The inducing values u = f(Xu) as a random variable of the model."""
 
-from itertools import count
-
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 
 from pymc.distributions.distribution import Distribution, SymbolicRandomVariable, _support_point
@@ -18,7 +15,8 @@ from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 
 __all__ = ["Inducing"]
 
-_COUNT = count()
+NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
+"""Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
 
 
 class InducingRV(SymbolicRandomVariable):
@@ -38,8 +36,10 @@ class InducingRV(SymbolicRandomVariable):
             size = implicit_size_from_params(mean, chol, ndims_params=(1, 2))
         next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
         draw = unwhiten(v, mean, chol) if v.type.ndim == 1 else mean + v @ chol.T
-        inputs = [rng, mean, chol, linear, root]
-        return cls(inputs=inputs, outputs=[next_rng, draw])(*inputs)
+        # A draw does not depend on the sites, whose shape changes when they are set.
+        unused = [pt.tensor(dtype="float64", shape=(None,) * n) for n in (2, 3)]
+        op = cls(inputs=[rng, mean, chol, *unused], outputs=[next_rng, draw])
+        return op(rng, mean, chol, linear, root)
 
 
 class Inducing(Distribution):
@@ -67,17 +67,7 @@ class Inducing(Distribution):
     def dist(cls, mean, chol, **kwargs):
         """Return the variable without registering it in a model."""
         # A transform sees the inputs of its variable and nothing else, so sites are among them.
-        # They are empty until a Gaussian stage sets them, together with a transform that reads
-        # them. Samplers want names that differ.
-        number = next(_COUNT)
-        linear, root = (
-            pytensor.shared(np.zeros((1, *zeros)), name=f"sites_{what}_{number}", shape=shape)
-            for what, zeros, shape in (
-                ("linear", (0,), (None, None)),
-                ("root", (0, 0), (None, None, None)),
-            )
-        )
-        return super().dist([mean, chol, linear, root], **kwargs)
+        return super().dist([mean, chol, *NO_SITES], **kwargs)
 
 
 @_default_transform.register(InducingRV)

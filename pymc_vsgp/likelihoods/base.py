@@ -16,6 +16,9 @@ class Likelihood:
     A family must define `log_prob` and `dist`. The expectations below are then computed by
     quadrature; override them where a closed form exists.
 
+    A family of several latent functions says how many in `n_latent`. Moments then are matrices,
+    with a column for each function; in `log_prob` and `dist` they are on the last axis of f.
+
     Parameters
     ----------
     **params : tensor_like
@@ -24,6 +27,9 @@ class Likelihood:
     """
 
     n_nodes: int | None = None  # of the quadrature in expected_logp; None is the rule's own choice
+    n_latent: int | None = 1  # functions that an observation depends on; None for any number
+    ndim_y: int = 0  # dimensions of one observation
+    shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
 
     def __init__(self, **params):
         self._set({name: as_float(value) for name, value in params.items()})
@@ -73,10 +79,19 @@ class Likelihood:
 
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
+        if self.n_latent != 1:
+            fn, mu, gamma, ndim = self._of_columns(mu, gamma, y)
+            return quadrature.product_expectation(fn, mu, gamma, ndim, self.n_nodes)
         return self._expect(lambda f: self.log_prob(f, y), mu, gamma, y, self.bend(y))
+
+    def expected_over_means(self, mu, gamma, spread, y):
+        """`expected_logp` averaged over ``N(mu, spread)`` in place of mu, elementwise."""
+        return self.expected_logp(mu, gamma + spread, y)
 
     def log_predictive(self, mu, gamma, y):
         """``log E[p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
+        if self.n_latent != 1:
+            return quadrature.product_log_expectation(*self._of_columns(mu, gamma, y))
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
         ndim = self._ndim(mu, gamma, y)
         return quadrature.log_expectation(
@@ -87,13 +102,32 @@ class Likelihood:
         """Raise ValueError if an entry of y is outside the support."""
         require(self, y, np.isfinite(y), "finite numbers")
 
+    def encode(self, y, classes=None):
+        """Return y as numbers, and the names of its classes where it has names.
+
+        With `classes`, their names are known already.
+        """
+        return y, classes
+
     def goes_with_rows(self, name):
         """Whether that parameter has one entry for each observation, by its type."""
+        if name in self.shared_params:
+            return False
         kind = self._params[name].type
         return kind.ndim > 0 and kind.shape[0] != 1
 
     def _ndim(self, *args):
         return max(pt.as_tensor(x).ndim for x in (*args, *self._params.values()))
+
+    def _of_columns(self, mu, gamma, y):
+        """Return log p as a function of each latent function, moments, and dimensions of y."""
+        mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
+        mu, gamma = (pt.specify_shape(m, (*m.type.shape[:-1], self.n_latent)) for m in (mu, gamma))
+
+        def fn(*f):
+            return self.log_prob(pt.stack(pt.broadcast_arrays(*f), axis=-1), y)
+
+        return fn, mu, gamma, self._ndim(mu[..., 0], y)
 
     def _expect(self, fn, mu, gamma, y, bend=None):
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))

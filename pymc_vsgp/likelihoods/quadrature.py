@@ -28,6 +28,9 @@ TINY = 1e-14  # variances below this are treated as this: the square root needs 
 N_BEND = 48
 N_PLAIN = 101
 N_LOG = 192
+N_COARSE, N_REFINE = 97, 25  # of the search for the region that carries the integral
+LEAN = (61, 13, 48)  # the three of them where one integral is inside another
+N_PRODUCT = {1: 101, 2: 41, 3: 25}  # by the number of functions, for each of them
 DROP = 30.0  # log_expectation ignores what is this many nats below the peak
 
 
@@ -103,27 +106,50 @@ def expectation(fn, mu, gamma, ndim, bend=None, n_nodes=None):
     return (w * fn(mu + sd * t)).sum(axis=0)
 
 
-def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None):
+def product_expectation(fn, mu, gamma, ndim, n_nodes=None):
+    """``E[fn(f, g, ...)]`` for independent normal f, g, ..., elementwise.
+
+    `mu` and `gamma` have one column for each function; `ndim` is that of the result. The product
+    of trapezoid rules: it resolves features of scale about 1 for standard deviations up to 10 with
+    one function, 4 with two and 2 with three.
+    """
+    columns = [(mu[..., k], gamma[..., k]) for k in range(mu.type.shape[-1] or 1)]
+    n_nodes = n_nodes or N_PRODUCT[len(columns)]
+
+    def nest(known, rest):
+        # The outermost integral has its nodes on the axis next to the data's.
+        if not rest:
+            return fn(*reversed(known))
+        (m, g), *others = rest
+        depth = ndim + len(known)
+        return expectation(lambda f: nest([*known, f], others), m, g, depth, n_nodes=n_nodes)
+
+    return nest([], columns[::-1])
+
+
+def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
     """``log E[exp(log_fn(f))]`` for f ~ N(mu, gamma), elementwise.
 
     A likelihood may move the mass many standard deviations away from mu, and squeeze it. So look
     for the region first: on a grid that spans all scales keep what is within `DROP` nats of the
     peak, then zoom in on that, four times. No derivatives; works for any log_fn with one peak,
     and for several that the first grid can tell apart. Given `lower`, f below it does not count;
-    the integrand must be even around it, so that the rule is as good as on the whole line.
+    the integrand must be even around it, so that the rule is as good as on the whole line. `sizes`
+    are the numbers of nodes: of the first grid, of each zoom, and of the rule.
     """
+    n_coarse, n_refine, n_rule = sizes or (N_COARSE, N_REFINE, N_LOG)
     sd = standard_deviation(gamma)
 
     def height(t):
         return log_fn(mu + sd * t) - t**2 / 2.0
 
-    grid = np.sinh(np.linspace(-12.0, 12.0, 97))  # up to 8e4 standard deviations
+    grid = np.sinh(np.linspace(-12.0, 12.0, n_coarse))  # up to 8e4 standard deviations
     t, below, above = (
         stack(g, ndim) for g in (grid, np.r_[grid[0], grid[:-1]], np.r_[grid[1:], grid[-1]])
     )
     if lower is not None:
         t, below, above = (pt.maximum(g, (lower - mu) / sd) for g in (t, below, above))
-    unit = stack(np.linspace(0.0, 1.0, 25), ndim)
+    unit = stack(np.linspace(0.0, 1.0, n_refine), ndim)
     for _ in range(4):
         h = height(t)
         h = pt.switch(pt.isnan(h), -np.inf, h)  # far out, e.g. 0 * inf
@@ -133,7 +159,7 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None):
         step = (hi - lo) * unit[1:2]
         t = lo + (hi - lo) * unit
         below, above = pt.maximum(t - step, lo), pt.minimum(t + step, hi)
-    unit = midpoints(N_LOG, ndim)
+    unit = midpoints(n_rule, ndim)
     if bend is None:
         t, slope = lo + (hi - lo) * unit, hi - lo
     else:
@@ -142,9 +168,37 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None):
         z_lo, z_hi = pt.arcsinh((lo - at) / scale), pt.arcsinh((hi - at) / scale)
         z = z_lo + (z_hi - z_lo) * unit
         t, slope = at + scale * pt.sinh(z), scale * pt.cosh(z) * (z_hi - z_lo)
-    log_w = pt.log(slope / (N_LOG * np.sqrt(2.0 * np.pi)))
+    log_w = pt.log(slope / (n_rule * np.sqrt(2.0 * np.pi)))
     t, log_w = disconnected_grad(t), disconnected_grad(log_w)
     return pt.logsumexp(height(t) + log_w, axis=0)
+
+
+def product_log_expectation(log_fn, mu, gamma, ndim, sizes=LEAN):
+    """``log E[exp(log_fn(f, g, ...))]`` for independent normal f, g, ..., elementwise.
+
+    With three functions by the rule of `product_expectation`, which has to resolve the likelihood;
+    with one or two, wherever the mass is.
+    """
+    columns = [(mu[..., k], gamma[..., k]) for k in range(mu.type.shape[-1])]
+    if len(columns) > 2:
+        t, w = trapezoid_nodes(N_PRODUCT[len(columns)], 0)
+        t, log_w = t.ravel(), np.log(w.ravel())
+        grids = np.meshgrid(*[t] * len(columns), indexing="ij")
+        weight = sum(np.meshgrid(*[log_w] * len(columns), indexing="ij"))
+        f = [
+            m + standard_deviation(g) * stack(x.ravel(), ndim)
+            for (m, g), x in zip(columns, grids, strict=True)
+        ]
+        return pt.logsumexp(log_fn(*f) + stack(weight.ravel(), ndim), axis=0)
+
+    def nest(known, rest):
+        if not rest:
+            return log_fn(*reversed(known))
+        (m, g), *others = rest
+        depth = ndim + len(known)
+        return log_expectation(lambda f: nest([*known, f], others), m, g, depth, sizes=sizes)
+
+    return nest([], columns[::-1])
 
 
 def _log_square_rule():

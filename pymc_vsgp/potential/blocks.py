@@ -167,9 +167,8 @@ def _row_type(variable: Variable) -> Variable:
     return pt.tensor(dtype=kind.dtype, shape=(None, *kind.shape[1:]))
 
 
-def _holds_rows(terms, moments) -> bool:
+def _holds_rows(terms, known) -> bool:
     """Whether a constant of the likelihood may have one entry for each row of the data."""
-    known = [m for pair in moments for m in pair]
     return any(
         isinstance(i, Constant) and i.type.ndim and i.type.shape[-1] != 1
         for node in io_toposort(known, [terms])
@@ -193,16 +192,22 @@ def _block(recipe: Recipe, inputs, roots_at):
     for j, i in enumerate(roots_at):
         A, C = pieces[j].A, inputs[i]
         if C.type.ndim == 2:
-            spread = pt.sum(pt.dot(C.T, A) ** 2, axis=0)
-            gamma = moments[j].gamma + spread
+            extra.append(pt.sum(pt.dot(C.T, A) ** 2, axis=0))
         else:
             K = C.type.shape[0]
-            spread = pt.stack([pt.sum(pt.dot(C[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
-            gamma = moments[j].gamma[:, None] + spread
-        extra.append(spread)
-        moments[j] = Moments(moments[j].mu, gamma)
-    terms = lik.expected_logp(*stack_latents(moments), y)
-    if terms.type.ndim != 1 or frontier([terms], inputs) or _holds_rows(terms, moments):
+            each = [pt.sum(pt.dot(C[k].T, A) ** 2, axis=0) for k in range(K)]
+            extra.append(pt.stack(each, axis=1))
+    mu, gamma = stack_latents(moments)
+    if extra:
+        spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
+        terms = lik.expected_over_means(mu, gamma, spread, y)
+    else:
+        terms = lik.expected_logp(mu, gamma, y)
+    if (
+        terms.type.ndim != 1
+        or frontier([terms], inputs)
+        or _holds_rows(terms, [*extra, *(x for pair in moments for x in pair)])
+    ):
         return None
     value = pt.sum(weights * terms)
 
@@ -269,10 +274,11 @@ def _block(recipe: Recipe, inputs, roots_at):
         rules[g.R] = Factor(g.v, rules[g.v], len(outputs))
         outputs.append(o)
         shapes.append(g.R)
-    for i, gram in zip(roots_at, grams, strict=True):
+    for i, g, gram in zip(roots_at, groups, grams, strict=False):
         rules[i] = Root(len(outputs))
         outputs.append(gram)
-        shapes.append(i)
+        # A root may have fewer columns than rows.
+        shapes.append(g.R if gram.type.ndim == 2 else i)
     n_sums = len(outputs)
     outputs.append(terms)
     shapes.append(0)

@@ -3,10 +3,13 @@
 import numpy as np
 import pytensor.tensor as pt
 
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
-__all__ = ["WeightedGram"]
+__all__ = ["WeightedGram", "solves_with", "weighted_gram"]
 
 
 class WeightedGram(Op):
@@ -39,3 +42,31 @@ class WeightedGram(Op):
 
 
 weighted_gram = WeightedGram()
+
+
+def solves_with(fgraph: FunctionGraph, R: Variable) -> list[tuple[Apply, bool]]:
+    """Return the nodes that solve with the lower factor R or, marked False, its transpose.
+
+    Only those for a float64 matrix, which a backend may replace by what it does faster.
+    """
+    if R.type.ndim != 2 or R.type.dtype != "float64":
+        return []
+    found = [(node, True) for node in _solves(fgraph, R, True)]
+    for client, _ in fgraph.clients[R]:
+        if isinstance(client.op, DimShuffle) and client.op.is_matrix_transpose:
+            found += [(node, False) for node in _solves(fgraph, client.outputs[0], False)]
+    return found
+
+
+def _solves(fgraph, A, lower):
+    for client, position in fgraph.clients[A]:
+        op = getattr(client.op, "core_op", client.op)
+        if (
+            isinstance(op, SolveTriangular)
+            and position == 0
+            and op.lower == lower
+            and not op.unit_diagonal
+            and client.inputs[1].type.ndim == 2
+            and client.inputs[1].type.dtype == "float64"
+        ):
+            yield client

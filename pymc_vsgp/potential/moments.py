@@ -26,6 +26,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.potential.cholesky import factor
+from pymc_vsgp.potential.distance import pass_gradients
 
 __all__ = [
     "JITTER",
@@ -69,7 +70,9 @@ class ConditionalMoments(OpFromGraph):
 
 def prior_factor(cov_func, Xu: TensorVariable, jitter: float) -> TensorVariable:
     """Return R, the Cholesky factor of the prior covariance at the inducing inputs."""
-    R, _ = factor(cov_func(Xu), jitter)
+    z = Xu.type()
+    Kuu = pass_gradients([cov_func(z)], [z])
+    R, _ = factor(*graph_replace(Kuu, {z: Xu}, strict=False), jitter)
     return R
 
 
@@ -115,7 +118,8 @@ def moments_of(kernel: Kernel, X, Xu, R, v, *theta) -> tuple[Pieces, Moments]:
 def joint_moments(mean_at, cov_func, X, Xu, R, v) -> Moments:
     """Mean and full covariance of f at the rows of `X`, given `v`."""
     A = solve_triangular(R, cov_func(Xu, X), lower=True, b_ndim=2)
-    return Moments(mean_at(X) + pt.dot(A.T, v), cov_func(X) - pt.dot(A.T, A))
+    mean = mean_at(X) if v.type.ndim == 1 else mean_at(X)[:, None]
+    return Moments(mean + pt.dot(A.T, v), cov_func(X) - pt.dot(A.T, A))
 
 
 def inline(op: OpFromGraph, *arguments: Variable) -> list[TensorVariable]:
@@ -158,6 +162,7 @@ def _kernel(mean_at, cov_func, X: TensorVariable, Xu: TensorVariable) -> tuple[K
     x, z = (pt.tensor(dtype="float64", shape=(None, a.type.shape[1])) for a in (X, Xu))
     # Some kernels of pm.gp give their diagonal in float32.
     outputs = [cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
+    outputs = pass_gradients(outputs, [x, z])
     theta = frontier(outputs, [x, z])
     inputs = [t.type() for t in theta]
     if theta:

@@ -33,7 +33,7 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.math import Sum
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
-__all__ = ["BlockSum", "Factor", "Root", "Rule"]
+__all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "held"]
 
 # Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
 # and a block below 128 rows wastes its time in overhead.
@@ -57,6 +57,28 @@ class Factor(NamedTuple):
     v: int
     a: int
     outer: int
+
+
+class Held(OpFromGraph):
+    """Return the input, without a gradient.
+
+    Unlike PyTensor's `disconnected_grad` it outlives the simplifications that PyMC makes before it
+    takes gradients, and JAX knows of it, too.
+    """
+
+    def __init__(self, inputs, outputs):
+        super().__init__(
+            inputs,
+            outputs,
+            pullback=lambda inputs, outputs, cotangents: [disconnected_type()],
+            connection_pattern=[[False]],
+        )
+
+
+def held(x: Variable) -> Variable:
+    """Return x as something without a gradient."""
+    inner = x.type()
+    return Held([inner], [inner.copy()])(x)
 
 
 class Root(NamedTuple):
@@ -179,10 +201,12 @@ class BlockSum(OpFromGraph):
                 yield outputs[rule]
 
     def connection_pattern(self, node):
-        """Gradients flow from value and terms to the inputs that have a rule."""
-        live = {0, self.n_sums}
-        every = range(len(node.outputs))
-        return [[rule is not None and o in live for o in every] for rule in self.rules]
+        """Say that every output depends on the inputs that have a rule.
+
+        The gradients among the outputs do so as well: left out here, a second derivative would
+        silently lack them, and `pullback` would not get to refuse it.
+        """
+        return [[rule is not None for _ in node.outputs] for rule in self.rules]
 
     def rows_per_block(self, *inputs: np.ndarray) -> int:
         """Return the number of rows in a block for these inputs."""
@@ -201,10 +225,11 @@ class BlockSum(OpFromGraph):
         n = inputs[0].shape[0]
         step = self.rows_per_block(*inputs)
         rows, shared = inputs[: self.n_rows], inputs[self.n_rows :]
-        sums, parts = None, []
+        sums: list[np.ndarray] = []
+        parts: list[list[np.ndarray]] = []
         for start in range(0, max(n, 1), step):
             block = self.fn(*(np.asarray(r[start : start + step]) for r in rows), *shared)
-            if sums is None:
+            if not parts:
                 sums = [np.array(s, copy=True) for s in block[: self.n_sums]]
             else:
                 for total, s in zip(sums, block[: self.n_sums], strict=True):

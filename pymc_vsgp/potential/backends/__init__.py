@@ -17,6 +17,7 @@ from pymc_vsgp.potential.streaming import BlockSum
 MODULES = {
     NumbaLinker: (
         "linalg_numba",
+        "scalar_numba",
         "block_sum_numba",
         "cholesky_numba",
         "robust_max_numba",
@@ -49,13 +50,13 @@ def use_lean_products(fgraph):
     ):
         return
     linalg = import_module(f"{__name__}.linalg_numba")
-    exp = import_module(f"{__name__}.exp_numba")
+    scalar = import_module(f"{__name__}.scalar_numba")
     for node in fgraph.toposort():
         if isinstance(node.op, BlockSum):
             new = linalg.solve_by_panels(node)
             outputs = None if new is None else new.outputs
         else:
-            outputs = linalg.lean(node) or exp.vectorized(node)
+            outputs = linalg.lean(node) or scalar.vectorized(node)
         if outputs is not None:
             fgraph.replace_all(
                 list(zip(node.outputs, outputs, strict=True)), reason="use_lean_products"

@@ -56,7 +56,7 @@ def numba_funcify_block_sum(op, node=None, ofg_memo=None, **kwargs):
         loop = compile_numba_function_src(
             _loop_source(op, node), "loop", names, cache_key=key and f"{key}_loop"
         )
-        signature = types.void(types.CPointer(types.intp))
+        signature = types.void(types.CPointer(types.intp))  # type: ignore[attr-defined]
         compiled = numba.cfunc(signature, cache=key is not None, nopython=True)(loop)
         llvmlite.binding.add_symbol(symbol, compiled.address)
         _LOOPS[symbol] = compiled

@@ -18,11 +18,10 @@ from pytensor.link.numba.dispatch.basic import (
     register_funcify_default_op_cache_key,
 )
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
 
-from pymc_vsgp.potential.linalg import WeightedGram
+from pymc_vsgp.potential.linalg import WeightedGram, solves_with
 
 VERSION = 3  # of the code below, for the cache of compiled functions
 
@@ -188,7 +187,7 @@ def numba_funcify_lean_dot(op, node, **kwargs):
     if a_ndim == 1:
 
         @numba_njit
-        def dot(x, A):
+        def dot_from_left(x, A):
             y = np.zeros(A.shape[1])
             if y.size and x.size:
                 M = A if _dense(A) else A.copy()
@@ -209,16 +208,16 @@ def numba_funcify_lean_dot(op, node, **kwargs):
                 keep(M, z)
             return y
 
-        return dot, VERSION
+        return dot_from_left, VERSION
 
     @numba_njit
-    def dot(A, B):
+    def dot_matrices(A, B):
         C = np.zeros((A.shape[0], B.shape[1]))
         if C.size and A.size:
             _matmul(A if _dense(A) else A.copy(), B if _dense(B) else B.copy(), C)
         return C
 
-    return dot, VERSION
+    return dot_matrices, VERSION
 
 
 class LeanSolve(_NumbaOp):
@@ -351,7 +350,7 @@ def numba_funcify_panel_solve(op, **kwargs):
         return solve, VERSION
 
     @numba_njit
-    def solve(P, B):
+    def solve_forward(P, B):
         m, n = B.shape
         X = np.empty((m, n))
         X[:] = B
@@ -367,7 +366,7 @@ def numba_funcify_panel_solve(op, **kwargs):
             X[start : start + k] = part[:k]
         return X
 
-    return solve, VERSION
+    return solve_forward, VERSION
 
 
 def solve_by_panels(node):
@@ -378,12 +377,7 @@ def solve_by_panels(node):
     inner = node.op.fgraph.unfreeze()
     arguments = list(node.inputs)
     for i, R in enumerate(inner.inputs):
-        if R.type.ndim != 2 or R.type.dtype != "float64":
-            continue
-        solves = _solves(inner, R, True)
-        for client, _ in inner.clients[R]:
-            if isinstance(client.op, DimShuffle) and client.op.is_matrix_transpose:
-                solves += _solves(inner, client.outputs[0], False)
+        solves = solves_with(inner, R)
         if not solves:
             continue
         for solve, lower in solves:
@@ -394,22 +388,6 @@ def solve_by_panels(node):
     if arguments == list(node.inputs):
         return None
     return node.op.clone_with_inner_graph(inner).make_node(*arguments)
-
-
-def _solves(fgraph, R, lower):
-    found = []
-    for client, position in fgraph.clients[R]:
-        op = getattr(client.op, "core_op", client.op)
-        if (
-            isinstance(op, SolveTriangular)
-            and position == 0
-            and op.lower == lower
-            and not op.unit_diagonal
-            and client.inputs[1].type.ndim == 2
-            and client.inputs[1].type.dtype == "float64"
-        ):
-            found.append((client, lower))
-    return found
 
 
 @register_funcify_default_op_cache_key(WeightedGram)

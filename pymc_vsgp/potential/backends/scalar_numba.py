@@ -1,4 +1,4 @@
-"""An exponential that numba turns into vector instructions.
+"""Scalar operations for numba, and an exponential that it turns into vector instructions.
 
 Without Intel's SVML, which pip does not install, numba calls the C library for every element, and a
 kernel matrix spends more time in exp than a block spends in half of its linear algebra.
@@ -14,7 +14,9 @@ from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_
 from pytensor.scalar.basic import Exp, UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.elemwise import Elemwise
 
-VERSION = 1  # of the code below, for the cache of compiled functions
+from pymc_vsgp.potential.distance import NotNegative
+
+VERSION = 2  # of the code below, for the cache of compiled functions
 
 
 class VectorExp(UnaryScalarOp):
@@ -48,7 +50,7 @@ def _as_float(typingctx, bits):
 def numba_funcify_vector_exp(op, node, **kwargs):
     """Write x = n log 2 + r, take the series in r, and put n into the exponent."""
 
-    @numba_njit(inline="always")
+    @numba_njit
     def vector_exp(x):
         y = min(max(x, -708.0), 709.0)
         n = np.floor(y * 1.4426950408889634 + 0.5)
@@ -82,3 +84,14 @@ def vectorized(node):
     ):
         return [vector_exp(node.inputs[0])]
     return None
+
+
+@register_scalar_funcify(NotNegative)
+def numba_funcify_not_negative(op, node, **kwargs):
+    """Clip."""
+
+    @numba_njit
+    def not_negative(x):
+        return max(x, 0.0)
+
+    return not_negative, scalar_op_cache_key(op, version=VERSION)

@@ -1,0 +1,511 @@
+"""Functions of a model's latent functions, evaluated at draws of its posterior.
+
+Everything is found in the model and in the draws, so draws that were saved and loaded work, given
+the model. Data that were kept with the draws (``constant_data``) take precedence over the model's:
+inducing inputs that a Gaussian stage moved are where they were when the draws were made.
+"""
+
+import weakref
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc.model.core import Model
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.math import Softplus
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.linalg import solve_triangular
+
+from pymc_vsgp.inducing.variable import InducingRV
+from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.quadrature import expectation, product_expectation
+from pymc_vsgp.potential.blocks import stack_latents
+from pymc_vsgp.potential.moments import Kernel, Moments, inline, moments_of
+from pymc_vsgp.potential.streaming import BlockSum
+
+__all__ = ["Draws", "Fitted", "Observation", "Part", "find_observation", "observations"]
+
+# Arrays of thousands of rows: numpy's own loops are as fast as compiled ones, and start at once.
+PYTHON = Mode(linker="py", optimizer="fast_compile")
+
+
+class Part(NamedTuple):
+    """One process of a likelihood, as graphs of the model's random variables."""
+
+    u: Variable
+    kernel: Kernel
+    Xu: Variable
+    R: Variable
+    v: Variable
+    theta: list[Variable]
+
+    def moments(self, X: Variable) -> Moments:
+        """Moments of f at each row of X on its own."""
+        return moments_of(self.kernel, X, self.Xu, self.R, self.v, *self.theta)[1]
+
+    def cross(self, X: Variable, Z: Variable) -> tuple[Variable, Variable]:
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        K, prior, _ = inline(self.kernel, X, Z, *self.theta)
+        return K, prior
+
+    def prior_covariance(self, X: Variable) -> Variable:
+        """Prior covariance of f at the rows of X, white noise included."""
+        K, prior = self.cross(X, X)
+        return K - pt.diag(pt.diagonal(K)) + pt.diag(prior)
+
+    def solve(self, X: Variable) -> Variable:
+        """``A = R^-1 Kuf``."""
+        return solve_triangular(self.R, self.cross(X, self.Xu)[0], lower=True, b_ndim=2)
+
+    def joint(self, X: Variable) -> Moments:
+        """Mean and covariance of f at the rows of X."""
+        A = self.solve(X)
+        return Moments(self.moments(X).mu, self.prior_covariance(X) - pt.dot(A.T, A))
+
+
+class Observation(NamedTuple):
+    """One likelihood of a model, as graphs of the model's random variables."""
+
+    name: str
+    likelihood: Likelihood
+    parts: tuple[Part, ...]
+    X: Variable
+    y: Variable
+    row_params: tuple[str, ...]
+
+
+def observations(model: Model) -> dict[str, Observation]:
+    """Return the likelihoods of a model's sparse processes, by name."""
+    found = {}
+    for rv in model.observed_RVs:
+        if any(_is_inducing(a) for a in ancestors([rv])):
+            terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
+            found[rv.name] = _observation(rv.name, terms)
+    for potential in model.potentials:
+        found[potential.name] = _observation(potential.name, potential)
+    return {name: o for name, o in found.items() if o is not None}
+
+
+def find_observation(model: Model, name: str | None) -> Observation:
+    """Return the likelihood with that name, or the only one."""
+    if not any(_is_inducing(rv) for rv in model.free_RVs):
+        raise ValueError(
+            "The model has no variationally sparse process. "
+            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+        )
+    known = observations(model)
+    if not known:
+        raise ValueError(
+            "The model has no likelihood that streams over its data. "
+            "Add one with gp.likelihood, and without block_size=False."
+        )
+    if name is None:
+        if len(known) > 1:
+            raise ValueError(
+                f"The model has {len(known)} likelihoods. Say which one: pass name, one of "
+                f"{list(known)}."
+            )
+        return next(iter(known.values()))
+    if name not in known:
+        raise ValueError(f"The model has no likelihood named {name!r}. Pass one of {list(known)}.")
+    return known[name]
+
+
+def _is_inducing(variable: Variable) -> bool:
+    return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
+
+
+def _observation(name: str, terms: Variable) -> Observation | None:
+    nodes = [
+        v.owner
+        for v in ancestors([terms])
+        if v.owner is not None and isinstance(v.owner.op, BlockSum)
+    ]
+    if not nodes:
+        return None
+    node = nodes[0]
+    recipe, inputs = node.op.recipe, node.inputs
+    parts = []
+    for g in recipe.groups:
+        v = inputs[g.v]
+        u = next(a for a in ancestors([v]) if _is_inducing(a))
+        theta = [inputs[i] for i in g.theta]
+        parts.append(Part(u, g.kernel, inputs[g.Xu], inputs[g.R], v, theta))
+    likelihood = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
+    rows = tuple(n for n, i in recipe.params.items() if i < recipe.n_rows)
+    X = inputs[recipe.groups[0].X]
+    return Observation(name, likelihood, tuple(parts), X, inputs[1], rows)
+
+
+class Draws:
+    """Draws of a posterior, and the data that were kept with them.
+
+    Parameters
+    ----------
+    idata : DataTree or Dataset
+        With the group ``posterior``, or that group itself.
+    n_draws : int, optional
+        How many draws to use, spread evenly over each chain. By default all.
+    """
+
+    def __init__(self, idata: Any, n_draws: int | None = None):
+        posterior, self.constant, self.observed = idata, None, None
+        if isinstance(idata, xr.DataTree):
+            if "posterior" not in idata.children:
+                raise ValueError(
+                    f"The draws have the groups {list(idata.children)}, but no posterior. "
+                    "Pass what vsgp.sample or pm.sample returned."
+                )
+            posterior = idata["posterior"].to_dataset()
+            self.constant = _group(idata, "constant_data")
+            self.observed = _group(idata, "observed_data")
+        if not isinstance(posterior, xr.Dataset):
+            raise TypeError(
+                f"The draws are of type {type(idata).__name__}, not a DataTree. "
+                "Pass what vsgp.sample or pm.sample returned."
+            )
+        if "draw" not in posterior.dims or "chain" not in posterior.dims:
+            raise ValueError(
+                f"The draws have the dimensions {list(posterior.dims)}, but chain and draw are "
+                "needed. Pass the posterior as it came from the sampler, not stacked."
+            )
+        if n_draws is not None:
+            posterior = _thin(posterior, n_draws)
+        self.posterior = posterior
+        self.shape = (posterior.sizes["chain"], posterior.sizes["draw"])
+        self.n = self.shape[0] * self.shape[1]
+        self._flat: dict[str, np.ndarray] = {}
+
+    def values(self, name: str) -> np.ndarray:
+        """Draws of a variable, chains one after the other."""
+        if name not in self._flat:
+            if name not in self.posterior:
+                raise ValueError(
+                    f"The posterior has no draws of {name!r}, which the model needs. "
+                    "Sample it too, or fix it with pm.do before you pass the model."
+                )
+            array = self.posterior[name].transpose("chain", "draw", ...).values
+            self._flat[name] = array.reshape(self.n, *array.shape[2:])
+        return self._flat[name]
+
+    def unstack(self, array: np.ndarray) -> np.ndarray:
+        """Split the first axis into chains and draws."""
+        return array.reshape(*self.shape, *array.shape[1:])
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """Labels of chains and draws."""
+        return {d: self.posterior[d].values for d in ("chain", "draw") if d in self.posterior}
+
+
+def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:
+    return idata[name].to_dataset() if name in idata.children else None
+
+
+def _thin(posterior: xr.Dataset, n_draws: int) -> xr.Dataset:
+    if isinstance(n_draws, bool) or not isinstance(n_draws, int | np.integer) or n_draws < 1:
+        raise ValueError(
+            f"n_draws is {n_draws!r}, but it is a number of draws. "
+            "Pass a whole number, 1 or more, or None for all of them."
+        )
+    n = posterior.sizes["draw"]
+    wanted = min(-(-int(n_draws) // posterior.sizes["chain"]), n)
+    return posterior.isel(draw=np.unique(np.linspace(0, n - 1, wanted).round().astype(int)))
+
+
+class _Function(NamedTuple):
+    """A compiled function of extra inputs, then of draws, then of data."""
+
+    fn: Any
+    rvs: tuple[str, ...]
+    data: tuple[str, ...]
+    current: tuple[SharedVariable, ...]
+
+
+class Compiled:
+    """Functions of one likelihood of a model, each compiled when it is first used."""
+
+    def __init__(self, model: Model, observation: Observation, mode=None):
+        self.model = weakref.proxy(model)
+        self.observation = observation
+        self.mode = PYTHON if mode is None else mode
+        self._known: dict[str, _Function] = {}
+
+    def __call__(self, key: str, build: Callable[[], tuple[list, list]]) -> _Function:
+        """Return the function named `key`, which `build` gives inputs and outputs for."""
+        if key not in self._known:
+            self._known[key] = self._compile(*build())
+        return self._known[key]
+
+    def _compile(self, inputs, outputs):
+        model = self.model
+        # Ancestors of random variables do not matter: these have values.
+        stop = set(model.basic_RVs) - set(outputs)
+        seen = list(ancestors(outputs, blockers=stop))
+        rvs = [v for v in model.free_RVs if v in set(seen)]
+        fixed = [v for v in model.observed_RVs if v in set(seen)]
+        data = [
+            v
+            for v in seen
+            if isinstance(v, SharedVariable) and v.name in model.named_vars and v not in inputs
+        ]
+        swaps = {v: v.type() for v in (*rvs, *data)}
+        for v in fixed:
+            swaps[v] = model.rvs_to_values[v].astype(v.dtype)
+        outputs = graph_replace(list(outputs), swaps, strict=False) if swaps else outputs
+        if self.mode is PYTHON:
+            outputs = _numpy_only(outputs)
+        all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
+        fn = pm.pytensorf.compile(all_inputs, outputs, mode=self.mode, on_unused_input="ignore")
+        fn.trust_input = False
+        return _Function(fn, tuple(v.name for v in rvs), tuple(v.name for v in data), tuple(data))
+
+
+def _numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
+    """Write what numpy has no loop for with what it has."""
+    swaps = {}
+    for v in ancestors(outputs):
+        node = v.owner
+        if node and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Softplus):
+            (x,) = node.inputs
+            swaps[v] = pt.maximum(x, np.float64(0.0)) + pt.log1p(pt.exp(-pt.abs(x)))
+    return graph_replace(list(outputs), swaps, strict=False) if swaps else list(outputs)
+
+
+_CACHE: "weakref.WeakKeyDictionary[Model, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
+
+
+class Fitted:
+    """One likelihood of a model at draws of its posterior.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    model : Model, optional
+        By default the model on the context stack.
+    name : str, optional
+        Name of the likelihood, where there are several.
+    likelihood : Likelihood, optional
+        Takes the place of that of the model, on the same functions.
+    n_draws : int, optional
+        How many draws to use.
+    mode : str or Mode, optional
+        How to compile. By default numpy does the work.
+    """
+
+    def __init__(self, idata, model=None, name=None, likelihood=None, n_draws=None, mode=None):
+        self.model = pm.modelcontext(model)
+        self.draws = Draws(idata, n_draws)
+        cache = _CACHE.setdefault(self.model, {})
+        terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
+        key = (name, str(mode), terms)
+        if key not in cache:
+            cache[key] = Compiled(self.model, find_observation(self.model, name), mode)
+        self.compiled = cache[key]
+        self.of_model = self.compiled.observation.likelihood
+        if likelihood is not None:
+            lik = likelihood
+            rows = tuple(n for n in lik.params if lik.goes_with_rows(n))
+            o = self.compiled.observation._replace(likelihood=lik, row_params=rows)
+            self.compiled = Compiled(self.model, o, mode)
+        self.observation = self.compiled.observation
+        self.likelihood = self.observation.likelihood
+
+    @property
+    def name(self) -> str:
+        """Name of the likelihood."""
+        return self.observation.name
+
+    @cached_property
+    def X_symbol(self) -> Variable:
+        """A few rows of the inputs."""
+        shape = self.observation.parts[0].kernel.inner_inputs[0].type.shape
+        return pt.tensor("X", dtype="float64", shape=(None, shape[1]))
+
+    def call(self, key: str, s: int, build: Callable, *arguments) -> list[np.ndarray]:
+        """Evaluate at draw s; `build` gives inputs and outputs where it is not compiled yet."""
+        f = self.compiled(key, build)
+        draws = [self.draws.values(n)[s] for n in f.rvs]
+        return [np.asarray(x) for x in f.fn(*arguments, *draws, *self._data(f))]
+
+    def _data(self, f: _Function) -> list[np.ndarray]:
+        kept = self.draws.constant
+        out = []
+        for name, shared in zip(f.data, f.current, strict=True):
+            if kept is not None and name in kept:
+                value = kept[name].values
+            else:
+                value = shared.get_value(borrow=True)
+            out.append(np.asarray(value, dtype=shared.type.dtype))
+        return out
+
+    @cached_property
+    def X(self) -> np.ndarray:
+        """The inputs that the model was fitted to."""
+        o = self.observation
+        if any(a in set(self.model.free_RVs) for a in ancestors([o.X])):
+            raise ValueError(
+                f"The inputs of {o.name!r} depend on random variables of the model. "
+                "Use gp.conditional and pm.sample_posterior_predictive."
+            )
+        f = self.compiled("X", lambda: ([], [o.X]))
+        return np.asarray(f.fn(*self._data(f))[0])
+
+    @cached_property
+    def y(self) -> np.ndarray:
+        """The observations that the model was fitted to."""
+        kept = self.draws.observed
+        if kept is not None and self.name in kept:
+            return kept[self.name].values
+        f = self.compiled("y", lambda: ([], [self.observation.y]))
+        return np.asarray(f.fn(*self._data(f))[0])
+
+    @cached_property
+    def y_dims(self) -> tuple[str, ...]:
+        """Dimensions of the observations."""
+        dims = self.model.named_vars_to_dims.get(self.name)
+        ndim = 1 + self.likelihood.ndim_y
+        default = [f"{self.name}_obs", f"{self.name}_output"][:ndim]
+        dims = list(dims or default)
+        return tuple(d or e for d, e in zip(dims, default, strict=True))
+
+    def coords_of(self, dims: Sequence[str]) -> dict[str, Any]:
+        """Labels of the model's dimensions, where it has labels."""
+        known = self.model.coords
+        kept = self.draws.observed
+        out = {}
+        for d in dims:
+            if kept is not None and d in kept.coords:
+                out[d] = kept.coords[d].values
+            elif d in known and known[d] is not None:
+                out[d] = np.asarray(known[d])
+        return out
+
+    def moments(self, s: int, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of f at each row of X given draw s, as the likelihood takes them."""
+
+        def build():
+            X = self.X_symbol
+            mu, gamma = stack_latents([p.moments(X) for p in self.observation.parts])
+            return [X], [mu, gamma]
+
+        mu, gamma = self.call("moments", s, build, X)
+        return mu, gamma
+
+    def joint_moments(self, s: int, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Mean and covariance of f at the rows of X given draw s, for each process."""
+
+        def build():
+            X = self.X_symbol
+            return [X], [m for p in self.observation.parts for m in p.joint(X)]
+
+        flat = self.call("joint", s, build, X)
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def _of_rows(self, *extra: str):
+        """Symbols for rows: mu, gamma or f or y, where they start and stop, the likelihood."""
+        o = self.observation
+        lik = o.likelihood
+        single = lik.n_latent == 1 and len(o.parts) == 1 and o.parts[0].v.type.ndim == 1
+        number = None if single else self._n_functions
+        symbols = {
+            "mu": pt.tensor(dtype="float64", shape=(None,) if single else (None, number)),
+            "y": o.y.type.clone(shape=(None,) * o.y.type.ndim)(),
+        }
+        symbols["gamma"], symbols["f"] = symbols["mu"].type(), symbols["mu"].type()
+        start, stop = pt.lscalar(), pt.lscalar()
+        if o.row_params:
+            lik = lik.replace(**{n: lik.params[n][start:stop] for n in o.row_params})
+        chosen = [symbols[e] for e in extra]
+        return lik, chosen, [*chosen, start, stop]
+
+    @cached_property
+    def _n_functions(self) -> int:
+        total = 0
+        for p in self.observation.parts:
+            total += 1 if p.v.type.ndim == 1 else self.draws.values(p.u.name).shape[1]
+        return total
+
+    def _rowwise(self, key, extra, function, s, arguments, start):
+        def build():
+            lik, symbols, inputs = self._of_rows(*extra)
+            return inputs, [function(lik, *symbols)]
+
+        n = len(arguments[0])
+        return self.call(key, s, build, *arguments, start, start + n)[0]
+
+    def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
+        """``E[log p(y | f)]`` at rows from `start`."""
+        extra = ("mu", "gamma", "y")
+        fn = lambda lik, *a: lik.expected_logp(*a)  # noqa: E731
+        return self._rowwise("expected_logp", extra, fn, s, (mu, gamma, y), start)
+
+    def log_predictive(self, s, mu, gamma, y, start=0) -> np.ndarray:
+        """``log E[p(y | f)]`` at rows from `start`."""
+        extra = ("mu", "gamma", "y")
+        fn = lambda lik, *a: lik.log_predictive(*a)  # noqa: E731
+        return self._rowwise("log_predictive", extra, fn, s, (mu, gamma, y), start)
+
+    def log_prob(self, s, f, y, start=0) -> np.ndarray:
+        """``log p(y | f)`` at rows from `start`."""
+        fn = lambda lik, *a: lik.log_prob(*a)  # noqa: E731
+        return self._rowwise("log_prob", ("f", "y"), fn, s, (f, y), start)
+
+    def mean(self, s, mu, gamma, start=0) -> np.ndarray:
+        """``E[y]`` at rows from `start`: for classes, the probability of each."""
+        return self._rowwise("mean", ("mu", "gamma"), expected_mean, s, (mu, gamma), start)
+
+    def draw_y(self, s, f, start=0) -> np.ndarray:
+        """Draw observations given f at rows from `start`."""
+        return self._rowwise("dist", ("f",), lambda lik, f: lik.dist(f), s, (f,), start)
+
+    def seed_y(self, rng: np.random.Generator) -> None:
+        """Seed the draws of observations."""
+        f = self.compiled("dist", self._dist)
+        for shared in f.fn.get_shared():
+            if isinstance(shared.get_value(borrow=True), np.random.Generator):
+                shared.set_value(np.random.default_rng(rng.integers(2**63)))
+
+    def _dist(self):
+        lik, symbols, inputs = self._of_rows("f")
+        return inputs, [lik.dist(*symbols)]
+
+
+def n_classes(likelihood: Likelihood) -> int | None:
+    """Return the number of classes of a likelihood of classes, else None."""
+    if not hasattr(likelihood, "conditional_probabilities"):
+        return None
+    number = getattr(likelihood, "n_classes", None)
+    return None if number is None else int(number)
+
+
+def expected_mean(lik: Any, mu: Variable, gamma: Variable) -> Variable:
+    """``E[y]`` for f ~ N(mu, gamma): of numbers their mean, of classes their probabilities."""
+    number = n_classes(lik)
+    if number is not None:
+        y = pt.zeros_like(mu if mu.type.ndim == 1 else mu[:, 0], dtype="int64")
+        p = [pt.exp(lik.log_predictive(mu, gamma, y + c)) for c in range(number)]
+        return pt.stack(p, axis=-1)
+    if hasattr(lik, "moments"):  # outputs that mix functions: each has its own
+        mu, gamma = lik.moments(mu, gamma)
+        return expected_mean(lik.now, mu, gamma)
+    expected_rate = getattr(getattr(lik, "link", None), "expected_rate", None)
+    if "exposure" in lik.params and expected_rate is not None:
+        return lik.exposure * expected_rate(mu, gamma)
+    if lik.n_latent == 1:
+        return expectation(lik.conditional_mean, mu, gamma, mu.type.ndim)
+    mu = pt.specify_shape(mu, (None, lik.n_latent))
+    return product_expectation(
+        lambda *f: lik.conditional_mean(pt.stack(pt.broadcast_arrays(*f), axis=-1)), mu, gamma, 1
+    )

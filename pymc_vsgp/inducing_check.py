@@ -1,0 +1,440 @@
+r"""Are there enough inducing points, and what to do where there are not.
+
+What a sparse posterior lacks is the Kullback-Leibler divergence to the exact one, in nats. To
+leading order it is
+
+.. math:: T = -\sum_n \frac{\partial \phi_n}{\partial \gamma_n} \gamma_n,
+
+which costs nothing. Adding inducing points, at least twice as many, gains
+:math:`\log E_q\, \exp(\sum_n \phi'_n - \sum_n \phi_n)` of the bound, exactly.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc.model.core import Model
+from pytensor.tensor.linalg import cholesky, solve_triangular
+from scipy.spatial import cKDTree
+
+from pymc_vsgp.draws import Fitted
+from pymc_vsgp.exactness import GOOD_K, smooth_weights
+from pymc_vsgp.gaussian.bound import inducing_variables
+from pymc_vsgp.potential.blocks import stack_latents
+from pymc_vsgp.potential.moments import FLOOR, JITTER, Moments
+from pymc_vsgp.prediction import Noise, progress
+
+__all__ = ["InducingCheck", "check_inducing"]
+
+ROWS = 2048  # of the data that are worked on at a time
+CANDIDATES = 1500  # rows of the data among which more points are chosen
+NEIGHBOURS = 4
+STRUCTURED = 4.0  # standard deviations
+
+
+@dataclass(repr=False)
+class InducingCheck:
+    """What the inducing points leave out.
+
+    Attributes
+    ----------
+    verdict : {"enough", "borderline", "too few"}
+    missing : ndarray, shape (n_draws,)
+        T, the estimate of the divergence to the exact posterior in nats, for each draw.
+    unexplained : ndarray, shape (N,)
+        Variance of the function given u, over its prior variance: mean over draws.
+    nats : ndarray, shape (N,)
+        What each observation adds to T: mean over draws.
+    gain : float
+        What the bound gains from the added points, in nats; nan without the nested test.
+    gain_error : float
+        Standard error of `gain`.
+    khat : float
+        Pareto shape of the weights behind `gain`. Above 0.7 it is a rough number, and large.
+    shift : dict
+        How far the mean of each parameter may move with more points, in standard deviations.
+    structure : float
+        How alike the residuals of neighbours are, in standard deviations: around zero or below
+        where the function follows the data, above 4 where it can't.
+    added : dict
+        Inputs that the nested test added, by process: where to put more points.
+    """
+
+    name: str
+    X: np.ndarray
+    Xu: dict[str, np.ndarray]
+    added: dict[str, np.ndarray]
+    missing: np.ndarray
+    unexplained: np.ndarray
+    nats: np.ndarray
+    shift: dict[str, float]
+    structure: float = 0.0
+    log_weights: np.ndarray | None = None
+    missing_after: np.ndarray | None = None
+    gain: float = np.nan
+    gain_error: float = np.nan
+    khat: float = np.nan
+    obs_dim: str = "obs"
+    coords: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """In two words.
+
+        Half a nat can't be seen. Beyond that what counts is if it differs between draws, because
+        that moves the posterior of the parameters.
+        """
+        middle, high = np.quantile(self.missing, [0.5, 0.95])
+        gain = 0.0 if np.isnan(self.gain) else self.gain
+        error = 0.0 if np.isnan(self.gain_error) else self.gain_error
+        shift = max(self.shift.values(), default=0.0)
+        if self.structure > STRUCTURED:
+            return "too few"
+        if high < 0.5 and gain - 2.0 * error < 0.1 and shift < 0.25:
+            return "enough"
+        if max(middle, gain - 2.0 * error) > 5.0 or (high > 1.0 and shift > 0.7):
+            return "too few"
+        return "borderline"
+
+    @property
+    def advice(self) -> str:
+        """In a sentence."""
+        n = sum(len(z) for z in self.Xu.values())
+        more = sum(len(z) for z in self.added.values())
+        if self.verdict == "enough":
+            return f"{n} inducing points are enough: the exact posterior is hardly different."
+        where = "check.added says where" if more else "spread them over the data"
+        if self.verdict == "borderline":
+            name, shift = max(self.shift.items(), key=lambda x: x[1], default=("", 0.0))
+            moved = f"; {name} may move by {shift:.2f} sd" if name and shift > 0.1 else ""
+            return (
+                f"{n} inducing points leave something out{moved}. "
+                f"For final results use more, and see if they change; {where}."
+            )
+        if self.structure > STRUCTURED:
+            return (
+                f"{n} inducing points are too few, or the kernel is too smooth: observations close "
+                "to each other miss the function on the same side. Use twice as many points, and "
+                "if that is still so, a prior that allows shorter lengthscales."
+            )
+        return (
+            f"{n} inducing points are too few: the posterior of the parameters and of the function "
+            f"is not to be relied on. Use twice as many and check again; {where}."
+        )
+
+    def __repr__(self):
+        """Say what is missing, and what to do."""
+        low, middle, high = np.quantile(self.missing, [0.05, 0.5, 0.95])
+        rows = [f"Inducing points of {self.name!r}: {self.verdict}"]
+        for name, Z in self.Xu.items():
+            rows.append(f"  {name}: {len(Z)} points for {len(self.X)} observations")
+        rows.append(
+            f"  missing to the exact posterior    about {_nats(middle)} nats, "
+            f"{_nats(low)} to {_nats(high)} over draws"
+        )
+        if not np.isnan(self.gain):
+            number = sum(len(z) for z in self.added.values())
+            rough = " (rough)" if self.khat > GOOD_K and self.gain > 0.1 else ""
+            rows.append(
+                f"  gained by {number} more points".ljust(36)
+                + f"{_nats(self.gain)} ± {_nats(self.gain_error)} nats{rough}"
+            )
+        rows.append(
+            "  variance left, of the prior's".ljust(36)
+            + f"{np.mean(self.unexplained):.2g} on average, {np.max(self.unexplained):.2g} at most"
+        )
+        if self.shift:
+            name, shift = max(self.shift.items(), key=lambda x: x[1])
+            rows.append("  parameter that may move most".ljust(36) + f"{name}, by {shift:.2f} sd")
+        rows.append("  residuals of neighbours alike".ljust(36) + f"{self.structure:.1f} sd")
+        rows.append(self.advice)
+        return "\n".join(rows)
+
+    def to_dataset(self) -> xr.Dataset:
+        """All numbers with labels."""
+        d = self.obs_dim
+        variables: dict[str, Any] = {
+            "missing": ("sample", self.missing),
+            "unexplained": (d, self.unexplained),
+            "nats": (d, self.nats),
+            "X": ((d, "feature"), self.X),
+        }
+        if self.log_weights is not None:
+            variables["log_weight"] = ("sample", self.log_weights)
+            variables["missing_after"] = ("sample", self.missing_after)
+        for name, Z in self.Xu.items():
+            variables[f"{name}_Xu"] = ((f"{name}_inducing", "feature"), Z)
+        for name, Z in self.added.items():
+            variables[f"{name}_added"] = ((f"{name}_new", "feature"), Z)
+        attrs = {"verdict": self.verdict, "gain": self.gain, "khat": self.khat}
+        attrs["structure"] = self.structure
+        return xr.Dataset(variables, coords=self.coords, attrs=attrs)
+
+
+def _nats(x: float) -> str:
+    return f"{x:.2f}" if abs(x) < 10 else f"{x:.0f}"
+
+
+def check_inducing(
+    idata: xr.DataTree,
+    n_draws: int = 50,
+    *,
+    nested: bool = True,
+    name: str | None = None,
+    random_seed: int | np.random.Generator | None = 0,
+    progressbar: bool = True,
+    model: Model | None = None,
+) -> InducingCheck:
+    r"""
+    Check if there are enough inducing points.
+
+    For each of a few draws: the variance that the inducing values leave to the function, what that
+    means for the distance to the exact posterior (in nats: below 0.1 nothing can be seen, above 1
+    it shows), and what twice as many points would gain. All of it is over draws, as it is draws
+    with a short lengthscale that need many points.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    n_draws : int
+        How many of them to look at.
+    nested : bool
+        Whether to add points and see what they gain. Costs a few evaluations of the log density
+        for each draw.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    random_seed : int or Generator, optional
+        Seed of the nested test.
+    progressbar : bool
+        Whether to show progress.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    InducingCheck
+        Print it to read the verdict.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        check = vsgp.check_inducing(idata)
+        print(check)
+        vsgp.plot_inducing(check)
+    """
+    fit = Fitted(idata, model, name, n_draws=n_draws)
+    X, y, n = fit.X, np.asarray(fit.y), fit.draws.n
+    noise = Noise(random_seed, n)
+    blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
+    missing, fraction, nats = np.zeros(n), np.zeros(len(y)), np.zeros(len(y))
+    phi, residual = np.zeros(n), np.zeros(np.shape(fit.moments(0, X)[0]))
+    with progress("Checking", n * (2 if nested else 1), progressbar) as advance:
+        for s in range(n):
+            for at in blocks:
+                seen = _look(fit, s, X[at], y[at], at.start)
+                fraction[at] += seen.fraction / n
+                nats[at] += seen.nats / n
+                missing[s] += seen.nats.sum()
+                phi[s] += seen.phi.sum()
+                residual[at] += seen.residual / n
+            advance(1)
+        Xu = {p.u.name: _points(fit, i) for i, p in enumerate(fit.observation.parts)}
+        check = InducingCheck(
+            name=fit.name,
+            X=X,
+            Xu=Xu,
+            added={},
+            missing=missing,
+            unexplained=fraction,
+            nats=nats,
+            shift=_shift(fit, missing),
+            structure=_structure(X, residual),
+            obs_dim=fit.y_dims[0],
+            coords=fit.coords_of(fit.y_dims[:1]),
+        )
+        if not nested:
+            return check
+        hard = int(np.argsort(missing)[min(int(0.9 * n), n - 1)])
+        check.added = _more_points(fit, hard, X, y, noise.rng)
+        Z = list(check.added.values())
+        log_w, after = -phi, np.zeros(n)
+        for s in range(n):
+            eps = [noise(s, (len(z), *_columns(fit, i))) for i, z in enumerate(Z)]
+            for at in blocks:
+                mu, gamma = _nested_moments(fit, s, X[at], Z, eps)
+                slope = _slopes(fit, s, mu, gamma, y[at], at.start)[1]
+                log_w[s] += fit.expected_logp(s, mu, gamma, y[at], at.start).sum()
+                after[s] -= (slope * gamma).sum()
+            advance(1)
+    check.log_weights, check.missing_after = log_w, after
+    w = np.exp(log_w - log_w.max())
+    check.gain = float(np.log(w.mean()) + log_w.max())
+    check.gain_error = float(w.std() / w.mean() / np.sqrt(n))
+    check.khat = smooth_weights(log_w)[1]
+    return check
+
+
+class _Seen(NamedTuple):
+    """Of a few rows, at one draw."""
+
+    phi: np.ndarray
+    residual: np.ndarray
+    nats: np.ndarray
+    fraction: np.ndarray
+
+
+def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
+    mu, gamma = fit.moments(s, X)
+    phi = fit.expected_logp(s, mu, gamma, y, start)
+    residual, slope = _slopes(fit, s, mu, gamma, y, start)
+    nats = -slope * gamma
+    fraction = gamma / _prior(fit, s, X)
+    if gamma.ndim == 2:
+        nats, fraction = nats.sum(axis=1), fraction.max(axis=1)
+    return _Seen(phi, residual, nats, fraction)
+
+
+def _slopes(fit: Fitted, s, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:
+    """Derivatives of each potential in the mean and in the variance of f."""
+
+    def build():
+        lik, (m, g, y), inputs = fit._of_rows("mu", "gamma", "y")
+        return inputs, pytensor.grad(lik.expected_logp(m, g, y).sum(), [m, g])
+
+    of_mu, of_gamma = fit.call("slopes", s, build, mu, gamma, y, start, start + len(y))
+    return of_mu, of_gamma
+
+
+def _structure(X: np.ndarray, residual: np.ndarray) -> float:
+    """How alike the residuals of neighbours are, in standard deviations.
+
+    Where too few points made the function too smooth, little is missing by its own account:
+    the residuals tell.
+    """
+    spread = X.std(axis=0)
+    points = X / np.where(spread > 0, spread, 1.0)
+    k = min(NEIGHBOURS, len(X) - 1)
+    if k < 1:
+        return 0.0
+    _, near = cKDTree(points).query(points, k + 1)
+    i, j = np.repeat(np.arange(len(X)), k), near[:, 1:].ravel()
+    pairs = np.unique(np.sort(np.stack([i, j], axis=1), axis=1), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
+    products = products.reshape(len(pairs), -1).sum(axis=1)
+    return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
+
+
+def _prior(fit: Fitted, s, X) -> np.ndarray:
+    """Prior variance of f, as the likelihood takes moments."""
+
+    def build():
+        X, parts = fit.X_symbol, fit.observation.parts
+        both = [Moments(p.moments(X).mu, p.cross(X, p.Xu)[1]) for p in parts]
+        return [X], [stack_latents(both).gamma]
+
+    return fit.call("prior", s, build, X)[0]
+
+
+def _points(fit: Fitted, i: int) -> np.ndarray:
+    return fit.call(f"Xu{i}", 0, lambda: ([], [fit.observation.parts[i].Xu]))[0]
+
+
+def _columns(fit: Fitted, i: int) -> tuple[int, ...]:
+    """Number of functions of a process, () for a vector."""
+    part = fit.observation.parts[i]
+    return () if part.v.type.ndim == 1 else (fit.draws.values(part.u.name).shape[1],)
+
+
+def _nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
+    """Moments of f given u and the values at more points, which `eps` draws."""
+
+    def build():
+        x, inputs, both = fit.X_symbol, [], []
+        for part in fit.observation.parts:
+            z, e = x.type(), part.v.type.clone(shape=(None,) * part.v.type.ndim)()
+            inputs += [z, e]
+            A, B = part.solve(x), part.solve(z)
+            K = part.prior_covariance(z)
+            jitter = JITTER * pt.mean(pt.diagonal(K))
+            L = cholesky(K - pt.dot(B.T, B) + jitter * pt.eye(z.shape[0], dtype="float64"))
+            C = solve_triangular(L, part.cross(x, z)[0] - pt.dot(B.T, A), lower=True, b_ndim=2)
+            mu, gamma = part.moments(x)
+            left = pt.maximum(gamma - pt.sum(C**2, axis=0), FLOOR * part.cross(x, z)[1])
+            both.append(Moments(mu + pt.dot(C.T, e), left))
+        return [x, *inputs], list(stack_latents(both))
+
+    arguments = [a for pair in zip(Z, eps, strict=True) for a in pair]
+    mu, gamma = fit.call("nested", s, build, X, *arguments)
+    return mu, gamma
+
+
+def _more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
+    """Choose as many points again for each process, where they gain most at draw s."""
+    _, rows = np.unique(X, axis=0, return_index=True)
+    if len(rows) > CANDIDATES:
+        rows = rng.choice(rows, CANDIDATES, replace=False)
+    rows = np.sort(rows)
+    # Slopes of the rows, all at once or by block: they may go with parameters of the rows.
+    slopes = np.concatenate(
+        [
+            _slopes(fit, s, *fit.moments(s, X[a : a + ROWS]), y[a : a + ROWS], a)[1]
+            for a in range(0, len(X), ROWS)
+        ]
+    )
+    weights = np.clip(-slopes[rows].reshape(len(rows), -1), 0.0, None)
+    added, column = {}, 0
+    covariances = fit.joint_moments(s, X[rows])
+    for i, part in enumerate(fit.observation.parts):
+        number = (_columns(fit, i) or (1,))[0]
+        w = weights[:, column : column + number].mean(axis=1)
+        column += number
+        w = np.sqrt(np.maximum(w, 1e-3 * max(w.max(), 1e-300)))
+        chosen = _pivots(covariances[i][1] * w[:, None] * w, len(_points(fit, i)))
+        added[part.u.name] = X[rows[chosen]]
+    return added
+
+
+def _pivots(C: np.ndarray, number: int) -> list[int]:
+    """First pivots of a Cholesky factorisation, each the largest variance that is left."""
+    left, factor = np.diag(C).copy(), np.zeros((0, len(C)))
+    chosen: list[int] = []
+    floor = 1e-6 * left.max()
+    while len(chosen) < min(number, len(C)):
+        row = int(np.argmax(left))
+        if chosen and left[row] <= floor:
+            break
+        new = (C[row] - factor[:, row] @ factor) / np.sqrt(max(left[row], 1e-300))
+        factor = np.vstack([factor, new])
+        left = left - new**2
+        left[row] = -np.inf
+        chosen.append(row)
+    return chosen
+
+
+def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
+    """How far parameters move when each draw is given back what it lacks.
+
+    The sparse posterior of theta is the exact one times exp(-KL), and T estimates that KL.
+    """
+    w = np.exp(missing - missing.max())
+    w = w / w.sum()
+    skip = {rv.name for rv in inducing_variables(fit.model)}
+    out = {}
+    for rv in fit.model.free_RVs:
+        if rv.name in skip or rv.name not in fit.draws.posterior:
+            continue
+        x = fit.draws.values(rv.name)
+        x = x.reshape(len(x), -1).astype("float64")
+        for j, column in enumerate(x.T):
+            sd = column.std()
+            label = rv.name if x.shape[1] == 1 else f"{rv.name}[{j}]"
+            if sd > 0 and x.shape[1] <= 50:
+                out[label] = float(abs(w @ column - column.mean()) / sd)
+    return out

@@ -1,0 +1,375 @@
+"""Observations of one or several latent functions.
+
+A likelihood may depend on several functions at each input: those of one process with
+``n_outputs``, those of several processes, or both. Everything here takes a list of processes; a
+process alone is a list of one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import (
+    as_matrix,
+    as_target,
+    check_columns,
+    check_dim,
+    check_new_name,
+    check_param_shapes,
+    is_symbolic,
+    kind,
+    known_value,
+)
+from pymc_vsgp.inducing.coordinates import whiten
+from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.potential import Moments, observe, total
+
+__all__ = ["likelihood", "predictive"]
+
+
+class Observed(NamedTuple):
+    """A likelihood of some processes, and how many observations it has."""
+
+    likelihood: Likelihood
+    n_data: int
+    processes: tuple
+
+
+@dataclass
+class Prior:
+    """What `prior` of a process leaves behind for everything that conditions on u."""
+
+    u: TensorVariable
+    Xu: TensorVariable
+    R: TensorVariable
+    mean: TensorVariable
+    n_columns: int
+    n_inducing: int
+    feature_dim: str
+    n_outputs: int = 1
+    output_dim: str | None = None
+    n_data: int = 0
+    likelihoods: dict[str, Observed] = field(default_factory=dict)
+
+    @property
+    def v(self) -> TensorVariable:
+        """Whitened inducing values; with several functions a column for each."""
+        v = whiten(self.u, self.mean, self.R)
+        return v if self.output_dim is None else v.T
+
+
+def likelihood(
+    name: str,
+    likelihood: Any,
+    processes: Any,
+    X: Any,
+    y: Any,
+    *,
+    dims: str | Sequence[str] | None = None,
+    block_size: int | bool | None = None,
+    model: pm.Model | None = None,
+) -> TensorVariable:
+    r"""
+    Put observations of several latent functions into the model.
+
+    As :meth:`VariationalSparse.likelihood`, for a likelihood that depends on more than one function
+    at each input. The log density of the observed variable at each point is the expectation of
+    :math:`\log p(y_n \mid f_n, g_n, \ldots)` over the functions given the inducing values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the observed variable.
+    likelihood : Likelihood or callable
+        One of :mod:`pymc_vsgp.likelihoods` with as many latent functions, or a function of them
+        that returns a PyMC distribution.
+    processes : list of VariationalSparse
+        The processes, in the order in which the likelihood takes their functions. One with
+        ``n_outputs=K`` stands for K functions. Kernels, means and inducing inputs may all differ.
+    X : array_like or pm.Data, shape (N, D)
+        Inputs of all of them; a kernel with ``active_dims`` sees some of the columns only.
+    y : array_like or pm.Data, shape (N,) or (N, P)
+        Observations.
+    dims : str or sequence of str, optional
+        Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
+        dims, else ``{name}_obs``.
+    block_size : int or False, optional
+        As in :meth:`VariationalSparse.likelihood`.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    y : TensorVariable, shape (N,) or (N, P)
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with pm.Model():
+            mean = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            mean.prior("u_mean", Xu=Xu)
+            scale = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=3.0))
+            scale.prior("u_scale", Xu=Xu)
+            vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [mean, scale], X=X, y=y)
+    """
+    model = pm.modelcontext(model)
+    gps = check_processes(processes, "likelihood")
+    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
+    with model:
+        observed = observe(
+            name, lik, moments(gps, X_tensor), block_size=block_size, observed=y, dims=dims
+        )
+    for gp in gps:
+        gp._prior.likelihoods[name] = Observed(lik, len(y_value), tuple(gps))
+        gp._prior.n_data += len(y_value)
+    return observed
+
+
+def potential(name, likelihood, processes, X, y, *, block_size=None, model=None):
+    """Add the same term as `likelihood` as a bare ``pm.Potential``."""
+    model = pm.modelcontext(model)
+    gps = check_processes(processes, "potential")
+    if not is_symbolic(y):
+        check_new_name(model, f"{name}_y")
+    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, None)
+    with model:
+        if not is_symbolic(y):
+            y = pm.Data(f"{name}_y", y_value, dims=dims)
+        term = pm.Potential(name, total(lik, moments(gps, X_tensor), y, block_size))
+    for gp in gps:
+        gp._prior.n_data += len(y_value)
+    return term
+
+
+def predictive(
+    name: str,
+    processes: Any,
+    Xnew: Any,
+    likelihood: Any = None,
+    *,
+    given: dict[str, Any] | None = None,
+    **kwargs,
+) -> TensorVariable:
+    """
+    Put new observations of several latent functions at new inputs into the model.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable.
+    processes : list of VariationalSparse
+        The processes, as in :func:`likelihood`.
+    Xnew : array_like or pm.Data, shape (N, D)
+        New inputs.
+    likelihood : Likelihood, callable or str, optional
+        The distribution of an observation: by default that of the only `likelihood` of these
+        processes. With several, the name of one.
+    given : dict, optional
+        As in :meth:`VariationalSparse.conditional`, for one process.
+    **kwargs
+        Passed to the distribution's constructor, for example ``dims``.
+
+    Returns
+    -------
+    y : TensorVariable
+    """
+    gps = check_processes(processes, "predictive", need_prior=given is None)
+    at_new = [gp._conditional(Xnew, given, True, "predictive") for gp in gps]
+    lik = _predictive_likelihood(gps, likelihood, known_value(Xnew), given)
+    _check_number(lik, gps, given)
+    check_new_name(pm.modelcontext(None), name)
+    return observe(name, lik, at_new, **kwargs)
+
+
+def moments(gps: Sequence, X: TensorVariable) -> list[Moments]:
+    """Moments of the functions of each process at the rows of X."""
+    return [gp._moments(gp._prior, X) for gp in gps]
+
+
+def check_processes(processes: Any, method: str, need_prior: bool = True) -> list:
+    """Return a list of processes, each with its inducing values."""
+    gps = list(processes) if isinstance(processes, list | tuple) else [processes]
+    if not gps:
+        raise ValueError("The list of processes is empty. Pass at least one VariationalSparse.")
+    for gp in gps:
+        if not hasattr(gp, "_require_prior"):
+            raise TypeError(
+                f"The processes hold one {kind(gp)}. "
+                "Pass a VariationalSparse, or a list of them: [gp1, gp2]."
+            )
+        if need_prior:
+            gp._require_prior(method)
+    if len({id(gp) for gp in gps}) < len(gps):
+        raise ValueError(
+            "The list holds the same process twice, and so the same function. "
+            "Make another VariationalSparse, or use prior(..., n_outputs=2) for two functions."
+        )
+    return gps
+
+
+def _place(model, gps, name, likelihood, X, y, dims):
+    """Check the data and put them into the model."""
+    check_new_name(model, name)
+    lik = as_likelihood(likelihood)
+    X_tensor, X_value = as_matrix(X, "X")
+    for gp in gps:
+        if X_value is not None:
+            what = "Xu" if len(gps) == 1 else f"Xu of {gp._prior.u.name!r}"
+            check_columns(X_value, gp._prior.n_columns, "X", what)
+    _check_number(lik, gps)
+    y = _encode(model, gps, lik, y)
+    y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
+    n_data = len(y_value)
+    for gp in gps:
+        prior = gp._prior
+        if prior.n_inducing > prior.n_data + n_data:
+            raise ValueError(
+                f"Xu has {prior.n_inducing} rows, but there are only {prior.n_data + n_data} "
+                f"observations. Use at most {n_data} inducing points: Xu = X is already exact."
+            )
+    check_param_shapes(lik, n_data)
+    lik.check_observed(y_value)
+
+    first, *rest = (dims,) if dims is None or isinstance(dims, str) else dims
+    if len(rest) > lik.ndim_y:
+        raise ValueError(
+            f"dims names {1 + len(rest)} dimensions, but an observation has {1 + lik.ndim_y}. "
+            "Name one for the rows of X" + (", then one for the outputs." if lik.ndim_y else ".")
+        )
+    if first is None:
+        known = model.named_vars_to_dims.get(getattr(X, "name", None)) or (None,)
+        first = known[0] or f"{name}_obs"
+    if lik.ndim_y and not rest:
+        rest = [f"{name}_output"]
+    if X_tensor is not X:
+        check_new_name(model, f"{name}_X")
+    if X_value is not None:
+        check_dim(model, first, n_data, "X")
+    for dim, length in zip(rest, y_value.shape[1:], strict=True):
+        check_dim(model, dim, length, "y.T")
+    if first not in model.dim_lengths:
+        model.add_coord(first, length=X_tensor.shape[0] if X_tensor is X else n_data)
+    for dim, length in zip(rest, y_value.shape[1:], strict=True):
+        if dim not in model.dim_lengths:
+            model.add_coord(dim, length=length)
+    if X_tensor is not X and isinstance(X, np.memmap):
+        # pm.Data would copy it into memory, and a trace into a file.
+        X_tensor = pytensor.shared(X_value, name=model.name_for(f"{name}_X"), borrow=True)
+    elif X_tensor is not X:
+        with model:
+            X_tensor = pm.Data(
+                f"{name}_X", X_value, dims=(first, _feature_dim(model, gps[0]._prior))
+            )
+    if not is_symbolic(y):
+        y = y_value
+        if lik.ndim_y:  # a variable: PyMC would impute the missing entries of an array
+            y = pm.pytensorf.pt.constant(y_value)
+    return lik, X_tensor, y, y_value, (first, *rest)
+
+
+def _feature_dim(model: pm.Model, prior: Prior) -> str:
+    if prior.feature_dim not in model.dim_lengths:
+        model.add_coord(prior.feature_dim, length=prior.n_columns)
+    return prior.feature_dim
+
+
+def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> None:
+    gps = [given["gp"]] if given else gps
+    number = sum(gp._prior.n_outputs for gp in gps)
+    if lik.n_latent is None or lik.n_latent == number:
+        return
+    functions = "function" if lik.n_latent == 1 else "functions"
+    have = "there is one" if number == 1 else f"there are {number}"
+    if lik.n_latent == 1:
+        todo = "Pass a single process, without n_outputs."
+    else:
+        todo = (
+            f"Use gp.prior(..., n_outputs={lik.n_latent}), or pass {lik.n_latent} processes as in "
+            "vsgp.likelihood(name, likelihood, [gp1, gp2], X=X, y=y)."
+        )
+    raise ValueError(
+        f"{type(lik).__name__} needs {lik.n_latent} latent {functions}, but {have}. {todo}"
+    )
+
+
+def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> Any:
+    """Code labels as numbers, and name the classes on the dimension of the functions."""
+    if is_symbolic(y):
+        return y
+    dim = gps[0]._prior.output_dim if len(gps) == 1 else None
+    known = model.coords.get(dim) if dim is not None else None
+    y, classes = lik.encode(y, known)
+    if dim is not None and known is None and classes is not None:
+        model.set_dim(dim, len(classes), coord_values=tuple(classes))
+    return y
+
+
+def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
+    if likelihood is not None and not isinstance(likelihood, str):
+        lik = as_likelihood(likelihood)
+        n_data = None
+    else:
+        gp = given["gp"] if given else gps[0]
+        known = gp._require_prior("predictive").likelihoods
+        if not known:
+            raise ValueError(
+                "This process has no likelihood that an observation could follow. "
+                "Pass one, for example likelihood=vsgp.Poisson()."
+            )
+        if likelihood is None and len(known) > 1:
+            raise ValueError(
+                f"This process has {len(known)} likelihoods. "
+                f"Say which one an observation follows: pass one of {list(known)}."
+            )
+        name = next(iter(known)) if likelihood is None else likelihood
+        if name not in known:
+            raise ValueError(
+                f"This process has no likelihood named {name!r}. Pass one of {list(known)}."
+            )
+        lik, n_data, processes = known[name]
+        if not given and [id(p) for p in processes] != [id(p) for p in gps]:
+            number = "one process" if len(processes) == 1 else f"{len(processes)} processes"
+            raise ValueError(
+                f"The likelihood {name!r} is of {number}, and these are not the same. Pass the "
+                "list that was passed to vsgp.likelihood to vsgp.predictive(name, [gp1, gp2], ...)."
+            )
+    n_new = None if Xnew is None else len(Xnew)
+    if n_new is not None and n_new != n_data:
+        try:
+            check_param_shapes(lik, n_new, "Xnew")
+        except ValueError as error:
+            raise ValueError(
+                f"{error} For example likelihood=vsgp.{type(lik).__name__}(...)."
+            ) from None
+    return lik
+
+
+def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | None) -> str | None:
+    """Check the number of functions of a process, and return the name of their dimension."""
+    if isinstance(n_outputs, bool) or not isinstance(n_outputs, int | np.integer):
+        raise TypeError(
+            f"n_outputs is {kind(n_outputs)}, but it is a number of functions. "
+            "Pass a whole number, 1 or more."
+        )
+    if n_outputs < 1:
+        raise ValueError(
+            f"n_outputs is {n_outputs}, but it is a number of functions. "
+            "Pass a whole number, 1 or more."
+        )
+    if n_outputs == 1 and output_dims is None:
+        return None
+    dim = output_dims if output_dims is not None else f"{name}_output"
+    known = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
+    if known is not None and int(known) != n_outputs:
+        raise ValueError(
+            f"Dimension {dim!r} has length {known}, but n_outputs is {n_outputs}. "
+            "Choose another name for the dimension, or as many functions."
+        )
+    return dim

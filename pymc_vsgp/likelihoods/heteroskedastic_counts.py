@@ -1,0 +1,216 @@
+"""Counts whose dispersion, or whose share of zeros, is a function too."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.base import check_param, check_positive, is_count, require
+from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
+from pymc_vsgp.likelihoods.links import expected_softplus, safe_exp
+from pymc_vsgp.likelihoods.poisson import Poisson
+from pymc_vsgp.likelihoods.quadrature import LEAN, expectation, log_expectation
+
+
+def log_rising(log_a, y):
+    r"""``log Gamma(a + y) - log Gamma(a)`` for ``a = exp(log_a)``, whatever its size, and y >= 0.
+
+    For a far above y by the expansion :math:`y \log a + y (y - 1) / 2 a - \ldots`, as the two terms
+    would cancel; :math:`\log \Gamma(a) = \log \Gamma(a + 1) - \log a` where a underflows.
+    """
+    edge = np.log(1e4) + pt.log1p(y)
+    small, large = pt.exp(pt.minimum(log_a, edge)), pt.exp(-pt.maximum(log_a, edge))
+    near = pt.gammaln(small + pt.maximum(y, 1.0)) - pt.gammaln(small + 1.0) + log_a
+    pairs = y * (y - 1.0) * large / 2.0
+    far = y * log_a + pairs * (1.0 - (2.0 * y - 1.0) * large / 6.0)
+    return pt.switch(y < 0.5, 0.0, pt.switch(log_a < edge, near, far))
+
+
+class Dispersed(TwoFunctions):
+    """A family that takes two-dimensional quadrature: g outside, f inside."""
+
+    n_inner, n_outer = 28, 28
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f, g)]``."""
+        m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
+
+        def given_dispersion(g):
+            bend, n = self.bend_at(g), self.n_inner
+            return expectation(lambda f: self.log_prob_at(f, g, y), m, v, ndim + 1, bend, n)
+
+        return expectation(given_dispersion, mu_g, gamma_g, ndim, self.bend(y), self.n_outer)
+
+    def log_predictive(self, mu, gamma, y):
+        """``log E[p(y | f, g)]``."""
+        m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
+
+        def given_dispersion(g):
+            return log_expectation(
+                lambda f: self.log_prob_at(f, g, y), m, v, ndim + 1, self.bend_at(g), sizes=LEAN
+            )
+
+        return log_expectation(given_dispersion, mu_g, gamma_g, ndim, sizes=LEAN)
+
+    def bend_at(self, g):
+        """Where the log density bends in f, given g."""
+        raise NotImplementedError
+
+    def bend(self, y):
+        """Where it bends in g: the gamma functions have their poles along +- i pi."""
+        return 0.0, np.pi
+
+
+class HeteroskedasticNegativeBinomial(Dispersed):
+    r"""Negative binomial counts of mean ``m = exposure * exp(f)`` and dispersion ``exp(g)``.
+
+    Their variance is :math:`m + m^2 e^{-g}`: where g is large they are Poisson.
+
+    Parameters
+    ----------
+    exposure : tensor_like
+        Time or area that each count was collected over.
+    """
+
+    def __init__(self, exposure=1.0):
+        check_positive(exposure=exposure)
+        super().__init__(exposure=exposure)
+
+    def log_prob_at(self, f, g, y):
+        """Log probability of y given both functions."""
+        odds = f + pt.log(self.exposure) - g
+        # exp(g) softplus(odds), which is exp(f) where exp(g) overflows.
+        far = odds < -30.0
+        rate = pt.exp(pt.switch(far, f + pt.log(self.exposure), 0.0))
+        softplus = pt.softplus(odds)
+        none = pt.switch(far, rate, pt.exp(pt.switch(far, 0.0, g)) * softplus)
+        return log_rising(g, y) - pt.gammaln(y + 1.0) + y * (odds - softplus) - none
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given the functions."""
+        return pm.NegativeBinomial.dist(
+            mu=self.conditional_mean(f), alpha=pt.exp(f[..., 1]), **kwargs
+        )
+
+    def conditional_mean(self, f):
+        """Mean of y given the functions."""
+        return self.exposure * pt.exp(f[..., 0])
+
+    def bend_at(self, g):
+        """Where the log odds are 0."""
+        return g - pt.log(self.exposure), np.pi
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a count."""
+        require(self, y, is_count(y), "a whole number, 0 or more")
+
+
+class HeteroskedasticBetaBinomial(Dispersed):
+    r"""Successes out of n trials of a probability that varies.
+
+    The probability follows a beta distribution of mean ``1 / (1 + exp(-f))`` and concentration
+    ``exp(g)``: where g is large they are binomial.
+
+    Parameters
+    ----------
+    n : tensor_like
+        Number of trials: one number, or one for each observation.
+    """
+
+    def __init__(self, n):
+        check_param("n", n, lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
+        super().__init__(n=n)
+
+    def log_prob_at(self, f, g, y):
+        """Log probability of y given both functions."""
+        choose = pt.gammaln(self.n + 1.0) - pt.gammaln(y + 1.0) - pt.gammaln(self.n - y + 1.0)
+        log_a, log_b = g - pt.softplus(-f), g - pt.softplus(f)
+        successes, failures = log_rising(log_a, y), log_rising(log_b, self.n - y)
+        return choose + successes + failures - log_rising(g, self.n)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given the functions."""
+        p, total = f[..., 0], pt.exp(f[..., 1])
+        a, b = total * pt.sigmoid(p), total * pt.sigmoid(-p)
+        return pm.BetaBinomial.dist(alpha=a, beta=b, n=pt.cast(self.n, "int64"), **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given the functions."""
+        return self.n * pt.sigmoid(f[..., 0])
+
+    def bend_at(self, g):
+        """Along +- i pi, for log(1 + exp(f))."""
+        return 0.0, np.pi
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a whole number from 0 to n."""
+        n = getattr(self.n, "data", np.inf)
+        require(self, y, is_count(y) & (y <= n), "a whole number from 0 to n")
+
+
+class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
+    r"""A Poisson count of mean ``exposure * exp(f)``, but 0 with probability ``1 / (1 + exp(-g))``.
+
+    .. math:: \log p(0) = g + \log(1 + e^{-g - r}) - \log(1 + e^g), \quad
+              \log p(y) = \log \mathrm{Poisson}(y; r) - \log(1 + e^g)
+
+    with r the Poisson's mean. Expectations are in closed form, but for that over f where y is 0,
+    which is one integral.
+
+    Parameters
+    ----------
+    exposure : tensor_like
+        Time or area that each count was collected over.
+    """
+
+    def __init__(self, exposure=1.0):
+        check_positive(exposure=exposure)
+        super().__init__(exposure=exposure)
+
+    @property
+    def poisson(self):
+        """The count where there is one."""
+        return Poisson(exposure=self.exposure)
+
+    def log_prob_at(self, f, g, y):
+        """Log probability of y given both functions."""
+        zero = g + pt.softplus(-g - self.exposure * safe_exp(f))
+        count = self.poisson.log_prob(f, y)
+        return pt.switch(pt.eq(y, 0.0), zero, count) - pt.softplus(g)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given the functions."""
+        rate = self.exposure * pt.exp(f[..., 0])
+        return pm.ZeroInflatedPoisson.dist(psi=pt.sigmoid(-f[..., 1]), mu=rate, **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of y given the functions."""
+        return self.exposure * pt.exp(f[..., 0]) * pt.sigmoid(-f[..., 1])
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f, g)]``."""
+        m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
+
+        def more_than_inflated(f):
+            return expected_softplus(-(mu_g + self.exposure * safe_exp(f)), gamma_g)
+
+        # exp(f) + g = +- i pi, less sharp if g varies
+        bend = (
+            pt.log(mu_g**2 + np.pi**2) / 2.0 - pt.log(self.exposure),
+            pt.arctan2(np.pi, -mu_g),
+        )
+        zero = mu_g + expectation(more_than_inflated, m, v, ndim, bend)
+        count = self.poisson.expected_logp(m, v, y)
+        return pt.switch(pt.eq(y, 0.0), zero, count) - expected_softplus(mu_g, gamma_g)
+
+    def log_predictive(self, mu, gamma, y):
+        """``log E[p(y | f, g)]``: the two functions are independent."""
+        m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
+        bend = 0.0, np.pi
+        inflated = log_expectation(lambda g: -pt.softplus(-g), mu_g, gamma_g, ndim, bend)
+        not_inflated = log_expectation(lambda g: -pt.softplus(g), mu_g, gamma_g, ndim, bend)
+        count = not_inflated + self.poisson.log_predictive(m, v, y)
+        return pt.switch(pt.eq(y, 0.0), pt.logaddexp(inflated, count), count)
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a count."""
+        require(self, y, is_count(y), "a whole number, 0 or more")

@@ -1,0 +1,109 @@
+"""Several outputs, each a mixture of the same latent functions."""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.base import Likelihood, as_float
+
+SOMEWHERE = 0.5  # a value in the support of every family, or between two that are
+
+
+class Mixed(Likelihood):
+    r"""Outputs ``f = W g`` of Q latent functions g, observed with one family.
+
+    .. math:: E \log p(y | g) = \sum_p E \log p(y_p | f_p), \quad
+              \mu_f = W \mu_g, \quad \gamma_f = (W \circ W) \gamma_g
+
+    where the sum leaves out missing entries (nan). Parameters of the family are numbers, vectors
+    with one entry for each output, or matrices with a row for each observation.
+
+    Parameters
+    ----------
+    family : Likelihood
+        The distribution of one output given its function.
+    W : tensor_like, shape (P, Q)
+        Mixing matrix.
+    """
+
+    ndim_y = 1
+
+    def __init__(self, family, W):
+        if family.n_latent != 1:
+            raise ValueError(
+                f"{type(family).__name__} needs {family.n_latent} latent functions, but each "
+                "output has one. Use a family of one function."
+            )
+        W = as_float(W)
+        if W.type.ndim != 2:
+            raise ValueError(
+                f"W has {W.type.ndim} dimensions, but it must be a matrix. "
+                "Pass one row for each output and one column for each process."
+            )
+        self.family = family
+        self.n_latent = W.type.shape[1]
+        super().__init__(W=W, **family.params)
+        # Everything but parameters with a row for each observation.
+        vectors = [n for n, p in self._params.items() if p.type.ndim == 1]
+        self.shared_params = ("W", *family.shared_params, *vectors)
+
+    @property
+    def now(self):
+        """The family with the current parameters."""
+        return self.family.replace(**{n: p for n, p in self._params.items() if n != "W"})
+
+    def moments(self, mu, gamma):
+        """Moments of the outputs from those of the functions."""
+        return pt.dot(mu, self.W.T), pt.dot(gamma, (self.W**2).T)
+
+    def _over_seen(self, fn, y):
+        y = pt.as_tensor(y)
+        if not y.dtype.startswith("float"):
+            return fn(y).sum(axis=-1)
+        missing = pt.isnan(y)
+        return pt.switch(missing, 0.0, fn(pt.switch(missing, SOMEWHERE, y))).sum(axis=-1)
+
+    def log_prob(self, f, y):
+        """Log density of the outputs that are there."""
+        outputs = pt.matmul(f, self.W.T)
+        return self._over_seen(lambda at: self.now.log_prob(outputs, at), y)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of the outputs."""
+        return self.now.dist(pt.matmul(f, self.W.T), **kwargs)
+
+    def conditional_mean(self, f):
+        """Mean of the outputs given the functions."""
+        return self.now.conditional_mean(pt.matmul(f, self.W.T))
+
+    def expected_logp(self, mu, gamma, y):
+        """Sum over the outputs of ``E[log p(y | f)]``."""
+        mu, gamma = self.moments(mu, gamma)
+        return self._over_seen(lambda at: self.now.expected_logp(mu, gamma, at), y)
+
+    def log_predictive(self, mu, gamma, y):
+        """Sum over the outputs of ``log E[p(y | f)]``: of each on its own, not of all jointly."""
+        mu, gamma = self.moments(mu, gamma)
+        return self._over_seen(lambda at: self.now.log_predictive(mu, gamma, at), y)
+
+    def check_observed(self, y):
+        """Raise ValueError if an entry that is there is outside the support."""
+        n_outputs = self.W.type.shape[0]
+        if n_outputs is not None and y.shape[1] != n_outputs:
+            raise ValueError(
+                f"y has {y.shape[1]} columns, but W has {n_outputs} rows. "
+                "Pass one column of y for each row of W, with nan where it was not observed."
+            )
+        y = np.asarray(y)
+        if y.dtype.kind == "f":
+            missing = np.isnan(y)
+            seen = np.array([c[~m][:1] for c, m in zip(y.T, missing.T, strict=True)], dtype=object)
+            if empty := [p for p, s in enumerate(seen) if not len(s)]:
+                raise ValueError(
+                    f"Column {empty[0]} of y has no observation. Drop it, and that row of W."
+                )
+            y = np.where(missing, np.array([s[0] for s in seen], dtype="float64"), y)
+        self.family.check_observed(y)
+
+    def __repr__(self):
+        """Show the family and the shape of W."""
+        return f"Mixed({self.family!r}, W={self.W.type.shape})"

@@ -1,0 +1,139 @@
+"""Ordered classes."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.graph.basic import Constant
+
+from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.classes import check_classes, code_labels
+from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link, log_ndtr
+
+LINKS = {name: BINARY_LINKS[name] for name in ("logit", "probit")}
+
+
+class Ordinal(Likelihood):
+    r"""Ordered classes 0, 1, ..., K - 1, separated by K - 1 cut-points on the function's scale.
+
+    .. math:: P(y = k | f) = F(c_k - f) - F(c_{k-1} - f), \quad c_{-1} = -\infty, c_{K-1} = \infty
+
+    For the logit this is :math:`(1 - e^{a - b})\, s(b - f)\, s(f - a)` with a and b the cut-points
+    on either side, so the expectation is in closed form.
+
+    Parameters
+    ----------
+    cutpoints : tensor_like, shape (K - 1,)
+        Increasing. As a random variable give it an ordered transform::
+
+            pm.Normal(
+                "c",
+                0,
+                2,
+                shape=3,
+                transform=pm.distributions.transforms.ordered,
+                initval=[-1, 0, 1],
+            )
+
+        With the cut-points free, fix the mean of the process (the default, zero, does).
+    link : {"logit", "probit"}
+        The distribution F of the noise, of scale one.
+    """
+
+    shared_params = ("cutpoints",)
+
+    def __init__(self, cutpoints, link="logit"):
+        self.link = find_link(link, LINKS)
+        super().__init__(cutpoints=cutpoints)
+        if self.cutpoints.type.ndim != 1:
+            raise ValueError(
+                f"cutpoints has {self.cutpoints.type.ndim} dimensions, but it must be a vector. "
+                "Pass K - 1 increasing numbers for K classes."
+            )
+        if isinstance(self.cutpoints, Constant):
+            values = self.cutpoints.data
+            if not (len(values) and np.isfinite(values).all() and (np.diff(values) > 0).all()):
+                raise ValueError(
+                    f"cutpoints is {values.tolist()}, but cut-points must be finite and increase. "
+                    "Sort them, and drop repeated ones."
+                )
+
+    @property
+    def n_classes(self):
+        """Number of classes, where it is known."""
+        n = self.cutpoints.type.shape[0]
+        return None if n is None else n + 1
+
+    def _edges(self, y):
+        """Cut-points below and above, and whether there are any."""
+        y = pt.cast(y, "int64")
+        last = self.cutpoints.shape[0]
+        lower = self.cutpoints[pt.clip(y - 1, 0, last - 1)]
+        upper = self.cutpoints[pt.clip(y, 0, last - 1)]
+        return lower, upper, pt.gt(y, 0), pt.lt(y, last)
+
+    def _logit(self, log_below, log_above, lower, upper, has_lower, has_upper):
+        inside = has_lower & has_upper
+        width = pt.switch(inside, upper - lower, 1.0)
+        between = pt.log(-pt.expm1(-width))
+        return (
+            pt.switch(inside, between, 0.0)
+            + pt.switch(has_upper, log_below, 0.0)
+            + pt.switch(has_lower, log_above, 0.0)
+        )
+
+    def log_prob(self, f, y):
+        """Log probability of y given f."""
+        edges = lower, upper, has_lower, has_upper = self._edges(y)
+        if self.link.name == "logit":
+            return self._logit(-pt.softplus(f - upper), -pt.softplus(lower - f), *edges)
+        # Phi(b) - Phi(a), on the side of zero where neither is near one.
+        b, a = upper - f, lower - f
+        flip = a + b > 0.0
+        inside = has_lower & has_upper
+        hi = pt.switch(inside, pt.switch(flip, -a, b), 1.0)
+        lo = pt.switch(inside, pt.switch(flip, -b, a), -1.0)
+        log_hi = log_ndtr(hi)
+        between = log_hi + pt.log(-pt.expm1(log_ndtr(lo) - log_hi))
+        one_side = pt.switch(has_upper, log_ndtr(b), log_ndtr(-a))
+        return pt.switch(inside, between, one_side)
+
+    def conditional_probabilities(self, f):
+        """Probability of each class given f, on a new last axis."""
+        below = self.link.inverse(self.cutpoints - f[..., None])
+        zero, one = pt.zeros_like(below[..., :1]), pt.ones_like(below[..., :1])
+        return pt.diff(pt.concatenate([zero, below, one], axis=-1), axis=-1)
+
+    def dist(self, f, **kwargs):
+        """PyMC distribution of y given f."""
+        return pm.Categorical.dist(p=self.conditional_probabilities(f), **kwargs)
+
+    def expected_logp(self, mu, gamma, y):
+        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
+        if self.link.name != "logit":
+            return super().expected_logp(mu, gamma, y)
+        mu = pt.as_tensor(mu)
+        edges = lower, upper, _, _ = self._edges(y)
+        link = self.link
+        return self._logit(
+            link.expected_log_p(upper - mu, gamma), link.expected_log_p(mu - lower, gamma), *edges
+        )
+
+    def _ndim(self, *args):
+        return max(pt.as_tensor(x).ndim for x in args)
+
+    def bend(self, y):
+        """Between the cut-points, or at the only one."""
+        lower, upper, has_lower, has_upper = self._edges(y)
+        inside = has_lower & has_upper
+        center, width = self.link.bend
+        one_side = pt.switch(has_upper, upper - center, lower + center)
+        return pt.switch(inside, (lower + upper) / 2.0, one_side), width
+
+    def encode(self, y, classes=None):
+        """Return the codes of an ordered pandas categorical; integers as they are."""
+        return code_labels(y, self.n_classes, classes, type(self).__name__)
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a class."""
+        check_classes(self, y, self.n_classes)

@@ -1,0 +1,177 @@
+"""Are there enough inducing points: against exact evidence, and no false alarm."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import reference_gp
+
+from prior_draws import prior_draws
+from scipy import stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.exactness import exact_weights
+from pymc_vsgp.inducing_check import check_inducing
+from pymc_vsgp.prediction import predict
+
+N, SIGMA = 100, 0.3
+GRID = np.exp(np.linspace(-2.0, 1.5, 71))
+quiet = {"progressbar": False}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    X = np.sort(rng.uniform(0, 10, N))[:, None]
+    return X, np.sin(2 * X[:, 0]), rng
+
+
+def build(X, y, M, likelihood):
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0, 1)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", likelihood, X=X, y=y)
+    return model
+
+
+def fit(model, n=200):
+    return vsgp.fit_gaussian(model=model, **quiet).to_datatree(n, random_seed=1)
+
+
+def evidence(X, y, M=None):
+    """Log evidence at each lengthscale: of the exact process, or its bound for M points."""
+    if M is None:
+        return np.array(
+            [
+                stats.multivariate_normal.logpdf(
+                    y,
+                    np.zeros(N),
+                    reference_gp.ard_kernel(X, X, [ls], 1.0) + SIGMA**2 * np.eye(N),
+                )
+                for ls in GRID
+            ]
+        )
+    Z = vsgp.inducing.grid(X, M)
+    zero = lambda x: np.zeros(len(x))  # noqa: E731
+    return np.array([reference_gp.collapsed_bound(X, y, Z, [ls], 1.0, zero, SIGMA) for ls in GRID])
+
+
+def mean_and_sd(log_evidence):
+    log_p = log_evidence + stats.norm.logpdf(np.log(GRID))
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    mean = p @ np.log(GRID)
+    return mean, np.sqrt(p @ np.log(GRID) ** 2 - mean**2)
+
+
+def test_verdicts_agree_with_the_exact_posterior(data):
+    X, f, rng = data
+    y = f + SIGMA * rng.normal(size=N)
+    exact = mean_and_sd(evidence(X, y))
+    for M, verdict in ((7, "too few"), (22, "enough")):
+        bound = evidence(X, y, M)
+        mean, sd = mean_and_sd(bound)
+        off = abs(mean - exact[0]) / sd
+        assert (off > 1.0) if verdict == "too few" else (off < 0.1)  # the case is what it says
+        model = build(X, y, M, vsgp.Gaussian(SIGMA))
+        check = check_inducing(fit(model), model=model, **quiet)
+        assert check.verdict == verdict
+        assert verdict in repr(check).splitlines()[0]
+        if verdict == "enough":
+            assert abs(check.shift["ls"]) < 0.1
+
+
+def test_missing_and_gain_are_those_of_the_evidence(data):
+    """With theta held: T is close to the divergence, and the gain is that of the bound."""
+    X, f, rng = data
+    y = f + SIGMA * rng.normal(size=N)
+    M, ls = 11, 0.9
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
+    idata = fit(model, 400)
+    check = check_inducing(idata, 400, model=model, **quiet)
+    zero = lambda x: np.zeros(len(x))  # noqa: E731
+    bound = [
+        reference_gp.collapsed_bound(X, y, Z, [ls], 1.0, zero, SIGMA)
+        for Z in (check.Xu["u"], np.vstack([check.Xu["u"], check.added["u"]]))
+    ]
+    gain = bound[1] - bound[0]
+    assert 0.1 < gain < 3.0
+    assert abs(check.gain - gain) < 4 * check.gain_error + 0.02
+    exact = stats.multivariate_normal.logpdf(
+        y, np.zeros(N), reference_gp.ard_kernel(X, X, [ls], 1.0) + SIGMA**2 * np.eye(N)
+    )
+    np.testing.assert_allclose(check.missing, check.missing[0])  # a normal likelihood: no y in T
+    assert 0.4 < check.missing[0] / (exact - bound[0]) < 2.5
+    assert check.missing_after.mean() < 0.1 * check.missing[0]
+    np.testing.assert_allclose(check.nats.sum(), check.missing.mean())
+    # T of a normal likelihood in closed form, from the moments that predict gives.
+    gamma = predict(idata, None, "moments", model=model, n_draws=1, **quiet)["variance"].values
+    np.testing.assert_allclose(check.missing[0], gamma.sum() / (2 * SIGMA**2), rtol=1e-8)
+    np.testing.assert_allclose(check.unexplained, gamma[0, 0], rtol=1e-8)
+
+
+def test_counts_and_several_functions(data):
+    X, f, rng = data
+    y = rng.poisson(np.exp(1.0 + f))
+    for M, wanted in ((6, {"too few"}), (25, {"enough"})):
+        model = build(X, y, M, vsgp.Poisson())
+        check = check_inducing(fit(model), 30, model=model, **quiet)
+        assert check.verdict in wanted
+    labels = (np.arange(N) // 12) % 3
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 6), n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=labels)
+    check = check_inducing(prior_draws(model), 5, model=model, **quiet)
+    assert check.unexplained.shape == (N,)
+    assert np.isfinite(check.gain)
+
+
+def test_labels(data):
+    X, f, rng = data
+    model = build(X, f, 8, vsgp.Gaussian(SIGMA))
+    check = check_inducing(prior_draws(model), 5, nested=False, model=model, **quiet)
+    assert "gained" not in repr(check)
+    found = check.to_dataset()
+    assert found["nats"].dims == ("y_obs",)
+    assert found.attrs["verdict"] == check.verdict
+
+
+def test_exact_weights(data):
+    """Weights turn draws of the sparse posterior into draws of the exact one, or refuse."""
+    X, f, rng = data
+    y = f + SIGMA * rng.normal(size=N)
+    exact = mean_and_sd(evidence(X, y))
+    model = build(X, y, 15, vsgp.Gaussian(SIGMA))
+    idata = fit(model, 300)
+    weights = exact_weights(idata, 300, model=model, **quiet)
+    assert weights.usable
+    assert 0.0 <= weights.kl < 1.0
+    np.testing.assert_allclose(np.exp(weights.log_weights).sum(), 1.0)
+    found = weights.summary()
+    log_ls = np.log(found["ls"].sel(summary="exact_mean"))
+    assert abs(log_ls - exact[0]) < exact[1]
+    poor = build(X, y, 7, vsgp.Gaussian(SIGMA))
+    weights = exact_weights(fit(poor), 100, model=poor, **quiet)
+    assert not weights.usable
+    assert "can't be used" in repr(weights)
+    with pytest.raises(ValueError, match="k-hat is .* Use more inducing points"):
+        weights.summary()
+
+
+def test_refusals(data):
+    X, f, _ = data
+    big = np.linspace(0, 1, 2500)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=big[::500])
+        gp.likelihood("y", vsgp.Gaussian(SIGMA), X=big, y=np.sin(big[:, 0]))
+    idata = prior_draws(model)
+    with pytest.raises(ValueError, match="2500 observations.*at most 2000"):
+        exact_weights(idata, model=model, **quiet)
+    with pytest.raises(ValueError, match="n_draws is 0"):
+        check_inducing(idata, 0, model=model, **quiet)

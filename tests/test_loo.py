@@ -1,0 +1,156 @@
+"""Leave-one-out against refits, pointwise groups, and folds."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import reference_gp
+import xarray as xr
+
+from scipy import stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.loo import compute_pointwise, kfold, loo
+from pymc_vsgp.prediction import predict
+
+N, M, LS, SIGMA = 25, 6, 1.2, 0.6
+quiet = {"progressbar": False}
+
+
+def make_data():
+    rng = np.random.default_rng(7)
+    X = np.sort(rng.uniform(0, 10, N))[:, None]
+    return X, np.sin(X[:, 0]) + SIGMA * rng.normal(size=N)
+
+
+def build(X, y, ls=LS):
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+        gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
+    return model
+
+
+def draw(model, n=2000):
+    return vsgp.fit_gaussian(model=model, **quiet).to_datatree(n, random_seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = make_data()
+    model = build(X, y)
+    return model, draw(model), X, y
+
+
+def posterior(X, y):
+    """Of the inducing values: for a normal likelihood, the posterior that is sampled is normal."""
+    Z = np.linspace(0.0, 10.0, M)[:, None]
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
+    R = np.linalg.cholesky(k(Z, Z) + 1e-6 * np.eye(M))
+    A = np.linalg.solve(R, k(Z, X))
+    P = np.eye(M) + A @ A.T / SIGMA**2
+    return R, np.linalg.solve(P, A @ y) / SIGMA**2, np.linalg.inv(P), lambda x: k(Z, x)
+
+
+def exact_scores(X, y, folds):
+    """Fit again without each fold, and predict each of its observations."""
+    out = np.empty(N)
+    for fold in np.unique(folds):
+        at = folds == fold
+        R, mean, cov, cross = posterior(X[~at], y[~at])
+        A = np.linalg.solve(R, cross(X[at]))
+        variance = 1.0 - np.sum(A**2, axis=0) + np.sum(A * (cov @ A), axis=0) + SIGMA**2
+        out[at] = stats.norm.logpdf(y[at], A.T @ mean, np.sqrt(variance))
+    return out
+
+
+def test_equals_refits(fitted):
+    model, idata, X, y = fitted
+    exact = exact_scores(X, y, np.arange(N))
+    result = loo(idata, model=model, **quiet)
+    assert result.kind == "loo"
+    assert float(result.pareto_k.max()) < 0.7
+    np.testing.assert_allclose(result.elpd_i, exact, atol=0.06)
+    np.testing.assert_allclose(result.elpd, exact.sum(), atol=0.15)
+    # What ArviZ makes of the log likelihood group is pessimistic, as gamma is not small here.
+    tree = idata.copy()
+    found = compute_pointwise(idata, model=model, extend=False, **quiet)
+    tree["log_likelihood"] = xr.DataTree(found["log_potential"].rename("y").to_dataset())
+    plain = az.loo(tree, pointwise=True)
+    assert plain.elpd < exact.sum() - 0.3
+
+
+def test_pointwise_groups(fitted):
+    model, idata, X, y = fitted
+    few = idata.copy()
+    few["posterior"] = idata["posterior"].isel(draw=slice(0, 5))
+    found = compute_pointwise(few, model=model, extend=False, **quiet)
+    moments = predict(few, None, "moments", model=model, **quiet)
+    mu, gamma = moments["mean"].values, moments["variance"].values
+    np.testing.assert_allclose(
+        found["log_predictive"], stats.norm.logpdf(y, mu, np.sqrt(gamma + SIGMA**2)), rtol=1e-8
+    )
+    expected = stats.norm.logpdf(y, mu, SIGMA) - gamma / (2 * SIGMA**2)
+    np.testing.assert_allclose(found["log_potential"], expected, rtol=1e-8)
+    assert found["log_potential"].dims == ("chain", "draw", "y_obs")
+    extended = compute_pointwise(few, model=model, **quiet)
+    assert extended["log_predictive"]["y"].dims == ("chain", "draw", "y_obs")
+    assert "log_likelihood" not in extended.children  # which of the two would it be?
+
+
+def test_groups_are_used_without_the_model(fitted):
+    model, idata, _, _ = fitted
+    tree = idata.copy()
+    compute_pointwise(tree, model=model, **quiet)
+    there = loo(tree)
+    assert there.elpd == loo(idata, model=model, **quiet).elpd
+
+
+def test_several_chains(fitted):
+    """The relative efficiency comes from all chains; independent draws have one of about 1."""
+    model, idata, _, _ = fitted
+    posterior = idata["posterior"].to_dataset().isel(chain=0)
+    halves = [posterior.isel(draw=slice(i * 1000, (i + 1) * 1000)) for i in range(2)]
+    tree = idata.copy()
+    tree["posterior"] = xr.DataTree(xr.concat(halves, "chain"))
+    two, one = (loo(t, model=model, **quiet) for t in (tree, idata))
+    np.testing.assert_allclose(two.elpd, one.elpd, atol=0.02)
+    assert two.log_weights.sizes["chain"] == 2
+
+
+# Of ArviZ, where an observation has much influence, as one on its own here has.
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
+def test_compare(fitted):
+    model, idata, X, y = fitted
+    rough = build(X, y, ls=0.6)
+    table = az.compare(
+        {
+            "smooth": loo(idata, model=model, **quiet),
+            "rough": loo(draw(rough, 1000), model=rough, **quiet),
+        }
+    )
+    assert table.index[0] == "smooth"
+
+
+def test_folds(fitted):
+    model, idata, X, y = fitted
+    folds = np.arange(N) % 3
+    result = kfold(build, X, y, folds=folds, fit=lambda m: draw(m, 600), **quiet)
+    np.testing.assert_allclose(result.elpd_i, exact_scores(X, y, folds), atol=0.2)
+    np.testing.assert_allclose(result.elpd, exact_scores(X, y, folds).sum(), atol=0.5)
+    assert result.n_folds == 3
+    assert "kfold" in repr(result)
+    again = kfold(build, X, y, 2, fit=lambda m: draw(m, 20), random_seed=1, **quiet)
+    assert again.n_folds == 2
+    assert np.isfinite(again.elpd)
+
+
+def test_refusals():
+    X, y = make_data()
+    with pytest.raises(ValueError, match="k is 1.*from 2 to 25"):
+        kfold(build, X, y, 1)
+    with pytest.raises(ValueError, match="one fold for each row"):
+        kfold(build, X, y, folds=[0, 1])
+    with pytest.raises(TypeError, match="returned int, not a model"):
+        kfold(lambda X, y: 3, X, y, 2, **quiet)

@@ -1,0 +1,130 @@
+"""Every picture, without looking at it: what is on the axes."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from prior_draws import prior_draws
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.inducing_check import check_inducing
+from pymc_vsgp.plots import plot_bound, plot_function, plot_inducing
+
+plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+N = 30
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def build(X, y, likelihood, M=6, n_outputs=1):
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 4, 2)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(X.shape[1], ls=ls))
+        Xu = vsgp.inducing.kmeans(X, M, random_seed=1)
+        gp.prior("u", Xu=Xu, n_outputs=n_outputs)
+        gp.likelihood("y", likelihood, X=X, y=y)
+    return model
+
+
+def fit(X, y, likelihood, **kwargs):
+    model = build(X, y, likelihood)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, max_rounds=3, **kwargs)
+    return model, stage, stage.to_datatree(20, random_seed=1)
+
+
+@pytest.fixture(scope="module")
+def line():
+    rng = np.random.default_rng(1)
+    X = np.sort(rng.uniform(0, 10, N))[:, None]
+    return fit(X, np.sin(X[:, 0]) + 0.2 * rng.normal(size=N), vsgp.Gaussian(0.2))
+
+
+@pytest.fixture(scope="module")
+def plane():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (N, 2))
+    return fit(X, rng.poisson(np.exp(X[:, 0])), vsgp.Poisson(), move_inducing=True)
+
+
+@pytest.mark.parametrize("what", [None, "f", "y"])
+def test_a_function_of_one_input(what, line):
+    model, _, idata = line
+    _, given = plt.subplots()
+    ax = plot_function(idata, what=what, n_lines=3, ax=given, model=model)
+    assert ax is given
+    labels = ax.get_legend_handles_labels()[1]
+    assert {"50% interval", "90% interval", "median", "inducing inputs"} <= set(labels)
+    assert "data" in labels
+    assert len(ax.lines) == 1 + 3 + 1  # the median, draws, inducing inputs
+    ax.figure.canvas.draw()
+
+
+def test_bands_hold_the_data(line):
+    model, _, idata = line
+    ax = plot_function(idata, what="y", intervals=[0.99], model=model, inducing=False)
+    low, high = ax.dataLim.intervaly
+    assert low < -0.9
+    assert high > 0.9
+    bare = plot_function(idata, data=False, inducing=False, model=model)
+    assert not bare.get_title()
+    assert bare.get_ylabel() == "mean of y"
+
+
+def test_a_function_of_two_inputs(plane):
+    model, stage, idata = plane
+    axes = plot_function(idata, n_points=8, model=model)
+    assert len(axes) == 2
+    assert plot_function(idata, n_points=8, what="f", ax=axes[0], model=model) is axes[0]
+    moved = plot_inducing(stage)
+    assert "before" in moved.get_legend_handles_labels()[1]
+    check = plot_inducing(check_inducing(idata, 5, model=model, progressbar=False))
+    assert len(check) == 2
+    check[0].figure.canvas.draw()
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_classes(columns):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (N, columns))
+    y = (X[:, 0] > 0).astype(int) + (X[:, 0] > 1)
+    model = build(X, y, vsgp.Softmax(3), n_outputs=3)
+    idata = prior_draws(model)
+    ax = plot_function(idata, n_points=8, model=model)
+    if columns == 1:
+        assert {"0", "1", "2"} <= set(ax.get_legend_handles_labels()[1])
+        assert ax.get_ylabel() == "probability"
+    ax.figure.canvas.draw()
+
+
+def test_inducing_points_of_one_input(line):
+    model, stage, idata = line
+    _, ax = plt.subplots()
+    assert plot_inducing(idata, n_draws=5, ax=ax, model=model) is ax
+    moved = plot_inducing(stage)
+    assert [t.get_text() for t in moved.get_yticklabels()] == ["u_Xu, before", "u_Xu, after"]
+
+
+def test_bound(line):
+    _, stage, _ = line
+    ax = plot_bound(stage)
+    assert len(ax.lines[0].get_xdata()) == len(stage.history)
+    assert "nats" in ax.get_title(loc="left")
+
+
+def test_refusals(line):
+    model, _, idata = line
+    with pytest.raises(TypeError, match="not a GaussianStage.*Pass the result"):
+        plot_bound(idata)
+    with pytest.raises(ValueError, match="what is 'rate'"):
+        plot_function(idata, what="rate", model=model)
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(12, 3))
+    model = build(X, X[:, 0], vsgp.Gaussian(0.2), M=4)
+    idata = prior_draws(model)
+    with pytest.raises(ValueError, match="3 inputs, and a picture has one or two"):
+        plot_function(idata, model=model)

@@ -1,0 +1,347 @@
+"""Predictions from draws: moments by identity, chunks, labels, files, and what they refuse."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import pytest
+import reference_gp
+import xarray as xr
+
+from prior_draws import prior_draws
+from scipy import stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.prediction import log_predictive_density, predict
+
+N, M = 40, 6
+quiet = {"progressbar": False}
+
+
+def build(likelihood, X, y, variance=1.3):
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 4, 2)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.3), cov_func=variance * pm.gp.cov.ExpQuad(1, ls=ls)
+        )
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", likelihood, X=X, y=y)
+    return model, gp
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(4)
+    X = np.sort(rng.uniform(0, 10, N))[:, None]
+    return X, rng.poisson(2 * np.exp(np.sin(X[:, 0])))
+
+
+@pytest.fixture(scope="module")
+def poisson(data):
+    X, y = data
+    model, gp = build(vsgp.Poisson(exposure=2.0), X, y)
+    idata = vsgp.fit_gaussian(model=model, **quiet).to_datatree(60, random_seed=1)
+    return model, gp, idata
+
+
+XNEW = np.linspace(-2.0, 14.0, 23)[:, None]
+
+
+def moments(idata, s, X=XNEW, variance=1.3, c=0.3):
+    """Dense matrices, numpy only."""
+    post = idata["posterior"].isel(chain=0, draw=s)
+    Z, u, ls = idata["constant_data"]["u_Xu"].values, post["u"].values, post["ls"].values
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [ls], variance)  # noqa: E731
+    W = np.linalg.solve(k(Z, Z) + 1e-6 * variance * np.eye(M), k(Z, X))
+    return c + W.T @ (u - c), k(X, X) - k(X, Z) @ W
+
+
+def test_moments_equal_dense_matrices(poisson):
+    model, _, idata = poisson
+    found = predict(idata, XNEW, "moments", model=model, **quiet)
+    assert found["mean"].dims == ("chain", "draw", "point")
+    for s in (0, 17):
+        mu, cov = moments(idata, s)
+        np.testing.assert_allclose(found["mean"][0, s], mu, atol=1e-6)
+        np.testing.assert_allclose(found["variance"][0, s], np.diag(cov), atol=1e-6)
+
+
+def test_moments_equal_the_conditional_of_pm_gp_where_Xu_is_X():
+    X = np.linspace(0.0, 5.0, 8)[:, None]
+    cov = 1.4 * pm.gp.cov.Matern52(1, ls=1.1)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(0.5), cov_func=cov)
+        gp.prior("u", Xu=X, jitter=1e-10)
+        gp.likelihood("y", vsgp.Gaussian(0.3), X=X, y=np.sin(X[:, 0]))
+    idata = prior_draws(model, 2)
+    with pm.Model():
+        latent = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.5), cov_func=cov)
+        f = latent.prior("f", X, reparameterize=False, jitter=1e-10)
+        mu, K = latent._build_conditional(XNEW, X, f, latent.cov_func, latent.mean_func, 1e-10)
+        at = pytensor.function([f], [mu, K], mode="FAST_COMPILE", on_unused_input="ignore")
+        for s in range(2):
+            mean, covariance = at(idata["posterior"]["u"].values[0, s])
+            found = predict(idata.isel(draw=[s]), XNEW, "moments", model=model, **quiet)
+            np.testing.assert_allclose(found["mean"][0, 0], mean, atol=1e-5)
+            np.testing.assert_allclose(found["variance"][0, 0], np.diag(covariance), atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["moments", "f", "mean", "summary", "density"])
+def test_chunks_change_nothing(what, poisson):
+    model, _, idata = poisson
+    options = {"model": model, "random_seed": 1, "n_draws": 8, "at": [0, 3], **quiet}
+    whole = predict(idata, XNEW, what, **options)
+    chunked = predict(idata, XNEW, what, chunk_size=7, **options)
+    xr.testing.assert_allclose(whole, chunked, rtol=1e-12)
+    if what == "f":
+        assert not np.allclose(whole, predict(idata, XNEW, what, **options | {"random_seed": 2}))
+
+
+def test_mean_and_density_equal_sums_over_the_normal(poisson):
+    """Mean, probability and score of counts, against scipy at each draw."""
+    model, _, idata = poisson
+    few = {"model": model, "n_draws": 5, **quiet}
+    at = np.arange(4)
+    mean = predict(idata, XNEW, "mean", **few)
+    density = predict(idata, XNEW, "density", at=at, **few)
+    score = log_predictive_density(idata, XNEW, np.full(len(XNEW), 2), **few)
+    t, w = np.polynomial.hermite_e.hermegauss(60)
+    w = w / w.sum()
+    p = np.zeros((len(XNEW), len(at)))
+    which = np.unique(np.linspace(0, 59, 5).round().astype(int))
+    for i, s in enumerate(which):
+        mu, cov = moments(idata, s)
+        sd = np.sqrt(np.clip(np.diag(cov), 1e-12, None))
+        rate = 2.0 * np.exp(mu[:, None] + sd[:, None] * t)
+        np.testing.assert_allclose(mean[0, i], rate @ w, rtol=1e-5)
+        for j, y in enumerate(at):
+            p[:, j] += stats.poisson.pmf(y, rate) @ w / len(which)
+    np.testing.assert_allclose(density, p, rtol=1e-5)
+    np.testing.assert_allclose(score, np.log(p[:, 2]), rtol=1e-5)
+    assert density.dims == ("point", "value")
+
+
+def test_draws_have_the_moments_of_the_summary(poisson):
+    model, _, idata = poisson
+    options = {"model": model, **quiet}
+    long = predict(idata, np.tile([[3.0]], (400, 1)), "f", random_seed=2, **options)
+    counts = predict(idata, np.tile([[3.0]], (400, 1)), "y", random_seed=2, **options)
+    exact = predict(idata, [[3.0]], "summary", **options)
+    se = float(exact["sd"][0]) / np.sqrt(400)
+    # Over draws of u too: the same 60 are in both, so only the noise given them is left.
+    assert abs(long.mean() - exact["mean"][0]) < 5 * se / np.sqrt(60)
+    np.testing.assert_allclose(long.std(), exact["sd"][0], rtol=0.02)
+    np.testing.assert_allclose(counts.mean(), exact["y_mean"][0], rtol=0.02)
+    assert counts.dtype.kind == "i"
+
+
+def test_quantiles(poisson):
+    model, _, idata = poisson
+    options = {"model": model, "random_seed": 2, **quiet}
+    bands = predict(idata, XNEW, "quantiles", quantiles=[0.1, 0.9], of="f", **options)
+    assert bands.dims == ("quantile", "point")
+    np.testing.assert_allclose(bands["quantile"], [0.1, 0.9])
+    draws = predict(idata, XNEW, "f", **options)
+    np.testing.assert_allclose(bands, draws.quantile([0.1, 0.9], ["chain", "draw"]))
+    counts = predict(idata, XNEW, "quantiles", **options)
+    assert (counts.diff("quantile") >= 0).all()
+
+
+def test_far_away_it_is_the_prior(poisson):
+    model, _, idata = poisson
+    far = predict(idata, [[200.0]], "moments", model=model, **quiet)
+    np.testing.assert_allclose(far["mean"], 0.3, atol=1e-8)
+    np.testing.assert_allclose(far["variance"], 1.3, rtol=1e-8)
+
+
+def test_joint_draws_have_the_covariance(poisson):
+    model, _, idata = poisson
+    one = idata.copy()
+    one["posterior"] = xr.DataTree(
+        idata["posterior"].to_dataset().isel(draw=np.full(2500, 3)).assign_coords(draw=range(2500))
+        if "draw" in idata["posterior"].coords
+        else idata["posterior"].to_dataset().isel(draw=np.full(2500, 3))
+    )
+    X = np.array([[2.0], [2.5], [11.0], [12.0]])
+    f = predict(one, X, "f", joint=True, random_seed=1, model=model, **quiet).values[0]
+    mu, cov = moments(idata, 3, X)
+    np.testing.assert_allclose(f.mean(0), mu, atol=5 * np.sqrt(cov.max() / 2500))
+    np.testing.assert_allclose(np.cov(f.T), cov, atol=0.12)
+    y = predict(idata, X, "y", joint=True, random_seed=1, model=model, **quiet)
+    assert y.shape == (1, 60, 4)
+
+
+def test_labels(poisson):
+    model, _, idata = poisson
+    options = {"model": model, "n_draws": 4, **quiet}
+    frame = pd.DataFrame({"x": [1.0, 2.0]}, index=pd.Index(["a", "b"], name="site"))
+    assert list(predict(idata, frame, "mean", **options)["site"]) == ["a", "b"]
+    array = xr.DataArray([[1.0], [2.0]], dims=["time", "k"], coords={"time": [10, 20]})
+    found = predict(idata, array, "f", **options)
+    assert found.dims == ("chain", "draw", "time")
+    assert list(found["time"]) == [10, 20]
+    again = predict(idata, None, "mean", **options)
+    assert again.dims == ("chain", "draw", "y_obs")
+    assert again.sizes["y_obs"] == N
+
+
+def test_dask(poisson):
+    pytest.importorskip("dask", reason="dask is not installed")
+    model, _, idata = poisson
+    options = {"model": model, "n_draws": 4, "random_seed": 1, **quiet}
+    X = xr.DataArray(XNEW, dims=["time", "k"], coords={"time": np.arange(23)})
+    for what in ("mean", "f", "quantiles"):
+        lazy = predict(idata, X.chunk(time=10), what, **options)
+        assert lazy.chunks is not None
+        plain = predict(idata, X, what, **options)
+        assert lazy.dims == plain.dims
+        if what == "mean":
+            xr.testing.assert_allclose(lazy.compute(scheduler="threads"), plain)
+    with pytest.raises(ValueError, match="several parts.*Ask for"):
+        predict(idata, X.chunk(time=10), "summary", **options)
+
+
+def test_parameters_with_rows(data):
+    X, y = data
+    exposure = np.linspace(0.5, 2.0, N)
+    model, _ = build(vsgp.Poisson(exposure=exposure), X, y)
+    idata = prior_draws(model, 4)
+    options = {"model": model, "chunk_size": 9, **quiet}
+    with pytest.raises(ValueError, match=r"exposure .* likelihood=vsgp.Poisson\(exposure=...\)"):
+        predict(idata, XNEW, "mean", **options)
+    own = predict(idata, None, "mean", **options)
+    unit = predict(idata, X, "mean", likelihood=vsgp.Poisson(), **options)
+    np.testing.assert_allclose(own.values, exposure * unit.values, rtol=1e-10)
+    new = np.linspace(1.0, 3.0, len(XNEW))
+    rate = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(), **options)
+    scaled = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(exposure=new), **options)
+    np.testing.assert_allclose(scaled, new * rate, rtol=1e-10)
+
+
+def test_inducing_inputs_are_those_of_the_draws(poisson):
+    """A stage moved them since; the draws know where they were."""
+    model, _, idata = poisson
+    before = predict(idata, XNEW, "moments", model=model, **quiet)
+    kept = model["u_Xu"].get_value()
+    try:
+        model["u_Xu"].set_value(kept + 0.3)
+        after = predict(idata, XNEW, "moments", model=model, **quiet)
+    finally:
+        model["u_Xu"].set_value(kept)
+    xr.testing.assert_identical(before, after)
+
+
+def test_saved_and_loaded(poisson, tmp_path):
+    pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+    model, _, idata = poisson
+    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    loaded = xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf")
+    xr.testing.assert_identical(
+        predict(loaded, XNEW, "moments", model=model, **quiet),
+        predict(idata, XNEW, "moments", model=model, **quiet),
+    )
+
+
+@pytest.mark.slow
+def test_in_a_new_process(poisson, data, tmp_path):
+    pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+    model, _, idata = poisson
+    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    np.savez(tmp_path / "data.npz", X=data[0], y=data[1])
+    script = """
+        import sys
+        import numpy as np, xarray as xr
+        from test_prediction import XNEW, build
+        import pymc_vsgp as vsgp
+        from pymc_vsgp.prediction import predict
+        data = np.load("data.npz")
+        model, _ = build(vsgp.Poisson(exposure=2.0), data["X"], data["y"])
+        idata = xr.open_datatree("draws.nc", engine="h5netcdf")
+        found = predict(idata, XNEW, "moments", model=model, progressbar=False)
+        found.to_netcdf("found.nc", engine="h5netcdf")
+    """
+    code = f"import sys; sys.path[:0] = {sys.path!r}\n" + textwrap.dedent(script)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    there = xr.open_dataset(tmp_path / "found.nc", engine="h5netcdf")
+    here = predict(idata, XNEW, "moments", model=model, **quiet)
+    xr.testing.assert_allclose(there, here, rtol=1e-12)
+
+
+def test_several_functions(data):
+    X, _ = data
+    y = np.array(["a", "b", "c"])[(np.arange(N) // 5) % 3]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M), n_outputs=3, output_dims="kind")
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=y)
+    idata = prior_draws(model)
+    options = {"model": model, "random_seed": 1, **quiet}
+    p = predict(idata, XNEW, "mean", **options)
+    assert p.dims == ("chain", "draw", "point", "kind")
+    assert list(p["kind"]) == ["a", "b", "c"]
+    np.testing.assert_allclose(p.sum("kind"), 1.0, atol=1e-4)
+    f = predict(idata, XNEW, "f", joint=True, **options)
+    assert f.dims == ("chain", "draw", "point", "kind")
+    assert predict(idata, XNEW, "y", **options).dims == ("chain", "draw", "point")
+    score = log_predictive_density(idata, X[:3], np.array(["a", "b", "c"]), **options_of(options))
+    np.testing.assert_allclose(
+        score[0], np.log(predict(idata, X[:1], "mean", **options).mean(["chain", "draw"])[0, 0])
+    )
+
+
+def options_of(options):
+    return {k: v for k, v in options.items() if k != "random_seed"}
+
+
+def test_several_processes(data):
+    X, _ = data
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        a = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+        a.prior("level", Xu=vsgp.inducing.grid(X, M))
+        b = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=4.0))
+        b.prior("log_scale", Xu=vsgp.inducing.grid(X, 4))
+        from pymc_vsgp.latents import likelihood
+
+        likelihood("y", vsgp.HeteroskedasticGaussian(), [a, b], X=X, y=rng.normal(size=N))
+    idata = prior_draws(model, 4)
+    f = predict(idata, XNEW, "f", model=model, **quiet)
+    assert list(f["function"]) == ["level", "log_scale"]
+    mean = predict(idata, XNEW, "mean", model=model, **quiet)
+    moments = predict(idata, XNEW, "moments", model=model, **quiet)
+    np.testing.assert_allclose(mean, moments["mean"].sel(function="level"), atol=1e-9)
+    assert predict(idata, XNEW, "y", joint=True, model=model, **quiet).shape == (1, 4, 23)
+
+
+def test_refusals(poisson, data):
+    model, _, idata = poisson
+    options = {"model": model, **quiet}
+    with pytest.raises(ValueError, match="what is 'rate'. Choose one of"):
+        predict(idata, XNEW, "rate", **options)
+    with pytest.raises(ValueError, match="no posterior.*Pass what"):
+        predict(xr.DataTree(), XNEW, **options)
+    with pytest.raises(ValueError, match="no likelihood named 'z'"):
+        predict(idata, XNEW, name="z", **options)
+    with pytest.raises(ValueError, match="2 columns.*Pass the same inputs"):
+        predict(idata, np.ones((3, 2)), **options)
+    with pytest.raises(ValueError, match="at most 4000 rows"):
+        predict(idata, np.zeros((5000, 1)), joint=True, **options)
+    with pytest.raises(ValueError, match="values of y, one number each"):
+        predict(idata, XNEW, "density", **options)
+    with pytest.raises(ValueError, match="probabilities between 0 and 1"):
+        predict(idata, XNEW, "quantiles", quantiles=[5, 95], **options)
+    with pytest.raises(ValueError, match="no draws of 'u'"):
+        bad = idata.copy()
+        bad["posterior"] = xr.DataTree(idata["posterior"].to_dataset().drop_vars("u"))
+        predict(bad, XNEW, **options)
+    with pytest.raises(ValueError, match="one observation for each row"):
+        log_predictive_density(idata, XNEW, [1, 2], **options)
+    with pm.Model() as empty:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match="no variationally sparse process"):
+        predict(idata, XNEW, model=empty, **quiet)

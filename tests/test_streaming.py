@@ -1,0 +1,372 @@
+"""One pass over the data in blocks, against the ordinary graph of the same model."""
+
+import subprocess
+import sys
+
+from functools import cache
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
+from test_gp import FAMILIES, D, M, N, core_ops, family_model, random_point, unconstrained
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.potential.linalg import WeightedGram
+from pymc_vsgp.potential.streaming import BlockSum, automatic_block
+
+# What CVM does to a graph, without the minutes that a C compiler takes.
+FAST = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run").excluding("fusion")
+
+
+def same(got, expected, tolerance=1e-9):
+    """Compare two lists of arrays, each array relative to its largest entry."""
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert np.all(np.isfinite(b))
+        scale = np.max(np.abs(b), initial=1e-3)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale)
+
+
+def loop_of(fn):
+    """The only loop over the data of a compiled function."""
+    (op,) = {n.op for n in fn.maker.fgraph.apply_nodes if isinstance(n.op, BlockSum)}
+    return op
+
+
+def plain():
+    ls, variance = pm.Gamma("ls", 3, 2), pm.Gamma("variance", 2, 1)
+    level = pm.Normal("level")
+    cov = variance * pm.gp.cov.ExpQuad(1, ls=ls)
+    return cov, pm.gp.mean.Constant(level), vsgp.Poisson()
+
+
+def composed():
+    """Sums and products of kernels on columns of their own; a noise level for each row."""
+    ls = pm.Gamma("ls", 3, 2, shape=2)
+    variance, period = pm.Gamma("variance", 2, 1), pm.Gamma("period", 3, 2)
+    smooth = variance * pm.gp.cov.ExpQuad(3, ls=ls, active_dims=[0, 2])
+    wave = pm.gp.cov.Matern52(3, ls=2.0, active_dims=[1]) * pm.gp.cov.Periodic(
+        3, period=period, ls=1.0, active_dims=[1]
+    )
+    mean = pm.gp.mean.Linear(coeffs=pm.Normal("slope", shape=3), intercept=0.3)
+    return smooth + wave, mean, vsgp.Gaussian(sigma=pm.LogNormal("sigma", dims="row"))
+
+
+def warped():
+    bend = pm.Gamma("bend", 2, 2)
+    cov = pm.gp.cov.WarpedInput(
+        2, pm.gp.cov.Matern32(2, ls=[0.7, 1.3]), lambda x, b: x + b * pt.tanh(x), args=(bend,)
+    ) + pm.gp.cov.WhiteNoise(0.01)
+    return cov, pm.gp.mean.Zero(), vsgp.StudentT(nu=4.0, sigma=pm.LogNormal("s"))
+
+
+COLUMNS = {plain: 1, composed: 3, warped: 2}
+
+
+def model_of(recipe, block_size):
+    """A model whose data can all be replaced."""
+    n_columns = COLUMNS[recipe]
+    with pm.Model() as model:
+        X = pm.Data("X", np.zeros((5, n_columns)), dims=("row", "column"), shape=(None, n_columns))
+        Xu = pm.Data(
+            "Xu", np.arange(3.0)[:, None] + np.ones(n_columns), dims=("inducing", "column")
+        )
+        y = pm.Data("y_data", np.ones(5), dims="row")
+        cov, mean, likelihood = recipe()
+        gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
+        gp.prior("u", Xu=Xu, inducing_dims="inducing")
+        gp.likelihood("y", likelihood, X=X, y=y, block_size=block_size)
+    return model
+
+
+def value_and_gradient(model, mode):
+    logp = model.logp()
+    gradient = pt.grad(logp, model.continuous_value_vars)
+    return model.compile_fn([logp, *gradient], mode=mode, on_unused_input="ignore")
+
+
+@cache
+def pair(recipe, mode=FAST):
+    """Models and functions, streamed and ordinary."""
+    models = [model_of(recipe, block_size) for block_size in (7, False)]
+    return [(model, value_and_gradient(model, mode)) for model in models]
+
+
+def draw(recipe, n, m, seed):
+    rng = np.random.default_rng(seed)
+    n_columns = COLUMNS[recipe]
+    # Inducing inputs at some distance, so that the comparison is not one of rounding errors.
+    spread = np.arange(m)[:, None] * 0.7 + 0.1 * rng.normal(size=(m, n_columns))
+    return {
+        "X": rng.normal(size=(n, n_columns)) + rng.uniform(0, m * 0.7, size=(n, 1)),
+        "Xu": spread,
+        "y_data": rng.integers(0, 4, size=n).astype(float),
+    }
+
+
+def set_data(model, data):
+    """Like `Model.set_data`, which compiles a function at each call."""
+    for name, value in data.items():
+        model[name].set_value(value)
+
+
+@cache
+def start_of(recipe):
+    return pair(recipe)[0][0].initial_point()
+
+
+def point_of(recipe, n, m, seed):
+    rng = np.random.default_rng(seed)
+    sizes = {"u_whitened__": (m,), "sigma_log__": (n,)}
+    shapes = {k: sizes.get(k, np.shape(v)) for k, v in start_of(recipe).items()}
+    return {k: 0.5 * rng.normal(size=shape) for k, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("recipe", [plain, composed, pytest.param(warped, marks=pytest.mark.slow)])
+@given(
+    n=st.integers(1, 40),
+    m=st.integers(1, 8),
+    block_size=st.integers(1, 45),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
+    results = []
+    for model, fn in pair(recipe):
+        set_data(model, draw(recipe, n, m, seed))
+        if not results:
+            # The loop in Python reads it at each call.
+            loop_of(fn.f).block_size = block_size
+        results.append(fn(point_of(recipe, n, m, seed)))
+    same(*results)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+@pytest.mark.parametrize("recipe", COLUMNS)
+def test_backends_equal_the_ordinary_graph(recipe, mode):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    (model, fn), (other, ordinary) = pair(recipe, mode)[0], pair(recipe)[1]
+    for n, m, seed in ((7, 3, 0), (30, 5, 1), (1, 1, 2)):
+        for each in (model, other):
+            set_data(each, draw(recipe, n, m, seed))
+        point = point_of(recipe, n, m, seed)
+        same(fn(point), ordinary(point))
+
+
+# Some of each kind: closed form, quadrature, parameters of each row, any distribution.
+QUICK = ("poisson",)
+
+
+def on_both_paths(family, inputs, rng, mode):
+    point = unconstrained(random_point(rng))
+    results = []
+    for block_size, how in ((7, mode), (False, FAST)):
+        model = family_model(family, inputs, block_size=block_size)
+        results.append(value_and_gradient(model, how)(point))
+    return results
+
+
+@pytest.fixture
+def inputs(rng):
+    return rng.normal(size=(N, D)), rng.normal(size=(M, D))
+
+
+@pytest.mark.parametrize(
+    "family", [f if f in QUICK else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
+)
+def test_families_equal_the_ordinary_graph(family, inputs, rng):
+    same(*on_both_paths(family, inputs, rng, FAST))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["CVM", "NUMBA", "JAX"])
+@pytest.mark.parametrize("family", ["poisson", "weibull", "any_distribution"])
+def test_families_on_compiled_backends(family, mode, inputs, rng):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    same(*on_both_paths(family, inputs, rng, mode))
+
+
+@pytest.mark.slow
+def test_numba_does_not_depend_on_the_block_size(inputs, rng):
+    point = unconstrained(random_point(rng))
+    results = [
+        value_and_gradient(family_model("poisson", inputs, block_size=b), "NUMBA")(point)
+        for b in (None, 1, 9, N, 1000)
+    ]
+    for result in results[1:]:
+        same(result, results[0], 1e-12)
+
+
+@pytest.mark.slow
+def test_jax_in_blocks_and_whole(inputs, rng):
+    pytest.importorskip("jax")
+    same(*on_both_paths("poisson", inputs, rng, "JAX"))
+
+
+def test_a_value_alone_has_no_gradient(inputs):
+    model = family_model("poisson", inputs)
+    value, both = (
+        loop_of(fn) for fn in (model.compile_logp(mode=FAST).f, value_and_gradient(model, FAST).f)
+    )
+    assert len(value.fgraph.outputs) == 1
+    inside = core_ops(value.fgraph)
+    assert not any(isinstance(op, WeightedGram) for op in inside)
+    assert len(both.fgraph.outputs) > 5
+    # The rows' own outputs are not asked for, and not kept.
+    assert both.n_sums == len(both.fgraph.outputs)
+
+
+def with_terms(model):
+    """A density that weighs its terms, and adds their sum as well."""
+    weights = np.linspace(-1.0, 2.0, N)
+    terms = model.logp(vars=model["y"], sum=False)[0]
+    return pt.dot(weights, terms) + 0.3 * pt.sum(terms)
+
+
+@pytest.mark.parametrize("mode", ["FAST", pytest.param("JAX", marks=pytest.mark.slow)])
+def test_terms_with_cotangents_of_their_own(mode, inputs, rng):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    point = unconstrained(random_point(rng))
+    results = []
+    for block_size in (7, False):
+        model = family_model("negative_binomial", inputs, block_size=block_size)
+        total = with_terms(model)
+        fn = model.compile_fn(
+            [total, *pt.grad(total, model.continuous_value_vars)],
+            mode=FAST if mode == "FAST" else mode,
+        )
+        results.append(fn(point))
+    same(*results)
+
+
+def second_derivative(model):
+    """That of the whole density: the prior alone has one, which must not pass for it."""
+    (value,) = (v for v in model.value_vars if v.name == "u_whitened__")
+    first = pt.grad(model.logp(), value)
+    return pt.grad(pt.sum(first), value)
+
+
+def test_second_derivatives(inputs, rng):
+    point = unconstrained(random_point(rng))
+    with pytest.raises(
+        NotImplementedError, match=r"not available\. Pass block_size=False"
+    ) as error:
+        second_derivative(family_model("poisson", inputs))
+    assert str(error.value).count(".") == 3  # one of them in gp.likelihood
+    model = family_model("poisson", inputs, block_size=False)
+    fn = model.compile_fn(second_derivative(model), mode=FAST, on_unused_input="ignore")
+    assert np.all(np.isfinite(fn(point)))
+
+
+def test_jax_differentiates_it(inputs, rng):
+    """JAX's own gradient, and the Hessian by forward over reverse mode."""
+    jax = pytest.importorskip("jax")
+    from pymc.sampling.jax import get_jaxified_logp
+
+    point = unconstrained(random_point(rng))
+    results = []
+    for block_size in (7, False):
+        model = family_model("poisson", inputs, block_size=block_size)
+        logp = get_jaxified_logp(model)
+        at = [np.asarray(point[v.name]) for v in model.value_vars]
+        value, gradient = jax.jit(jax.value_and_grad(logp))(at)
+        where = [v.name for v in model.value_vars].index("u_whitened__")
+
+        def of_u(u, at=at, logp=logp, where=where):
+            return logp([u if i == where else x for i, x in enumerate(at)])
+
+        hessian = jax.jit(jax.hessian(of_u))(at[where])
+        many = jax.jit(jax.vmap(jax.grad(of_u)))(np.stack([at[where], 0.5 * at[where]]))
+        results.append([value, *gradient, hessian, many])
+    same(*results)
+
+
+def test_parameters_held_in_shared_variables(inputs, rng):
+    X, Xu = inputs
+    sigma = pytensor.shared(0.5, name="sigma")
+    fns = []
+    for block_size in (7, False):
+        with pm.Model() as model:
+            gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(D, ls=sigma + 1.0))
+            gp.prior("u", Xu=Xu)
+            gp.likelihood("y", vsgp.Gaussian(sigma=sigma), X=X, y=X[:, 0], block_size=block_size)
+        fns.append(value_and_gradient(model, FAST))
+    point = {"u_whitened__": rng.normal(size=M)}
+    for value in (0.5, 0.8):
+        sigma.set_value(value)
+        same(*(fn(point) for fn in fns))
+
+
+def test_automatic_block():
+    assert [automatic_block(m) for m in (0, 1, 50, 200, 10_000)] == [4096, 4096, 960, 192, 128]
+
+
+# A copy of X would take 51 MB.
+MEMMAP = """
+import resource, sys
+import numpy as np, pymc as pm, pytensor
+import pymc_vsgp as vsgp
+from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
+
+N, D, ROOM = 400_000, 16, 35_000_000
+path, mode = sys.argv[1:]
+if mode == "FAST":
+    mode = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run").excluding("fusion")
+X = np.memmap(path, dtype="float64", mode="w+", shape=(N, D))
+for start in range(0, N, 10_000):
+    X[start : start + 10_000] = np.random.default_rng(start).normal(size=(10_000, D))
+X = np.memmap(path, dtype="float64", mode="r", shape=(N, D))
+
+def in_little_memory(function):
+    # Writable memory of this process alone: pages of the mapped file do not count.
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (used + ROOM, hard))
+    try:
+        return function()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+try:
+    in_little_memory(lambda: np.array(X))
+    print("no limit")
+except MemoryError:
+    print("limited")
+with pm.Model() as model:
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(D, ls=pm.Gamma("ls", 4, 1)))
+    gp.prior("u", Xu=np.array(X[:20]))
+    in_little_memory(lambda: gp.likelihood("y", vsgp.Gaussian(sigma=1.0), X=X, y=np.zeros(N)))
+fn = model.compile_fn([model.logp(), model.dlogp()], mode=mode)
+point = model.initial_point()
+first, _ = fn(point)
+value, gradient = in_little_memory(lambda: fn(point))
+assert value == first and np.all(np.isfinite(gradient))
+print("evaluated")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce RLIMIT_DATA")
+@pytest.mark.parametrize("mode", ["FAST", pytest.param("NUMBA", marks=pytest.mark.slow)])
+def test_a_memmap_is_never_copied_whole(mode, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", MEMMAP, str(tmp_path / "X"), mode],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.split()[-2:] == ["limited", "evaluated"], run.stderr
