@@ -20,9 +20,9 @@ from pymc.model.core import Model
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.math import Softplus
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg import solve_triangular
 
@@ -273,13 +273,21 @@ class Compiled:
 
 def _numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
     """Write what numpy has no loop for with what it has."""
-    swaps = {}
-    for v in ancestors(outputs):
-        node = v.owner
-        if node and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Softplus):
+    fgraph = FunctionGraph(outputs=list(outputs), clone=False)
+    for node in fgraph.toposort():
+        if not isinstance(node.op, Elemwise):
+            continue
+        kind = type(node.op.scalar_op).__name__
+        zero = np.zeros((1,) * node.outputs[0].type.ndim)
+        if kind == "Softplus":
             (x,) = node.inputs
-            swaps[v] = pt.maximum(x, np.float64(0.0)) + pt.log1p(pt.exp(-pt.abs(x)))
-    return graph_replace(list(outputs), swaps, strict=False) if swaps else list(outputs)
+            new = pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
+        elif kind == "NotNegative":
+            new = pt.maximum(node.inputs[0], zero)
+        else:
+            continue
+        fgraph.replace(node.outputs[0], new, import_missing=True)
+    return list(fgraph.outputs)
 
 
 _CACHE: "weakref.WeakKeyDictionary[Model, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()

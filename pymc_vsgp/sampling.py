@@ -71,7 +71,7 @@ def sample(
     collapse : bool, optional
         Whether to integrate the inducing values out, sample the parameters alone, and draw the
         inducing values afterwards from their exact conditional. By default wherever that is
-        possible: one process, and normal noise.
+        possible: one process, normal noise, and nutpie or PyMC's sampler.
     fit_kwargs : dict, optional
         Passed to :func:`fit_gaussian` where it is run here.
     model : Model, optional
@@ -103,17 +103,18 @@ def sample(
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
         kwargs["backend"] = _default_backend(model, nuts_sampler, draws, tune, chains)
-    possible = can_collapse(model)
+    # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
+    possible = nuts_sampler in ("nutpie", "pymc") and can_collapse(model)
     if collapse and not possible:
         raise ValueError(
             "The inducing values don't integrate out: that takes one process that is seen by "
-            "vsgp.Gaussian alone. Drop collapse=True."
+            "vsgp.Gaussian alone, and nutpie or PyMC's sampler. Drop collapse=True."
         )
     whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
     target = model if whole is None else whole.model
     if "initvals" not in kwargs:
-        settings = kwargs.get("compile_kwargs")
-        kwargs |= _starts(target, stage, chains, nuts_sampler, rng, settings)
+        asked = kwargs.get("compile_kwargs")
+        kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
     nuts = dict(kwargs.pop("nuts", None) or {})
     nuts.setdefault("target_accept", target_accept)
     began = time.perf_counter()
@@ -191,7 +192,12 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
     if nuts_sampler == "nutpie":
         # One expression, of which nutpie takes a draw for each chain.
         expressions = _random_start(model, stage)
-        settings = {"initial_points": expressions, "jitter_rvs": set(), **(compile_kwargs or {})}
+        settings = {
+            "initial_points": expressions,
+            "jitter_rvs": set(),
+            "gradient_backend": "pytensor",
+            **(compile_kwargs or {}),
+        }
         return {"compile_kwargs": settings}
     theta = stage.draw_theta(chains, rng, DISPERSION)
     points = stage.points(theta, DISPERSION, rng)

@@ -14,7 +14,7 @@ from pymc_vsgp.exactness import exact_weights
 from pymc_vsgp.inducing_check import check_inducing
 from pymc_vsgp.prediction import predict
 
-N, SIGMA = 100, 0.3
+N, SIGMA = 80, 0.3
 GRID = np.exp(np.linspace(-2.0, 1.5, 71))
 quiet = {"progressbar": False}
 
@@ -91,8 +91,8 @@ def test_missing_and_gain_are_those_of_the_evidence(data):
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
         gp.prior("u", Xu=vsgp.inducing.grid(X, M))
         gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
-    idata = fit(model, 400)
-    check = check_inducing(idata, 400, model=model, **quiet)
+    idata = fit(model, 200)
+    check = check_inducing(idata, 200, model=model, **quiet)
     zero = lambda x: np.zeros(len(x))  # noqa: E731
     bound = [
         reference_gp.collapsed_bound(X, y, Z, [ls], 1.0, zero, SIGMA)
@@ -141,12 +141,13 @@ def test_labels(data):
     assert found.attrs["verdict"] == check.verdict
 
 
+@pytest.mark.slow
 def test_exact_weights(data):
     """Weights turn draws of the sparse posterior into draws of the exact one, or refuse."""
     X, f, rng = data
     y = f + SIGMA * rng.normal(size=N)
     exact = mean_and_sd(evidence(X, y))
-    model = build(X, y, 15, vsgp.Gaussian(SIGMA))
+    model = build(X, y, 20, vsgp.Gaussian(SIGMA))
     idata = fit(model, 300)
     weights = exact_weights(idata, 300, model=model, **quiet)
     assert weights.usable

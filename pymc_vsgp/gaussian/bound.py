@@ -214,13 +214,12 @@ class Bound:
         self._rows = pt.lvector("rows") if n_rows else None
         self._stand_ins = []
         for p in self.processes:
+            K, M = p.n_functions, p.n_inducing
+            kinds: list[tuple[int, ...]] = [(M, K), (K, M, M)]
             if p.value.type.ndim == 1:
-                kinds = (p.n_inducing,), (p.n_inducing, p.n_inducing)
-            else:
-                K, M = p.n_functions, p.n_inducing
-                kinds = (M, K), (K, M, M)
+                kinds = [(M,), (M, M)]
             self._stand_ins.append([pt.tensor(dtype="float64", shape=s) for s in kinds])
-        loops = [[] for _ in self.processes]
+        loops: list[list] = [[] for _ in self.processes]
         swaps = {}
         nodes = {
             v.owner

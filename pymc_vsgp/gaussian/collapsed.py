@@ -118,6 +118,9 @@ def collapse(model: Model) -> Collapsed:
     for rv in (u, *new.observed_RVs):
         if rv is u or rv in _of_loops(new, node):
             _forget(new, rv)
+    # A clone has its variables in any order, and the same seed should give the same draws.
+    order = [rv.name for rv in model.free_RVs]
+    list.sort(new.free_RVs, key=lambda rv: order.index(rv.name))
     draws = {u.name: draw}
     for deterministic in list(new.deterministics):
         if u in ancestors([deterministic]):

@@ -96,7 +96,8 @@ class GaussianStage:
 
     def draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
         """Draw unconstrained parameters from the normal approximation, n of them."""
-        center = np.concatenate([np.ravel(v) for v in self.theta_unconstrained.values()] or [[]])
+        parts = [np.ravel(v) for v in self.theta_unconstrained.values()]
+        center = np.concatenate([np.empty(0), *parts])
         if center.size == 0:
             return np.empty((n, 0))
         w, V = np.linalg.eigh(self.theta_covariance)

@@ -217,7 +217,8 @@ def _block(recipe: Recipe, inputs, roots_at):
     for p, m in zip(pieces, moments, strict=True):
         wrt += [m.mu, p.explained, p.prior]
     gradients = iter(grad(value, [*wrt, *extra], disconnected_inputs="ignore"))
-    sums, row_outputs = {}, {}
+    sums: dict[int, TensorVariable] = {}
+    row_outputs: dict[int, TensorVariable] = {}
     for i in param_at:
         (row_outputs if i < n_rows else sums)[i] = next(gradients)
     of_moments = [[next(gradients) for _ in range(3)] for _ in groups]
@@ -266,12 +267,13 @@ def _block(recipe: Recipe, inputs, roots_at):
 
     outputs, shapes = [value], [0]
     rules: list[Rule] = [None] * len(inputs)
+    at_output: dict[int, int] = {}
     for i, s in sums.items():
-        rules[i] = len(outputs)
+        rules[i] = at_output[i] = len(outputs)
         outputs.append(s)
         shapes.append(i)
     for g, o in zip(groups, outer, strict=True):
-        rules[g.R] = Factor(g.v, rules[g.v], len(outputs))
+        rules[g.R] = Factor(g.v, at_output[g.v], len(outputs))
         outputs.append(o)
         shapes.append(g.R)
     for i, g, gram in zip(roots_at, groups, grams, strict=False):

@@ -8,14 +8,18 @@ gradient passes.
 """
 
 import numpy as np
+import pytensor.tensor as pt
 
+from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
 from pytensor.graph.traversal import io_toposort
+from pytensor.link.jax.linker import JAXLinker
 from pytensor.scalar.basic import Clip, UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["NotNegative", "pass_gradients", "not_negative"]
+__all__ = ["NotNegative", "not_negative", "pass_gradients"]
 
 
 class NotNegative(UnaryScalarOp):
@@ -30,15 +34,6 @@ class NotNegative(UnaryScalarOp):
     def pullback(self, inputs, outputs, cotangents):
         """Pass the cotangent."""
         return [cotangents[0]]
-
-    def c_code(self, node, name, inputs, outputs, sub):
-        """Evaluate in C."""
-        (x,), (z,) = inputs, outputs
-        return f"{z} = {x} < 0.0 ? 0.0 : {x};"
-
-    def c_code_cache_version(self):
-        """Version of the line above."""
-        return (1,)
 
 
 not_negative = Elemwise(NotNegative(upgrade_to_float, name="not_negative"))
@@ -59,3 +54,23 @@ def pass_gradients(outputs: list[Variable], inputs: list[Variable]) -> list[Vari
             if known == [0.0, np.inf] and x.type.ndim == 2:
                 swaps[node.outputs[0]] = not_negative(x)
     return graph_replace(outputs, swaps, strict=False) if swaps else outputs
+
+
+@node_rewriter([Elemwise])
+def local_plain_maximum(fgraph, node):
+    """Clip by an Op that every backend is fast at, once gradients have been taken."""
+    if not isinstance(node.op.scalar_op, NotNegative):
+        return None
+    if isinstance(get_active_mode(fgraph).linker, JAXLinker):
+        # JAX may take the gradient later.
+        return None
+    return [pt.maximum(node.inputs[0], np.float64(0.0))]
+
+
+optdb.register(
+    "plain_maximum_of_distances",
+    dfs_rewriter(local_plain_maximum),
+    "fast_compile",
+    "fast_run",
+    position=48.3,
+)

@@ -72,7 +72,8 @@ def prior_factor(cov_func, Xu: TensorVariable, jitter: float) -> TensorVariable:
     """Return R, the Cholesky factor of the prior covariance at the inducing inputs."""
     z = Xu.type()
     Kuu = pass_gradients([cov_func(z)], [z])
-    R, _ = factor(*graph_replace(Kuu, {z: Xu}, strict=False), jitter)
+    (K,) = graph_replace(Kuu, {z: Xu}, strict=False)
+    R, _ = factor(K, jitter)
     return R
 
 

@@ -1,4 +1,4 @@
-"""Scalar operations for numba, and an exponential that it turns into vector instructions.
+"""An exponential that numba turns into vector instructions.
 
 Without Intel's SVML, which pip does not install, numba calls the C library for every element, and a
 kernel matrix spends more time in exp than a block spends in half of its linear algebra.
@@ -13,8 +13,6 @@ from pytensor.link.numba.dispatch.basic import numba_njit
 from pytensor.link.numba.dispatch.scalar import register_scalar_funcify, scalar_op_cache_key
 from pytensor.scalar.basic import Exp, UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.elemwise import Elemwise
-
-from pymc_vsgp.potential.distance import NotNegative
 
 VERSION = 2  # of the code below, for the cache of compiled functions
 
@@ -84,14 +82,3 @@ def vectorized(node):
     ):
         return [vector_exp(node.inputs[0])]
     return None
-
-
-@register_scalar_funcify(NotNegative)
-def numba_funcify_not_negative(op, node, **kwargs):
-    """Clip."""
-
-    @numba_njit
-    def not_negative(x):
-        return max(x, 0.0)
-
-    return not_negative, scalar_op_cache_key(op, version=VERSION)
