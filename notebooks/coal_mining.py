@@ -61,9 +61,9 @@ with pm.Model(coords={"bin": years}) as model:
 # %% [markdown]
 # ## Sampling
 #
-# A Gaussian stage comes first: it takes seconds, finds a start, and gives the sampler coordinates in
-# which the posterior is close to a standard normal. Then NUTS: nutpie when it is installed, PyMC's
-# own otherwise.
+# A Gaussian stage comes first: it takes seconds, finds a start, and gives the sampler coordinates
+# in which the posterior is close to a standard normal. Then NUTS: nutpie when it is installed,
+# PyMC's own otherwise.
 
 # %%
 start = time.perf_counter()

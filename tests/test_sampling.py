@@ -1,0 +1,162 @@
+"""`vsgp.sample`: the free-form stage, and normal noise with the inducing values integrated out."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import reference_gp
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.gaussian.collapsed import can_collapse, collapse
+
+N, M, D, SIGMA = 60, 8, 2, 0.3
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.uniform(-2.0, 2.0, size=(N, D))
+    return X, X[:M], np.sin(2.0 * X[:, 0]) + SIGMA * rng.normal(size=N)
+
+
+def build(X, Xu, y, likelihood=None, **kwargs):
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 4.0, 2.0, shape=X.shape[1])
+        variance = pm.Gamma("variance", 2.0, 1.0)
+        c = pm.Normal("c", 0.0, 3.0)
+        s = pm.HalfNormal("s") if likelihood is None else None
+        cov = variance * pm.gp.cov.ExpQuad(X.shape[1], ls=ls)
+        gp = pm.gp.VariationalSparse(cov_func=cov, mean_func=pm.gp.mean.Constant(c))
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", likelihood or vsgp.Gaussian(s, **kwargs), X=X, y=y)
+    return model
+
+
+def dense(X, y, Xu, ls, variance, c, s):
+    """Moments of y without its noise, and what the sparse process leaves out."""
+    Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + 1e-6 * variance * np.eye(len(Xu))
+    Kuf = reference_gp.ard_kernel(Xu, X, ls, variance)
+    Q = Kuf.T @ np.linalg.solve(Kuu, Kuf)
+    return Q, variance - np.diag(Q), y - c
+
+
+def log_normal(residual, cov):
+    return -0.5 * (
+        residual @ np.linalg.solve(cov, residual)
+        + np.linalg.slogdet(cov)[1]
+        + len(residual) * np.log(2.0 * np.pi)
+    )
+
+
+REFERENCES = {
+    "VFE": lambda r, Q, g, v: log_normal(r, Q + v * np.eye(len(r))) - g.sum() / (2.0 * v),
+    "tight": lambda r, Q, g, v: log_normal(r, Q + v * np.eye(len(r))) - np.log1p(g / v).sum() / 2.0,
+    "FITC": lambda r, Q, g, v: log_normal(r, Q + np.diag(v + g)),
+    "DTC": lambda r, Q, g, v: log_normal(r, Q + v * np.eye(len(r))),
+}
+POINT = {
+    "ls_log__": np.log([1.1, 1.4]),
+    "variance_log__": np.log(1.3),
+    "c": np.array(0.2),
+    "s_log__": np.log(0.35),
+}
+
+
+@pytest.mark.parametrize("approx", REFERENCES)
+def test_collapsed_density_and_gradient(approx, data):
+    X, Xu, y = data
+    model = build(X, Xu, y, approx=approx)
+    assert can_collapse(model)
+    whole = collapse(model)
+    new = whole.model
+    assert [rv.name for rv in new.free_RVs] == ["ls", "variance", "c", "s"]
+    logp = new.compile_logp(mode="CVM")
+    prior = new.compile_logp(vars=new.free_RVs, mode="CVM")
+    Q, gamma, residual = dense(X, y, Xu, np.array([1.1, 1.4]), 1.3, 0.2, 0.35)
+    expected = REFERENCES[approx](residual, Q, gamma, 0.35**2)
+    np.testing.assert_allclose(logp(POINT) - prior(POINT), expected, rtol=1e-8)
+
+    gradient, h = new.compile_dlogp(mode="CVM")(POINT), 1e-5
+    names = [v.name for v in new.value_vars]
+    slopes = []
+    for name in names:
+        for i in range(np.size(POINT[name])):
+            step = np.zeros(np.shape(POINT[name]))
+            step[(i,) if step.ndim else ()] = h
+            up, down = (logp(POINT | {name: POINT[name] + sign * step}) for sign in (1, -1))
+            slopes.append((up - down) / (2.0 * h))
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_collapse(data):
+    X, Xu, y = data
+    assert not can_collapse(build(X, Xu, y, likelihood=vsgp.StudentT(4.0, SIGMA)))
+    model = build(X, Xu, y)
+    with model:
+        pm.Normal("z", model["u"][0], 1.0, observed=0.1)
+    assert not can_collapse(model)
+    model = build(X, Xu, y, vsgp.StudentT(4.0, SIGMA))
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    with pytest.raises(ValueError, match="don't integrate out.*Drop collapse=True"):
+        vsgp.sample(stage, collapse=True, model=model)
+
+
+@pytest.mark.slow
+def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data):
+    X, Xu, y = data
+    model = build(X, Xu, y)
+    with model:
+        pm.Deterministic("largest", model["u"].max())
+        stage = vsgp.fit_gaussian(progressbar=False)
+        kwargs = {"chains": 2, "random_seed": 1, "progressbar": False}
+        trees = [vsgp.sample(stage, 1000, collapse=flag, **kwargs) for flag in (None, False)]
+        drawn = pm.sample_posterior_predictive(
+            trees[0], progressbar=False, random_seed=1, compile_kwargs={"mode": "FAST_COMPILE"}
+        )
+    assert drawn["posterior_predictive"]["y"].shape == (2, 1000, N)
+    summaries = [az.summary(t, round_to="none") for t in trees]
+    assert set(summaries[0].index) == set(summaries[1].index)
+    for summary, tree in zip(summaries, trees, strict=True):
+        assert summary["r_hat"].max() < 1.03
+        assert int(tree["sample_stats"]["diverging"].sum()) == 0
+        assert {"gaussian_stage", "observed_data", "constant_data"} <= set(tree.children)
+        assert tree["posterior"]["u"].dims == ("chain", "draw", "u_inducing")
+    a, b = (s.loc[summaries[0].index] for s in summaries)
+    error = np.sqrt(a["mcse_mean"] ** 2 + b["mcse_mean"] ** 2)
+    assert (np.abs(a["mean"] - b["mean"]) < 5.0 * error).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nuts_sampler", ["nutpie", "pymc"])
+def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng):
+    """Informative counts: a few steps a draw, and the posterior of plain pm.sample."""
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+    X = np.sort(rng.uniform(0.0, 4.0, size=150))[:, None]
+    y = rng.poisson(np.exp(3.0 + np.sin(3.0 * X[:, 0])))
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 4.0, 4.0)
+        variance = pm.Gamma("variance", 2.0, 1.0)
+        mean = pm.gp.mean.Constant(pm.Normal("c", 0.0, 3.0))
+        gp = pm.gp.VariationalSparse(
+            cov_func=variance * pm.gp.cov.ExpQuad(1, ls=ls), mean_func=mean
+        )
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 12))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        idata = vsgp.sample(
+            draws=500,
+            chains=2,
+            random_seed=1,
+            nuts_sampler=nuts_sampler,
+            progressbar=False,
+            fit_kwargs={"progressbar": False},
+        )
+    stats = idata["sample_stats"]
+    steps = stats["n_steps"] if "n_steps" in stats else stats["tree_size"]
+    assert float(steps.mean()) < 40.0
+    assert int(stats["diverging"].sum()) <= 2
+    summary = az.summary(idata, round_to="none")
+    assert summary["r_hat"].max() < 1.04
+    assert summary.loc[["ls", "variance", "c"], "ess_bulk"].min() > 100
+    assert model["u_sites_root"].get_value().shape == (1, 12, 12)
+    vsgp.reset(model)
+    assert "u_sites_root" not in model.named_vars
