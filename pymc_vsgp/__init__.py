@@ -7,6 +7,7 @@ import pymc as pm
 
 from pymc_vsgp import datasets, inducing, likelihoods
 from pymc_vsgp._version import __version__
+from pymc_vsgp.calibration import Calibration, calibrate
 from pymc_vsgp.coregionalized import Coregionalized
 from pymc_vsgp.diagnostics import check_model
 from pymc_vsgp.exactness import ExactWeights, exact_weights
@@ -24,12 +25,14 @@ from pymc_vsgp.sampling import sample
 pm.gp.VariationalSparse = VariationalSparse
 
 __all__ = [
+    "Calibration",
     "Coregionalized",
     "ExactWeights",
     "GaussianStage",
     "InducingCheck",
     "VariationalSparse",
     "__version__",
+    "calibrate",
     "check_inducing",
     "check_model",
     "compute_pointwise",

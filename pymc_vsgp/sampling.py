@@ -16,6 +16,7 @@ from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
+from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.gaussian.bound import inducing_variables
 from pymc_vsgp.gaussian.collapsed import Collapsed, can_collapse, recover
@@ -77,7 +78,8 @@ def sample(
     model : Model, optional
         By default the model on the context stack.
     **kwargs
-        Passed to ``pm.sample``, for example ``cores``, ``backend`` or ``nuts``.
+        Passed to ``pm.sample``, for example ``cores``, ``backend`` or ``nuts``. ``blas_cores`` is
+        the number of BLAS threads of the process, one by default.
 
     Returns
     -------
@@ -117,8 +119,11 @@ def sample(
         kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
     nuts = dict(kwargs.pop("nuts", None) or {})
     nuts.setdefault("target_accept", target_accept)
+    # Chains fill the cores: threads of BLAS on top of them wait for one another.
+    blas = kwargs.get("blas_cores", "auto")
+    limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
     began = time.perf_counter()
-    with target:
+    with limit, target:
         idata = pm.sample(
             draws,
             tune=tune,

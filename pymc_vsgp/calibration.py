@@ -1,0 +1,261 @@
+"""Simulation-based calibration: whether the sampler finds what the prior drew.
+
+Draw parameters and data from the prior, sample the posterior of these data, and take the rank of
+each parameter among its draws. Over many replicates the ranks are uniform if model, approximation
+and sampler are right together (Talts et al., 2018).
+"""
+
+import importlib.util
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pymc as pm
+import pytensor
+import scipy.stats
+
+from pymc.model.core import Model
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from rich.console import Console
+
+from pymc_vsgp.gaussian.fit import fit_gaussian
+from pymc_vsgp.sampling import sample
+
+__all__ = ["Calibration", "calibrate"]
+
+N_BINS = 10
+
+
+@dataclass
+class Calibration:
+    """Ranks of the parameters among their posterior draws.
+
+    Attributes
+    ----------
+    ranks : dict
+        For each number that was checked, its rank in each replicate, from 0 to `n_ranks`.
+    n_ranks : int
+        Number of draws that a rank is taken among.
+    p_values : dict
+        Of the hypothesis that the ranks are uniform.
+    """
+
+    ranks: dict[str, np.ndarray]
+    n_ranks: int
+    p_values: dict[str, float] = field(init=False)
+
+    def __post_init__(self):
+        """Test each number for uniform ranks."""
+        self.p_values = {
+            name: float(scipy.stats.chisquare(self.counts(name)).pvalue) for name in self.ranks
+        }
+
+    def counts(self, name: str) -> np.ndarray:
+        """Return how many ranks fall into each of some bins of equal width."""
+        edges = np.linspace(0, self.n_ranks + 1, N_BINS + 1)
+        return np.histogram(self.ranks[name], bins=edges)[0]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether no number is off, at a level of 1 % for all of them together."""
+        return min(self.p_values.values()) > 0.01 / len(self.p_values)
+
+    def __repr__(self):
+        """Say what was found."""
+        n = len(next(iter(self.ranks.values())))
+        worst = min(self.p_values, key=lambda name: self.p_values[name])
+        found = "uniform ranks" if self.calibrated else "ranks that are NOT uniform"
+        text = (
+            f"Calibration: {n} replicates, {len(self.ranks)} numbers, {found} "
+            f"(smallest p {self.p_values[worst]:.2g}, {worst})"
+        )
+        if not self.calibrated:
+            text += (
+                "\n  The posterior is off, or its chains were too short. "
+                "Look at plot(), sample longer, and try more inducing points."
+            )
+        return text
+
+    def plot(self, axes=None):
+        """Draw a histogram of the ranks of each number, with what uniform ranks would give."""
+        import matplotlib.pyplot as plt
+
+        names = list(self.ranks)
+        if axes is None:
+            columns = min(4, len(names))
+            rows = -(-len(names) // columns)
+            _, axes = plt.subplots(
+                rows,
+                columns,
+                figsize=(2.6 * columns, 2.0 * rows),
+                squeeze=False,
+                sharey=True,
+                layout="constrained",
+            )
+        axes = np.ravel(axes)
+        n = len(self.ranks[names[0]])
+        low, high = scipy.stats.binom.interval(0.99, n, 1.0 / N_BINS)
+        edges = np.linspace(0.0, 1.0, N_BINS + 1)
+        for ax, name in zip(axes, names, strict=False):
+            ax.axhspan(low, high, color="0.9", label="99 % of uniform ranks")
+            ax.stairs(self.counts(name), edges, fill=True, color="C0", alpha=0.8)
+            ax.set(title=name, xlim=(0, 1), xticks=(0, 0.5, 1))
+        for ax in axes[len(names) :]:
+            ax.remove()
+        axes[0].set(ylabel="replicates")
+        axes[0].legend(fontsize="x-small", loc="upper center", frameon=False)
+        return axes
+
+
+def calibrate(
+    build: Callable[..., Model],
+    y,
+    n_replicates: int = 100,
+    *,
+    draws: int = 250,
+    tune: int = 250,
+    n_ranks: int = 49,
+    n_inducing: int = 3,
+    random_seed=None,
+    progressbar: bool = True,
+) -> Calibration:
+    """
+    Check a model by simulation-based calibration.
+
+    Parameters
+    ----------
+    build : callable
+        Takes observations, and returns a model with one likelihood that has them as its `y`.
+    y : array_like
+        Observations to build the model with; others are drawn from it.
+    n_replicates : int
+        Number of data sets to draw and to sample the posterior of.
+    draws, tune : int
+        As in :func:`sample`; there is one chain.
+    n_ranks : int
+        Number of draws, evenly spaced, that a rank is taken among.
+    n_inducing : int
+        How many of the inducing values to check beside the parameters.
+    random_seed : int or Generator, optional
+        Seed.
+    progressbar : bool
+        Whether to show the replicates.
+
+    Returns
+    -------
+    Calibration
+
+    Examples
+    --------
+    .. code-block:: python
+
+        def build(y):
+            with pm.Model() as model:
+                lengthscale = pm.Gamma("lengthscale", 4, 4)
+                gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+                gp.prior("u", Xu=Xu)
+                gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+            return model
+
+
+        result = vsgp.calibrate(build, y)
+        result.plot()
+    """
+    if n_replicates < 5 * N_BINS:
+        raise ValueError(
+            f"{n_replicates} replicates say little about {N_BINS} bins of ranks. "
+            f"Take {5 * N_BINS} or more."
+        )
+    if n_ranks > draws:
+        raise ValueError(
+            f"A rank among {n_ranks} draws needs as many. Raise draws, which is {draws}."
+        )
+    rng = np.random.default_rng(random_seed)
+    # Shared, so that one compiled function serves all replicates.
+    shared = pytensor.shared(np.asarray(y), name="calibration_y")
+    model = build(shared)
+    if len(model.observed_RVs) != 1:
+        raise ValueError(
+            f"The model has {len(model.observed_RVs)} observed variables, and calibration draws "
+            "one. Let build return a model with a single likelihood."
+        )
+    observed = model.observed_RVs[0].name
+    with model:
+        prior = pm.sample_prior_predictive(
+            n_replicates,
+            random_seed=int(rng.integers(2**31)),
+            compile_kwargs={"mode": "FAST_COMPILE"},
+        )
+    truth = {rv.name: prior["prior"][rv.name].values[0] for rv in model.free_RVs}
+    data = prior["prior_predictive"][observed].values[0]
+    run = _Sampler(model, shared, draws, tune)
+    ranks: dict[str, list[int]] = {}
+    bar = CustomProgress(disable=not progressbar, console=Console(theme=default_progress_theme))
+    with bar:
+        for i in bar.track(range(n_replicates), description="Calibrating"):
+            posterior = run(data[i].astype(shared.dtype), int(rng.integers(2**31)))
+            for name, draws_of in posterior.items():
+                flat = draws_of.reshape(len(draws_of), -1)
+                true = np.ravel(truth[name][i])
+                is_u = flat.shape[1] > 1 and name in run.inducing
+                for j in _some(flat.shape[1], n_inducing) if is_u else range(flat.shape[1]):
+                    label = name if flat.shape[1] == 1 else f"{name}[{j}]"
+                    at = np.linspace(0, len(flat) - 1, n_ranks).astype(int)
+                    ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
+    return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks)
+
+
+def _some(n: int, wanted: int) -> np.ndarray:
+    return np.unique(np.linspace(0, n - 1, min(wanted, n)).astype(int))
+
+
+class _Sampler:
+    """Sample the posterior of one data set after the other; with nutpie, compile once."""
+
+    def __init__(self, model, shared, draws, tune):
+        self.model, self.shared = model, shared
+        self.draws, self.tune = draws, tune
+        self.inducing: set[str] = set()
+        self.compiled = None
+
+    def __call__(self, y, seed) -> dict[str, np.ndarray]:
+        self.shared.set_value(y)
+        model = self.model
+        stage = fit_gaussian(model=model, progressbar=False)
+        self.inducing = set(stage.mean)
+        names = [rv.name for rv in model.free_RVs]
+        if importlib.util.find_spec("nutpie") is None:
+            with model:
+                tree = sample(
+                    stage,
+                    self.draws,
+                    tune=self.tune,
+                    chains=1,
+                    random_seed=seed,
+                    progressbar=False,
+                    collapse=False,
+                    compute_convergence_checks=False,
+                )
+            return {n: tree["posterior"][n].values[0] for n in names}
+        import nutpie
+
+        if self.compiled is None:
+            backend = "jax" if importlib.util.find_spec("jax") else "numba"
+            self.compiled = nutpie.compile_pymc_model(
+                model, backend=backend, gradient_backend="pytensor", freeze_model=False
+            )
+        values = {"calibration_y": y}
+        for u in self.inducing:
+            for what, value in zip(("linear", "root"), stage.sites[u], strict=True):
+                values[f"{u}_sites_{what}"] = value
+        tree = nutpie.sample(
+            self.compiled.with_data(**values),
+            draws=self.draws,
+            tune=self.tune,
+            chains=1,
+            seed=seed,
+            progress_bar=False,
+            target_accept=0.9,
+        )
+        return {n: tree["posterior"][n].values[0] for n in names}
