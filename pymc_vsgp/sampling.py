@@ -125,7 +125,7 @@ def sample(
     began = time.perf_counter()
     with limit, target:
         idata = pm.sample(
-            draws,
+            draws=draws,
             tune=tune,
             chains=chains,
             random_seed=random_seed,

@@ -489,9 +489,13 @@ def test_streamed_equals_the_ordinary_graph(name, mode, rng):
     np.testing.assert_allclose(got[1], wanted[1], rtol=tolerance, atol=tolerance)
 
 
+# numba compiles each of them for a minute: two stand for the others.
+COMPILED = [(name, "JAX") for name in MODELS]
+COMPILED += [("shared_kernel", "NUMBA"), ("list_of_processes", "NUMBA")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "mode"), COMPILED)
 def test_other_backends(name, mode, rng):
     pytest.importorskip(mode.lower(), reason=f"{mode} is not installed")
     model = built(MODELS[name])

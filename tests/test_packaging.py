@@ -239,6 +239,8 @@ def quick(function, **settings):
 
 
 @pytest.mark.slow
+# Twenty draws are enough to run, and too few for the importance weights of leave-one-out.
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
 @pytest.mark.parametrize("page", pages_with_code)
 def test_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

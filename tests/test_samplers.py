@@ -109,15 +109,11 @@ def sample_rate(counts, sparse):
     """Draws of log rate and of the kernel's parameters."""
     model, gp, X = coal_model(counts, sparse)
     with model:
-        idata = pm.sample(
-            draws=2500,
-            tune=1000,
-            chains=4,
-            cores=2,
-            target_accept=0.95,
-            random_seed=8,
-            progressbar=False,
-        )
+        settings = {"chains": 4, "cores": 2, "random_seed": 8, "progressbar": False}
+        if sparse:
+            idata = vsgp.sample(draws=2000, fit_kwargs={"progressbar": False}, **settings)
+        else:
+            idata = pm.sample(draws=2500, tune=1000, target_accept=0.95, **settings)
         posterior = idata["posterior"].to_dataset()
         if sparse:
             gp.conditional("f", X, diag=True)

