@@ -12,7 +12,7 @@ import time
 
 START = time.perf_counter()
 
-import numpy as np  # noqa: E402
+import numpy as np  # noqa: E402  (after the thread settings above)
 
 JITTER = 1e-6  # times the prior variance
 LEAPFROGS = 10  # of GPflow's HMC

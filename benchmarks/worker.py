@@ -13,8 +13,8 @@ import time
 
 START = time.perf_counter()
 
-import cases  # noqa: E402
-import numpy as np  # noqa: E402
+import cases  # noqa: E402  (after the thread settings above)
+import numpy as np  # noqa: E402  (after the thread settings above)
 
 SQRT2 = np.sqrt(2.0)
 

@@ -456,18 +456,18 @@ class Fitted:
     def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""
         extra = ("mu", "gamma", "y")
-        fn = lambda lik, *a: lik.expected_logp(*a)  # noqa: E731
+        fn = lambda lik, *a: lik.expected_logp(*a)  # noqa: E731  (short, and used once)
         return self._rowwise("expected_logp", extra, fn, s, (mu, gamma, y), start)
 
     def log_predictive(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``log E[p(y | f)]`` at rows from `start`."""
         extra = ("mu", "gamma", "y")
-        fn = lambda lik, *a: lik.log_predictive(*a)  # noqa: E731
+        fn = lambda lik, *a: lik.log_predictive(*a)  # noqa: E731  (short, and used once)
         return self._rowwise("log_predictive", extra, fn, s, (mu, gamma, y), start)
 
     def log_prob(self, s, f, y, start=0) -> np.ndarray:
         """``log p(y | f)`` at rows from `start`."""
-        fn = lambda lik, *a: lik.log_prob(*a)  # noqa: E731
+        fn = lambda lik, *a: lik.log_prob(*a)  # noqa: E731  (short, and used once)
         return self._rowwise("log_prob", ("f", "y"), fn, s, (f, y), start)
 
     def mean(self, s, mu, gamma, start=0) -> np.ndarray:

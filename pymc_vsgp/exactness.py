@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import arviz_stats  # noqa: F401  (registers the accessor of DataArrays)
+import arviz_stats  # noqa: F401  (imported to register the accessor of DataArrays)
 import numpy as np
 import xarray as xr
 

@@ -103,7 +103,7 @@ def test_bound_equals_an_independent_one(family, data, rng):
 
     def expectation(n):
         sd = np.sqrt(gamma[n])
-        inside = lambda t: stats.norm.pdf(t) * logpdf(mu[n] + sd * t, y[n], *args)  # noqa: E731
+        inside = lambda t: stats.norm.pdf(t) * logpdf(mu[n] + sd * t, y[n], *args)  # noqa: E731  (short, and used once)
         return integrate.quad(inside, -12.0, 12.0, epsabs=1e-10, limit=200)[0]
 
     kl = stats.multivariate_normal(mean, S).entropy()
@@ -145,7 +145,7 @@ def test_gaussian_likelihood_reaches_the_collapsed_bound(data, rng):
 
     def collapsed(point):
         ls, variance, c = np.exp(point["ls_log__"]), np.exp(point["variance_log__"]), point["c"]
-        mean = lambda x: np.full(len(x), c)  # noqa: E731
+        mean = lambda x: np.full(len(x), c)  # noqa: E731  (short, and used once)
         value = reference_gp.collapsed_bound(X, y, Xu, ls, variance, mean, SIGMA)
         return value + log_prior(point)
 

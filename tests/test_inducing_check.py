@@ -53,7 +53,7 @@ def evidence(X, y, M=None):
             ]
         )
     Z = vsgp.inducing.grid(X, M)
-    zero = lambda x: np.zeros(len(x))  # noqa: E731
+    zero = lambda x: np.zeros(len(x))  # noqa: E731  (short, and used once)
     return np.array([reference_gp.collapsed_bound(X, y, Z, [ls], 1.0, zero, SIGMA) for ls in GRID])
 
 
@@ -93,7 +93,7 @@ def test_missing_and_gain_are_those_of_the_evidence(data):
         gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
     idata = fit(model, 200)
     check = check_inducing(idata, 200, model=model, **quiet)
-    zero = lambda x: np.zeros(len(x))  # noqa: E731
+    zero = lambda x: np.zeros(len(x))  # noqa: E731  (short, and used once)
     bound = [
         reference_gp.collapsed_bound(X, y, Z, [ls], 1.0, zero, SIGMA)
         for Z in (check.Xu["u"], np.vstack([check.Xu["u"], check.added["u"]]))

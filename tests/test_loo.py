@@ -46,7 +46,7 @@ def fitted():
 def posterior(X, y):
     """Of the inducing values: for a normal likelihood, the posterior that is sampled is normal."""
     Z = np.linspace(0.0, 10.0, M)[:, None]
-    k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731  (short, and used once)
     R = np.linalg.cholesky(k(Z, Z) + 1e-6 * np.eye(M))
     A = np.linalg.solve(R, k(Z, X))
     P = np.eye(M) + A @ A.T / SIGMA**2
