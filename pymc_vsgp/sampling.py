@@ -221,32 +221,19 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
 
 def _random_start(model, stage) -> dict[Any, Any]:
     """Return, for each random variable, an expression for a draw from the Gaussian stage."""
-    sizes = [int(np.size(v)) for v in stage.theta_unconstrained.values()]
-    center = np.concatenate(
-        [np.ravel(v) for v in stage.theta_unconstrained.values()] or [np.empty(0)]
-    )
-    w, V = (
-        np.linalg.eigh(stage.theta_covariance) if center.size else (np.empty(0), np.empty((0, 0)))
-    )
-    root = DISPERSION * V * np.sqrt(np.clip(w, 0.0, None))
+    center, root = stage.theta_normal()
     theta = pt.constant(center)
     if center.size:
-        theta = theta + pt.dot(pt.constant(root), pm.Normal.dist(0.0, 1.0, size=center.size))
-    values, at = {}, 0
-    for (name, value), size in zip(stage.theta_unconstrained.items(), sizes, strict=True):
-        values[name] = theta[at : at + size].reshape(np.shape(value))
-        at += size
-    starts: dict[Any, Any] = {}
+        noise = pm.Normal.dist(0.0, 1.0, size=center.size)
+        theta = theta + pt.dot(pt.constant(DISPERSION * root), noise)
+    values = stage.split_theta(theta)
     for u in inducing_variables(model):
-        value = model.rvs_to_values[u]
-        shape = stage.mean[u.name].shape
-        shape = shape[1:] if value.type.ndim == 1 else shape
-        values[value.name] = pm.Normal.dist(0.0, DISPERSION, size=shape)
+        epsilon = pm.Normal.dist(0.0, DISPERSION, size=stage.shape_of_epsilon(u))
+        values[model.rvs_to_values[u].name] = epsilon
     outputs = model.replace_rvs_by_values(model.free_RVs)
     swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
     outputs = graph_replace(outputs, swaps, strict=False)
-    starts.update(zip(model.free_RVs, outputs, strict=True))
-    return starts
+    return dict(zip(model.free_RVs, outputs, strict=True))
 
 
 def _stage_dataset(stage: GaussianStage) -> xr.Dataset:

@@ -155,7 +155,7 @@ def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 # numba compiles each for a minute. In JAX a warped input needs the number of rows in a block.
 @pytest.mark.parametrize(
-    ("recipe", "mode"), [("plain", "JAX"), ("composed", "JAX"), ("composed", "NUMBA")]
+    ("recipe", "mode"), [(plain, "JAX"), (composed, "JAX"), (composed, "NUMBA")]
 )
 def test_backends_equal_the_ordinary_graph(recipe, mode):
     jax = mode == "JAX"

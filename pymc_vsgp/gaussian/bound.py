@@ -25,20 +25,25 @@ import pytensor.tensor as pt
 
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
+from pytensor.compile.mode import Mode
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.linalg import cholesky, solve_triangular
+from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.inducing.coordinates import Sites, Whitened
+from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_sites
 from pymc_vsgp.inducing.variable import InducingRV
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import BlockSum
 
-__all__ = ["Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
+__all__ = ["ONCE", "Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
+
+
+ONCE = Mode(linker="py", optimizer="fast_compile")
+"""For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 
 def inducing_variables(model: Model) -> list[TensorVariable]:
@@ -329,11 +334,7 @@ def _process(model, u, start):
 
 def _posterior(p, k, mean, R):
     """Mean of q(v) and Cholesky factor of its precision, for function k."""
-    B = p.root[k]
-    G = pt.dot(R.T, B)
-    L = cholesky(pt.dot(G, G.T) + pt.eye(p.n_inducing, dtype="float64"), lower=True)
-    h = pt.dot(R.T, p.linear[k] - pt.dot(B, pt.dot(B.T, mean)))
-    half = solve_triangular(L, h, lower=True, b_ndim=1)
+    half, L = apply_sites(mean, R, p.linear[k], p.root[k])
     return solve_triangular(L.T, half, lower=False, b_ndim=1), L
 
 

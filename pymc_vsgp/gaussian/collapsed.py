@@ -19,13 +19,12 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from pymc.pytensorf import rewrite_pregrad
-from pytensor.compile.mode import Mode
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.gaussian.bound import inducing_variables, whitened_coordinates
+from pymc_vsgp.gaussian.bound import ONCE, inducing_variables, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.potential.blocks import stream_gaussian
@@ -33,9 +32,6 @@ from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import BlockSum, held
 
 __all__ = ["Collapsed", "can_collapse", "collapse", "recover"]
-
-# For a function that is called once a draw: compiling for speed would not pay.
-ONCE = Mode(linker="py", optimizer="fast_compile")
 
 
 class Collapsed(NamedTuple):

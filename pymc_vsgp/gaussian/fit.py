@@ -13,24 +13,22 @@ import scipy.optimize
 
 from pymc.model.core import Model
 from pymc.progress_bar import CustomProgress, default_progress_theme
-from pytensor.compile.mode import Mode
 from rich.console import Console
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_vsgp.gaussian.bound import (
+    ONCE,
     Bound,
     Evaluation,
     inducing_variables,
     whitened_coordinates,
 )
-from pymc_vsgp.gaussian.result import GaussianStage, hand_over, inducing_inputs
+from pymc_vsgp.gaussian.result import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
 
 __all__ = ["fit_gaussian"]
 
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
-# A fit takes a hundred evaluations: compiling for speed would take longer than all of them.
-DEFAULT_MODE = Mode(linker="py", optimizer="fast_compile")
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 FIRST_MOVES = 3  # rounds before the inducing inputs move
 
@@ -120,7 +118,7 @@ def fit_gaussian(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
         return _advi(model, method, n or 20_000, random_seed, progressbar, began, kwargs)
-    mode = (compile_kwargs or {}).get("mode", DEFAULT_MODE)
+    mode = (compile_kwargs or {}).get("mode", ONCE)
     bound = Bound(model, move_inducing, batch_size if method == "minibatch" else None, mode)
     theta, sites = bound.start, bound.no_sites()
     if start is not None:
@@ -202,7 +200,7 @@ class _Natural:
         for i in range(max_rounds):
             last = self.evaluation.value
             moving = bool(self.Xu) and i >= FIRST_MOVES
-            gained = self._step_theta(moving, 10 if i < FIRST_MOVES else 25)
+            self._step_theta(moving, 10 if i < FIRST_MOVES else 25)
             self._step_sites(5)
             self.history.append(self.evaluation.value)
             self.report(i + 1, self.evaluation.value)
@@ -210,7 +208,6 @@ class _Natural:
                 self.converged = True
                 self.message = f"A round gained less than {self.tolerance:g}."
                 return
-            del gained
         self.message = f"Stopped after {max_rounds} rounds. Raise max_rounds, or restart from this."
 
     def _step_sites(self, n: int) -> None:
@@ -226,10 +223,10 @@ class _Natural:
             if self.evaluation.value - old.value < self.tolerance / 10.0:
                 return
 
-    def _step_theta(self, moving: bool, n: int) -> float:
+    def _step_theta(self, moving: bool, n: int) -> None:
         shapes = [x.shape for x in self.Xu] if moving else []
         if self.theta.size == 0 and not moving:
-            return 0.0
+            return
         x0 = np.concatenate([self.theta, *(x.ravel() for x in self.Xu[: len(shapes)])])
         best = (self.evaluation.value, self.theta, self.Xu, self.evaluation)
 
@@ -256,9 +253,7 @@ class _Natural:
         scipy.optimize.minimize(
             objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
         )
-        gained = best[0] - self.evaluation.value
         _, self.theta, self.Xu, self.evaluation = best
-        return gained
 
     def curvature(self) -> np.ndarray:
         """Inverse of minus the second derivative of the bound in theta."""
@@ -363,8 +358,8 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
         or [np.empty(0, int)]
     ).astype(int)
     theta = mean[theta_at]
-    ev = bound(theta, bound.no_sites())
-    names = [p.u.name for p in bound.processes]
+    nothing = bound.no_sites()
+    ev = bound(theta, nothing)
     sites, means, covariances = {}, {}, {}
     for i, p in enumerate(bound.processes):
         where = ordering[p.value.name][1]
@@ -372,16 +367,13 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
         S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
         S = np.stack([S[k, :, k] for k in range(p.n_functions)])
         inverse = np.linalg.inv(S)
-        pull = ev._replace(
-            linear=[np.einsum("kij,kj->ki", inverse, m)] * (i + 1),
-            precision=[inverse - np.eye(p.n_inducing)] * (i + 1),
-        )
-        sites[p.u.name] = _blend(bound.no_sites()[i], pull, i, 1.0)
+        ev.linear[i] = np.einsum("kij,kj->ki", inverse, m)
+        ev.precision[i] = inverse - np.eye(p.n_inducing)
+        sites[p.u.name] = _blend(nothing[i], ev, i, 1.0)
         means[p.u.name] = ev.prior_mean[i] + m @ ev.R[i].T
         covariances[p.u.name] = ev.R[i] @ S @ ev.R[i].T
     hist = -np.asarray(approx.hist)
     before = inducing_inputs(bound)
-    del names
     stage = GaussianStage(
         method=method,
         bound=float(hist[-min(len(hist), 1000) :].mean()),
@@ -400,7 +392,7 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
         Xu=before,
         model=model,
     )
-    hand_over(model, stage.sites, stage.Xu)
+    stage.apply()
     return stage
 
 

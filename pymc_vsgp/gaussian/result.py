@@ -96,28 +96,40 @@ class GaussianStage:
 
     def draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
         """Draw unconstrained parameters from the normal approximation, n of them."""
+        center, root = self.theta_normal()
+        return center + scale * rng.normal(size=(n, center.size)) @ root.T
+
+    def theta_normal(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean of the unconstrained parameters, and a root of their covariance."""
         parts = [np.ravel(v) for v in self.theta_unconstrained.values()]
         center = np.concatenate([np.empty(0), *parts])
         if center.size == 0:
-            return np.empty((n, 0))
+            return center, np.empty((0, 0))
         w, V = np.linalg.eigh(self.theta_covariance)
-        root = V * np.sqrt(np.clip(w, 0.0, None))
-        return center + scale * rng.normal(size=(n, center.size)) @ root.T
+        return center, V * np.sqrt(np.clip(w, 0.0, None))
+
+    def split_theta(self, theta) -> dict[str, Any]:
+        """Return a vector of parameters, of numbers or a tensor, by value variable."""
+        point, at = {}, 0
+        for name, value in self.theta_unconstrained.items():
+            point[name] = theta[at : at + np.size(value)].reshape(np.shape(value))
+            at += np.size(value)
+        return point
+
+    def shape_of_epsilon(self, u) -> tuple[int, ...]:
+        """Shape of the value of inducing values in the sampler's coordinates."""
+        shape = self.mean[u.name].shape
+        return shape[1:] if u.type.ndim == 1 else shape
 
     def points(self, theta: np.ndarray, epsilon_scale: float, rng) -> list[dict[str, np.ndarray]]:
         """Unconstrained points of the model, one for each row of theta."""
         us = inducing_variables(self.model)
         out = []
         for row in theta:
-            point, at = {}, 0
-            for name, value in self.theta_unconstrained.items():
-                point[name] = row[at : at + np.size(value)].reshape(np.shape(value))
-                at += np.size(value)
+            point = self.split_theta(row)
             for u in us:
-                shape = self.mean[u.name].shape
-                value = self.model.rvs_to_values[u]
-                shape = shape[1:] if value.type.ndim == 1 else shape
-                point[value.name] = epsilon_scale * rng.normal(size=shape)
+                epsilon = epsilon_scale * rng.normal(size=self.shape_of_epsilon(u))
+                point[self.model.rvs_to_values[u].name] = epsilon
             out.append(point)
         return out
 

@@ -24,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.potential.cholesky import SafeCholesky
 
-__all__ = ["Sites", "Tied", "Whitened", "unwhiten", "whiten"]
+__all__ = ["Sites", "Tied", "Whitened", "apply_sites", "unwhiten", "whiten"]
 
 
 def whiten(u: TensorVariable, mean: TensorVariable, R: TensorVariable) -> TensorVariable:
@@ -99,13 +99,7 @@ class Tied(Whitened):
     def _maps(self, inputs):
         """Return ``L^T`` times the center, and L, for each function."""
         _, mean, R, linear, root = inputs
-        eye = pt.eye(R.shape[0], dtype="float64")
-        for k in range(self.n_functions):
-            B = root[k]
-            G = pt.dot(R.T, B)
-            L = cholesky(pt.dot(G, G.T) + eye, lower=True)
-            h = pt.dot(R.T, linear[k] - pt.dot(B, pt.dot(B.T, mean)))
-            yield solve_triangular(L, h, lower=True, b_ndim=1), L
+        return [apply_sites(mean, R, linear[k], root[k]) for k in range(self.n_functions)]
 
     def forward(self, value, *inputs):
         """Return epsilon."""
@@ -131,6 +125,14 @@ class Tied(Whitened):
         """Return ``log |du / d epsilon|``."""
         dets = [pt.log(pt.diagonal(L)).sum() for _, L in self._maps(inputs)]
         return super().log_jac_det(value, *inputs) - _joined(dets, value)
+
+
+def apply_sites(mean, R, linear, root):
+    """Return ``L^T`` times the center of v, and L, for the sites of one function; see `Tied`."""
+    G = pt.dot(R.T, root)
+    L = cholesky(pt.dot(G, G.T) + pt.eye(R.shape[0], dtype="float64"), lower=True)
+    h = pt.dot(R.T, linear - pt.dot(root, pt.dot(root.T, mean)))
+    return solve_triangular(L, h, lower=True, b_ndim=1), L
 
 
 def _rows(value, n):

@@ -23,7 +23,7 @@ from pytensor.tensor.math import Dot
 
 from pymc_vsgp.potential.linalg import WeightedGram, solves_with
 
-VERSION = 3  # of the code below, for the cache of compiled functions
+VERSION = 4  # of the code below, for the cache of compiled functions
 
 
 def _blas(name: str, n_arguments: int):
@@ -153,6 +153,29 @@ def _matmul(A, B, C):
     )
 
 
+@numba_njit
+def _matvec(A, x):
+    y = np.zeros(A.shape[0])
+    if y.size and x.size:
+        M = A if _dense(A) else A.copy()
+        rows = _by_rows(M)
+        m, n = (M.shape[1], M.shape[0]) if rows else M.shape
+        ld = max(M.strides[0 if rows else 1] // 8, 1)
+        z = x if x.strides[0] > 0 else x.copy()
+        _gemv(
+            84 if rows else 78,
+            m,
+            n,
+            M.ctypes.data,
+            ld,
+            z.ctypes.data,
+            z.strides[0] // 8,
+            y.ctypes.data,
+        )
+        keep(M, z)
+    return y
+
+
 @register_funcify_default_op_cache_key(LeanDot)
 def numba_funcify_lean_dot(op, node, **kwargs):
     """Call dgemm or dgemv."""
@@ -162,25 +185,7 @@ def numba_funcify_lean_dot(op, node, **kwargs):
 
         @numba_njit
         def dot(A, x):
-            y = np.zeros(A.shape[0])
-            if y.size and x.size:
-                M = A if _dense(A) else A.copy()
-                rows = _by_rows(M)
-                m, n = (M.shape[1], M.shape[0]) if rows else M.shape
-                ld = max(M.strides[0 if rows else 1] // 8, 1)
-                z = x if x.strides[0] > 0 else x.copy()
-                _gemv(
-                    84 if rows else 78,
-                    m,
-                    n,
-                    M.ctypes.data,
-                    ld,
-                    z.ctypes.data,
-                    z.strides[0] // 8,
-                    y.ctypes.data,
-                )
-                keep(M, z)
-            return y
+            return _matvec(A, x)
 
         return dot, VERSION
 
@@ -188,25 +193,7 @@ def numba_funcify_lean_dot(op, node, **kwargs):
 
         @numba_njit
         def dot_from_left(x, A):
-            y = np.zeros(A.shape[1])
-            if y.size and x.size:
-                M = A if _dense(A) else A.copy()
-                rows = _by_rows(M)
-                m, n = (M.shape[1], M.shape[0]) if rows else M.shape
-                ld = max(M.strides[0 if rows else 1] // 8, 1)
-                z = x if x.strides[0] > 0 else x.copy()
-                _gemv(
-                    78 if rows else 84,
-                    m,
-                    n,
-                    M.ctypes.data,
-                    ld,
-                    z.ctypes.data,
-                    z.strides[0] // 8,
-                    y.ctypes.data,
-                )
-                keep(M, z)
-            return y
+            return _matvec(A.T, x)
 
         return dot_from_left, VERSION
 
