@@ -27,10 +27,11 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
 )
-from pymc_vsgp.inducing.variable import Inducing
+from pymc_vsgp.inducing.fourier import Fourier, Grid
+from pymc_vsgp.inducing.variable import Coefficients, Inducing
 from pymc_vsgp.latents import Prior
-from pymc_vsgp.potential import Moments, conditional_moments
-from pymc_vsgp.potential.moments import JITTER, joint_moments, prior_factor
+from pymc_vsgp.potential import AtPoints, Moments, OfWaves
+from pymc_vsgp.potential.moments import JITTER, prior_factor
 
 __all__ = ["VariationalSparse"]
 
@@ -97,8 +98,9 @@ class VariationalSparse(Base):
     def prior(
         self,
         name: str,
-        Xu: Any,
+        Xu: Any = None,
         *,
+        inducing: Fourier | None = None,
         n_outputs: int = 1,
         output_dims: str | None = None,
         inducing_dims: str | None = None,
@@ -106,7 +108,9 @@ class VariationalSparse(Base):
         model: pm.Model | None = None,
     ) -> TensorVariable:
         R"""
-        Put the values of the function at the inducing inputs into the model.
+        Put the inducing variables of the function into the model.
+
+        They are its values at inducing inputs, or its Fourier coefficients.
 
         Parameters
         ----------
@@ -116,6 +120,9 @@ class VariationalSparse(Base):
         Xu : array_like or pm.Data, shape (M, D)
             Inducing inputs; see :mod:`pymc_vsgp.inducing` for where to put them. Arrays are kept
             in the model as the data variable ``{name}_Xu``, and so are saved with the draws.
+        inducing : Fourier, optional
+            In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
+            one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
         n_outputs : int
             Number of independent functions with this mean and this kernel, for a likelihood of
             several: one for each class, for example. What the data cost hardly grows with it.
@@ -134,6 +141,7 @@ class VariationalSparse(Base):
         u : TensorVariable, shape (M,), or (n_outputs, M) for several functions
         """
         model = pm.modelcontext(model)
+        _check_one_kind(Xu, inducing)
         if self._prior is not None:
             raise RuntimeError(
                 f"This process already has the inducing values {self._prior.u.name!r}. "
@@ -142,6 +150,40 @@ class VariationalSparse(Base):
         check_new_name(model, name)
         check_jitter(jitter)
         output_dim = latents.output_coord(model, name, n_outputs, output_dims)
+        inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
+        kind, mean, factor, n_columns = (
+            self._at_points(model, name, Xu, inducing_dim, jitter)
+            if inducing is None
+            else self._of_waves(model, inducing, inducing_dim)
+        )
+        make = Inducing if inducing is None else Coefficients
+        n_inducing = int(model.dim_lengths[inducing_dim].eval())
+        with model:
+            if output_dim is None:
+                u = make(name, mean, factor, dims=inducing_dim)
+            else:
+                if output_dim not in model.dim_lengths:
+                    model.add_coord(output_dim, length=int(n_outputs))
+                u = make(
+                    name,
+                    mean,
+                    factor,
+                    shape=(n_outputs, n_inducing),
+                    dims=(output_dim, inducing_dim),
+                )
+        self._prior = Prior(
+            u=u,
+            kind=kind,
+            n_columns=n_columns,
+            n_inducing=n_inducing,
+            feature_dim=f"{name}_feature",
+            n_outputs=int(n_outputs),
+            output_dim=output_dim,
+        )
+        return u
+
+    def _at_points(self, model, name, Xu, inducing_dim, jitter):
+        """Return the values at Xu as a kind of inducing variables, and their prior."""
         Xu_tensor, Xu_value = as_matrix(Xu, "Xu")
         if Xu_value is None:
             raise TypeError(
@@ -149,15 +191,13 @@ class VariationalSparse(Base):
                 "Pass numbers or a pm.Data container."
             )
         check_distinct(Xu_value)
-        self._check_kernel(Xu_value)
-        self._check_shapes(Xu_value)
-
+        self._check_kernel(Xu_value, "Xu")
+        self._check_shapes(Xu_value, "Xu")
         n_inducing, n_columns = Xu_value.shape
-        inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
         check_dim(model, inducing_dim, n_inducing, "Xu")
-        feature_dim = f"{name}_feature"
         if Xu_tensor is not Xu:  # an array: keep it with the model
             check_new_name(model, f"{name}_Xu")
+            feature_dim = f"{name}_feature"
             columns = getattr(Xu, "columns", None)
             coords = {} if columns is None else {feature_dim: [str(c) for c in columns]}
             with model:
@@ -170,34 +210,26 @@ class VariationalSparse(Base):
                 )
         elif inducing_dim not in model.dim_lengths:
             model.add_coord(inducing_dim, length=n_inducing)
-
         R = prior_factor(self.cov_func, Xu_tensor, jitter)
         mean = _mean_at(self.mean_func, Xu_tensor)
-        with model:
-            if output_dim is None:
-                u = Inducing(name, mean, R, dims=inducing_dim)
-            else:
-                if output_dim not in model.dim_lengths:
-                    model.add_coord(output_dim, length=int(n_outputs))
-                u = Inducing(
-                    name,
-                    mean,
-                    R,
-                    shape=(n_outputs, n_inducing),
-                    dims=(output_dim, inducing_dim),
-                )
-        self._prior = Prior(
-            u=u,
-            Xu=Xu_tensor,
-            R=R,
-            mean=mean,
-            n_columns=n_columns,
-            n_inducing=n_inducing,
-            feature_dim=feature_dim,
-            n_outputs=int(n_outputs),
-            output_dim=output_dim,
-        )
-        return u
+        return AtPoints(Xu_tensor, R, mean), mean, R, n_columns
+
+    def _of_waves(self, model, features, inducing_dim):
+        """Return Fourier coefficients as a kind of inducing variables, and their prior."""
+        example = np.array([features.center])
+        self._check_kernel(example, "inducing")
+        self._check_shapes(example, "inducing")
+        kind = OfWaves.of(features, self.cov_func)
+        length = features.n_features
+        known = model.dim_lengths.get(inducing_dim)
+        if known is None:
+            model.add_coord(inducing_dim, length=length)
+        elif int(known.eval()) != length:
+            raise ValueError(
+                f"Dimension {inducing_dim!r} has length {int(known.eval())}, but there are "
+                f"{length} coefficients. Choose another name with inducing_dims."
+            )
+        return kind, np.zeros(length), kind.scale, features.n_columns
 
     def likelihood(
         self,
@@ -416,10 +448,11 @@ class VariationalSparse(Base):
             )
         return self._prior
 
-    def _moments(self, prior: Prior, X: TensorVariable, diag: bool = True) -> Moments:
-        moments = conditional_moments if diag else joint_moments
-        return moments(
-            lambda x: _mean_at(self.mean_func, x), self.cov_func, X, prior.Xu, prior.R, prior.v
+    def _moments(
+        self, prior: Prior, X: TensorVariable, diag: bool = True, grid: Grid | None = None
+    ) -> Moments:
+        return prior.kind.given(
+            prior.u, lambda x: _mean_at(self.mean_func, x), self.cov_func, X, diag, grid
         )
 
     def _conditional(
@@ -433,10 +466,10 @@ class VariationalSparse(Base):
             check_columns(value, prior.n_columns, "Xnew", "Xu")
         return self._moments(prior, X, diag)
 
-    def _check_kernel(self, Xu: np.ndarray) -> None:
+    def _check_kernel(self, Xu: np.ndarray, what: str) -> None:
         if isinstance(self.cov_func, Covariance) and self.cov_func.input_dim != Xu.shape[1]:
             raise ValueError(
-                f"The covariance function has input_dim {self.cov_func.input_dim}, but Xu has "
+                f"The covariance function has input_dim {self.cov_func.input_dim}, but {what} has "
                 f"{Xu.shape[1]} columns. Give it input_dim={Xu.shape[1]}, with active_dims to use "
                 "some of them only."
             )
@@ -453,16 +486,29 @@ class VariationalSparse(Base):
                 "function to learn. Pass a cov_func with positive variance."
             )
 
-    def _check_shapes(self, Xu: np.ndarray) -> None:
+    def _check_shapes(self, Xu: np.ndarray, what: str) -> None:
         # What the two raise, they raise here, before the model has new variables.
-        for what, function in (("cov_func", self.cov_func), ("mean_func", self.mean_func)):
+        for which, function in (("cov_func", self.cov_func), ("mean_func", self.mean_func)):
             try:
                 function(pt.constant(Xu))
             except (IndexError, TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{what} cannot be evaluated at Xu, shape {Xu.shape}: {error}. "
-                    "Give its parameters one entry for each column of Xu that it uses."
+                    f"{which} cannot be evaluated at {what}, shape {Xu.shape}: {error}. "
+                    "Give its parameters one entry for each column that it uses."
                 ) from error
+
+
+def _check_one_kind(Xu: Any, inducing: Any) -> None:
+    if (Xu is None) == (inducing is None):
+        raise TypeError(
+            "A process has inducing points or inducing features. Pass one of Xu and inducing, for "
+            "example Xu=vsgp.inducing.kmeans(X, 50) or inducing=vsgp.inducing.Fourier(...)."
+        )
+    if inducing is not None and not isinstance(inducing, Fourier):
+        raise TypeError(
+            f"inducing is {kind(inducing)}, not a kind of features. "
+            "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
+        )
 
 
 def _mean_at(mean_func: Mean, X: TensorVariable) -> TensorVariable:

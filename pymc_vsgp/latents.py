@@ -26,9 +26,9 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
 )
-from pymc_vsgp.inducing.coordinates import whiten
+from pymc_vsgp.inducing.fourier import Grid, find_grid
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
-from pymc_vsgp.potential import Moments, observe, total
+from pymc_vsgp.potential import AtPoints, Moments, OfWaves, observe, total
 
 __all__ = ["likelihood", "predictive"]
 
@@ -46,9 +46,7 @@ class Prior:
     """What `prior` of a process leaves behind for everything that conditions on u."""
 
     u: TensorVariable
-    Xu: TensorVariable
-    R: TensorVariable
-    mean: TensorVariable
+    kind: AtPoints | OfWaves
     n_columns: int
     n_inducing: int
     feature_dim: str
@@ -56,12 +54,6 @@ class Prior:
     output_dim: str | None = None
     n_data: int = 0
     likelihoods: dict[str, Observed] = field(default_factory=dict)
-
-    @property
-    def v(self) -> TensorVariable:
-        """Whitened inducing values; with several functions a column for each."""
-        v = whiten(self.u, self.mean, self.R)
-        return v if self.output_dim is None else v.T
 
 
 def likelihood(
@@ -122,10 +114,9 @@ def likelihood(
     model = pm.modelcontext(model)
     gps = check_processes(processes, "likelihood")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
+    at_X = moments(gps, X_tensor, _grid_of(gps, X, block_size))
     with model:
-        observed = observe(
-            name, lik, moments(gps, X_tensor), block_size=block_size, observed=y, dims=dims
-        )
+        observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
         gp._prior.likelihoods[name] = Observed(lik, len(y_value), tuple(gps))
         gp._prior.n_data += len(y_value)
@@ -142,7 +133,8 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
     with model:
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
-        term = pm.Potential(name, total(lik, moments(gps, X_tensor), y, block_size))
+        at_X = moments(gps, X_tensor, _grid_of(gps, X, block_size))
+        term = pm.Potential(name, total(lik, at_X, y, block_size))
     for gp in gps:
         gp._prior.n_data += len(y_value)
     return term
@@ -188,9 +180,17 @@ def predictive(
     return observe(name, lik, at_new, **kwargs)
 
 
-def moments(gps: Sequence, X: TensorVariable) -> list[Moments]:
+def moments(gps: Sequence, X: TensorVariable, grid: Grid | None = None) -> list[Moments]:
     """Moments of the functions of each process at the rows of X."""
-    return [gp._moments(gp._prior, X) for gp in gps]
+    return [gp._moments(gp._prior, X, grid=grid) for gp in gps]
+
+
+def _grid_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Grid | None:
+    """Return the grid that the data are, where all processes are made of waves."""
+    if block_size is not None or not all(isinstance(gp._prior.kind, OfWaves) for gp in gps):
+        return None
+    value = known_value(X)
+    return None if value is None else find_grid(np.asarray(value, dtype="float64"))
 
 
 def check_processes(processes: Any, method: str, need_prior: bool = True) -> list:
@@ -229,7 +229,7 @@ def _place(model, gps, name, likelihood, X, y, dims):
     n_data = len(y_value)
     for gp in gps:
         prior = gp._prior
-        if prior.n_inducing > prior.n_data + n_data:
+        if isinstance(prior.kind, AtPoints) and prior.n_inducing > prior.n_data + n_data:
             raise ValueError(
                 f"Xu has {prior.n_inducing} rows, but there are only {prior.n_data + n_data} "
                 f"observations. Use at most {n_data} inducing points: Xu = X is already exact."

@@ -181,8 +181,9 @@ def _default_backend(model, nuts_sampler, draws, tune, chains) -> str:
     n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
     shapes = [np.shape(v) for v in model.initial_point().values()]
     n_inducing = max((shape[-1] for shape in shapes if shape), default=1)
+    points = any(u.owner.inputs[2].type.ndim == 2 for u in inducing_variables(model))
     evaluations = LEAPFROGS * (draws + tune) * chains
-    seconds = evaluations * 3.0 * n_data * n_inducing**2 / FLOPS
+    seconds = evaluations * 3.0 * n_data * n_inducing ** (2 if points else 1) / FLOPS
     return "jax" if seconds < COMPILE_SECONDS else "numba"
 
 
@@ -247,9 +248,10 @@ def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
     for name, sites in stage.sites.items():
         dims = (f"{name}_function", f"{name}_point", f"{name}_other")
         variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
-        variables[f"{name}_sites_root"] = (dims, sites.root)
+        variables[f"{name}_sites_root"] = (dims[: sites.root.ndim], sites.root)
         variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
-        variables[f"{name}_covariance"] = (dims, stage.covariance[name])
+        covariance = stage.covariance[name]
+        variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)
     attrs = {
         "method": stage.method,
         "bound": stage.bound,

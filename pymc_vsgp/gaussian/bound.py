@@ -1,6 +1,6 @@
 r"""The bound of the Gaussian stage, as a function of theta and of the sites.
 
-For each process q(v) is the Gaussian that its sites make of the prior,
+For each process with inducing points q(v) is the Gaussian that its sites make of the prior,
 
 .. math::
 
@@ -13,8 +13,15 @@ so that q follows theta while the sites are held. The bound is
 
 One pass over the data gives its value, its gradient in theta, and what a natural-gradient step of
 the sites needs.
+
+Fourier coefficients have sites with a diagonal :math:`\Lambda`. Steps of all of them at once
+would overshoot, so their q has parameters that move with theta besides: an offset e of the mean and
+logarithms t of factors of the deviations, both in units of what the sites make of it,
+
+.. math:: q(v) = N(P^{-1} R \lambda + P^{-1/2} e,\; P^{-1} e^{2t}).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +33,7 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
@@ -33,7 +41,7 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_sites
+from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
 from pymc_vsgp.inducing.variable import InducingRV
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
@@ -73,15 +81,15 @@ class Evaluation(NamedTuple):
 
     value: float
     gradient: np.ndarray
-    """In the unconstrained theta, and in the inducing inputs after it where they move."""
+    """In the unconstrained theta, and after it in what else moves."""
     linear: list[np.ndarray]
     """Of each process: the sites that a full natural-gradient step leads to, ..."""
     precision: list[np.ndarray]
-    """... in whitened coordinates at this theta."""
+    """... in whitened coordinates at this theta; for coefficients in their own, the diagonal."""
     mean: list[np.ndarray]
     """Of q(v)."""
     factor: list[np.ndarray]
-    """L, the Cholesky factor of the precision of q(v)."""
+    """L, the Cholesky factor of the precision of q(v), or its diagonal."""
     R: list[np.ndarray]
     prior_mean: list[np.ndarray]
 
@@ -97,6 +105,25 @@ class _Process:
     Xu: TensorSharedVariable | None
     linear: TensorVariable
     root: TensorVariable
+    offset: Sequence[TensorVariable] = ()
+    """e and t, for coefficients."""
+    coefficients: TensorVariable | None = None
+    """Those in terms of the whitened value."""
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether these are coefficients."""
+        return bool(self.offset)
+
+    def pieces(self, mean, R) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+        """Return, of q(v), the mean, the factor of the precision, and that of the covariance."""
+        if not self.diagonal:
+            maps = [_posterior(self, k, mean, R) for k in range(self.n_functions)]
+            m, L = (pt.stack(x) for x in zip(*maps, strict=True))
+            return m, L, pt.stack([_inverse_transpose(factor) for _, factor in maps])
+        half, L = apply_diagonal_sites(mean, R, self.linear, self.root)
+        e, t = self.offset
+        return (half + e) / L, L * pt.exp(-t), pt.exp(t) / L
 
 
 class Bound:
@@ -141,13 +168,15 @@ class Bound:
         self.start = self.ravel(start)
         self.processes = [_process(model, u, start) for u in us]
         if move_inducing:
-            fixed = [p.u.name for p in self.processes if p.Xu is None]
+            fixed = [p.u.name for p in self.processes if p.Xu is None and not p.diagonal]
             if fixed:
                 raise ValueError(
                     f"The inducing inputs of {fixed} are an expression, so they can't be moved. "
                     "Pass an array or a pm.Data to prior, or move_inducing=False."
                 )
-        moving = [p.Xu for p in self.processes] if move_inducing else []
+        points = [p for p in self.processes if not p.diagonal]
+        self.moving = moving = [p.Xu for p in points] if move_inducing else []
+        offsets = [x for p in self.processes for x in p.offset]
 
         terms = [*self.others, *model.observed_RVs, *model.potentials]
         logp = rewrite_pregrad(model.logp(vars=terms))
@@ -156,21 +185,21 @@ class Bound:
         pieces: list[TensorVariable] = []
         for p in self.processes:
             mean, chol = model.replace_rvs_by_values(list(p.u.owner.inputs[1:3]))
-            maps = [_posterior(p, k, mean, chol) for k in range(p.n_functions)]
-            m = pt.stack([m for m, _ in maps])
-            L = pt.stack([factor for _, factor in maps])
-            C = pt.stack([_inverse_transpose(factor) for _, factor in maps])
+            m, L, C = p.pieces(mean, chol)
             trace = pt.sum(C**2) + pt.sum(m**2) - p.n_functions * p.n_inducing
-            bound = bound - trace / 2.0 - pt.log(pt.diagonal(L, axis1=1, axis2=2)).sum()
+            log_det = pt.log(L if p.diagonal else pt.diagonal(L, axis1=1, axis2=2)).sum()
+            bound = bound - trace / 2.0 - log_det
             if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
                 bound = pt.switch(failed(chol), np.float64(-np.inf), bound)
             pieces += [m, L, C, mean, chol]
         per = len(pieces) // len(self.processes)
         pieces = [pieces[i : i + per] for i in range(0, len(pieces), per)]
         swaps = {}
-        for p, (m, _, C, _, _), (mean_in, root_in) in zip(
+        for p, (m, _, C, mean, R), (mean_in, root_in) in zip(
             self.processes, pieces, self._stand_ins, strict=True
         ):
+            if p.diagonal:  # of the coefficients themselves
+                m, C = mean + R * m, R * C
             single = p.value.type.ndim == 1
             swaps[mean_in] = m[0] if single else m.T
             swaps[root_in] = C[0] if single else C
@@ -190,19 +219,23 @@ class Bound:
         outputs = [bound, *steps]
         outputs = graph_replace(outputs, swaps, strict=False)
         # The linear part of the sites is the gradient in m, less what the quadratic part explains.
-        for i, (m, *_rest) in enumerate(pieces):
+        for i, (m, _, _, mean, R) in enumerate(pieces):
             at = 1 + 2 * i
-            outputs[at] = outputs[at] + pt.matmul(outputs[at + 1], m[:, :, None])[:, :, 0]
+            if self.processes[i].diagonal:
+                outputs[at] = outputs[at] + outputs[at + 1] * (mean + R * m)
+            else:
+                outputs[at] = outputs[at] + pt.matmul(outputs[at + 1], m[:, :, None])[:, :, 0]
         flat = [q for piece in pieces for q in (piece[0], piece[1], piece[4], piece[3])]
 
         theta = pt.dvector("theta")
         moved = [pt.dmatrix() for _ in moving]
-        offsets = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes)])
+        starts = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes)])
         given = {
             value: theta[a:b].reshape(shape)
-            for value, shape, a, b in zip(values, self.shapes, offsets, offsets[1:], strict=False)
+            for value, shape, a, b in zip(values, self.shapes, starts, starts[1:], strict=False)
         } | dict(zip(moving, moved, strict=True))
         bound, *rest = rewrite_pregrad(graph_replace([*outputs, *flat], given, strict=False))
+        moved += offsets
         gradient = pytensor.grad(bound, [theta, *moved], disconnected_inputs="ignore")
         gradient = pt.concatenate([g.ravel() for g in gradient])
         sites = [s for p in self.processes for s in (p.linear, p.root)]
@@ -220,9 +253,9 @@ class Bound:
         self._stand_ins = []
         for p in self.processes:
             K, M = p.n_functions, p.n_inducing
-            kinds: list[tuple[int, ...]] = [(M, K), (K, M, M)]
+            kinds: list[tuple[int, ...]] = [(M, K), (K, M) if p.diagonal else (K, M, M)]
             if p.value.type.ndim == 1:
-                kinds = [(M,), (M, M)]
+                kinds = [(M,), kinds[1][1:]]
             self._stand_ins.append([pt.tensor(dtype="float64", shape=s) for s in kinds])
         loops: list[list] = [[] for _ in self.processes]
         swaps = {}
@@ -255,18 +288,18 @@ class Bound:
         while v.owner is not None and isinstance(v.owner.op, DimShuffle):
             v = v.owner.inputs[0]
         for i, p in enumerate(self.processes):
-            if v is p.value:
+            if v is p.value or p.diagonal and equal_computations([v], [p.coefficients]):
                 return i
         raise ValueError(
             "The model transforms inducing values before a likelihood uses them, so the Gaussian "
             "stage has no bound for them. Use fit_gaussian(method='advi')."
         )
 
-    def __call__(self, theta, sites: list[Sites], Xu=(), rows=None) -> Evaluation:
-        """Evaluate at an unconstrained theta."""
+    def __call__(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
+        """Evaluate at theta, and at what else moves: inducing inputs, then offsets."""
         arguments = [np.asarray(theta, dtype="float64")]
         if self._n_moved:
-            arguments += [np.asarray(x) for x in Xu]
+            arguments += [np.asarray(x) for x in moved]
         for s in sites:
             arguments += [s.linear, s.root]
         if self._rows is not None:
@@ -306,13 +339,17 @@ class Bound:
 
     def no_sites(self) -> list[Sites]:
         """Return sites that make q the prior."""
-        return [
-            Sites(
-                np.zeros((p.n_functions, p.n_inducing)),
-                np.zeros((p.n_functions, p.n_inducing, p.n_inducing)),
-            )
-            for p in self.processes
-        ]
+        out = []
+        for p in self.processes:
+            shape = (p.n_functions, p.n_inducing)
+            root = shape if p.diagonal else (*shape, p.n_inducing)
+            out.append(Sites(np.zeros(shape), np.zeros(root)))
+        return out
+
+    def no_offsets(self) -> list[np.ndarray]:
+        """Return offsets that leave q as the sites make it."""
+        shapes = [(p.n_functions, p.n_inducing) for p in self.processes for _ in p.offset]
+        return [np.zeros(shape) for shape in shapes]
 
 
 def _process(model, u, start):
@@ -328,6 +365,10 @@ def _process(model, u, start):
     named = [v for v in shared if v.name == f"{u.name}_Xu"]
     Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
     linear = pt.tensor(dtype="float64", shape=(K, M))
+    if chol.type.ndim == 1:
+        coefficients = rewrite_pregrad(model.replace_rvs_by_values([u])[0])
+        root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
+        return _Process(u, value, K, M, None, linear, root, offset, coefficients)
     root = pt.tensor(dtype="float64", shape=(K, M, M))
     return _Process(u, value, K, M, Xu, linear, root)
 

@@ -56,7 +56,7 @@ def _loops(model: Model):
 def can_collapse(model: Model) -> bool:
     """Whether the inducing values integrate out: one process, seen by normal noise alone."""
     us = inducing_variables(model)
-    if len(us) != 1 or us[0].type.ndim != 1:
+    if len(us) != 1 or us[0].type.ndim != 1 or us[0].owner.inputs[2].type.ndim != 2:
         return False
     u, logp, nodes = _loops(model)
     value = model.rvs_to_values[u]

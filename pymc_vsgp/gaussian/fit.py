@@ -126,7 +126,7 @@ def fit_gaussian(
         theta = bound.ravel(start.theta_unconstrained)
         sites = [start.sites[p.u.name] for p in bound.processes]
     before = inducing_inputs(bound)
-    Xu = [p.Xu.get_value() for p in bound.processes] if move_inducing else []
+    Xu = [x.get_value() for x in bound.moving]
     with _progress(progressbar) as report:
         if method == "natural":
             fit = _Natural(bound, theta, sites, Xu, tolerance, report)
@@ -138,8 +138,8 @@ def fit_gaussian(
     seconds = time.perf_counter() - began - fit.compile_seconds
     ev = fit.evaluation
     after = dict(before)
-    for p, x in zip(bound.processes, fit.Xu, strict=False):
-        after[p.Xu.name] = x
+    for shared, x in zip(bound.moving, fit.moved, strict=False):
+        after[shared.name] = x
     names = [p.u.name for p in bound.processes]
     stage = GaussianStage(
         method=method,
@@ -153,11 +153,11 @@ def fit_gaussian(
         theta_unconstrained=bound.unravel(fit.theta),
         theta_covariance=fit.curvature(),
         mean={
-            name: np.stack([pm_ + R @ m for m in ms])
+            name: _unwhiten(ms, R, pm_)
             for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
         },
         covariance={
-            name: np.stack([_spread(R, L) for L in Ls])
+            name: (R / Ls) ** 2 if R.ndim == 1 else np.stack([_spread(R, L) for L in Ls])
             for name, Ls, R in zip(names, ev.factor, ev.R, strict=True)
         },
         sites=dict(zip(names, fit.sites, strict=True)),
@@ -169,21 +169,30 @@ def fit_gaussian(
     return stage
 
 
+def _unwhiten(m, R, mean):
+    return mean + (m * R if R.ndim == 1 else m @ R.T)
+
+
 def _spread(R, L):
     root = scipy.linalg.solve_triangular(L, R.T, lower=True)
     return root.T @ root
 
 
 class _Natural:
-    """Alternate natural-gradient steps of the sites with L-BFGS steps of theta."""
+    """Alternate natural-gradient steps of the sites with L-BFGS steps of the rest.
+
+    The rest is theta, inducing inputs where they move, and the q of coefficients.
+    """
 
     def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report):
-        self.bound, self.theta, self.sites, self.Xu = bound, theta, sites, list(Xu)
+        self.bound, self.theta, self.sites = bound, theta, sites
+        self.moved = [*Xu, *bound.no_offsets()]
+        self.n_Xu = len(Xu)
         self.tolerance, self.report = tolerance, report
         self.history: list[float] = []
         self.converged, self.message = False, ""
         began = time.perf_counter()
-        self.evaluation = self._evaluate(self.theta, self.sites, self.Xu)
+        self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
         self.compile_seconds = time.perf_counter() - began
         if not np.isfinite(self.evaluation.value):
             raise ValueError(
@@ -191,31 +200,34 @@ class _Natural:
                 "Call vsgp.check_model() to see why, or set initval of the parameters."
             )
 
-    def _evaluate(self, theta, sites, Xu) -> Evaluation:
-        return self.bound(theta, sites, Xu)
+    def _evaluate(self, theta, sites, moved) -> Evaluation:
+        return self.bound(theta, sites, moved)
 
     def run(self, max_rounds: int) -> None:
         """Improve until a round gains too little."""
         self._step_sites(20)
         for i in range(max_rounds):
             last = self.evaluation.value
-            moving = bool(self.Xu) and i >= FIRST_MOVES
-            self._step_theta(moving, 10 if i < FIRST_MOVES else 25)
+            moving = self.n_Xu > 0 and i >= FIRST_MOVES
+            self._step_rest(moving, 10 if i < FIRST_MOVES else 25)
             self._step_sites(5)
             self.history.append(self.evaluation.value)
             self.report(i + 1, self.evaluation.value)
-            if self.evaluation.value - last < self.tolerance and (moving or not self.Xu):
+            if self.evaluation.value - last < self.tolerance and (moving or not self.n_Xu):
                 self.converged = True
                 self.message = f"A round gained less than {self.tolerance:g}."
                 return
         self.message = f"Stopped after {max_rounds} rounds. Raise max_rounds, or restart from this."
 
     def _step_sites(self, n: int) -> None:
+        self._follow()
+        if all(p.diagonal for p in self.bound.processes):
+            return
         for _ in range(n):
             old, step = self.evaluation, 1.0
             while step >= SMALLEST_STEP:
-                sites = [_blend(s, old, i, step) for i, s in enumerate(self.sites)]
-                new = self._evaluate(self.theta, sites, self.Xu)
+                sites = self._blended(old, step)
+                new = self._evaluate(self.theta, sites, self.moved)
                 if np.isfinite(new.value) and new.value >= old.value:
                     self.evaluation, self.sites = new, sites
                     break
@@ -223,37 +235,60 @@ class _Natural:
             if self.evaluation.value - old.value < self.tolerance / 10.0:
                 return
 
-    def _step_theta(self, moving: bool, n: int) -> None:
-        shapes = [x.shape for x in self.Xu] if moving else []
-        if self.theta.size == 0 and not moving:
+    def _blended(self, ev: Evaluation, step: float) -> list[Sites]:
+        """Return sites a part of the way to where natural gradients point."""
+        return [
+            s if p.diagonal else _blend(s, ev, i, step)
+            for i, (s, p) in enumerate(zip(self.sites, self.bound.processes, strict=True))
+        ]
+
+    def _follow(self) -> None:
+        """Let the sites of coefficients say what q is now, so that it follows theta.
+
+        What they don't say stays in the offsets: q is the same as before.
+        """
+        at = self.n_Xu
+        for i, p in enumerate(self.bound.processes):
+            if not p.diagonal:
+                continue
+            ev = self.evaluation
+            self.sites[i], *self.moved[at : at + 2] = _sites_and_offsets(ev, i)
+            at += 2
+
+    def _step_rest(self, moving: bool, n: int) -> None:
+        """Take L-BFGS steps of everything but sites."""
+        active = range(0 if moving else self.n_Xu, len(self.moved))
+        if self.theta.size == 0 and not active:
             return
-        x0 = np.concatenate([self.theta, *(x.ravel() for x in self.Xu[: len(shapes)])])
-        best = (self.evaluation.value, self.theta, self.Xu, self.evaluation)
+        x0 = np.concatenate([self.theta, *(self.moved[i].ravel() for i in active)])
+        skipped = sum(self.moved[i].size for i in range(len(self.moved)) if i not in active)
+        d = self.theta.size
+        best = (self.evaluation.value, self.theta, self.moved, self.evaluation)
 
         def split(x):
-            theta, at, Xu = x[: self.theta.size], self.theta.size, list(self.Xu)
-            for i, shape in enumerate(shapes):
-                size = int(np.prod(shape))
-                Xu[i] = x[at : at + size].reshape(shape)
+            at, moved = d, list(self.moved)
+            for i in active:
+                size = moved[i].size
+                moved[i] = x[at : at + size].reshape(moved[i].shape)
                 at += size
-            return theta, Xu
+            return x[:d], moved
 
         def objective(x):
             nonlocal best
-            theta, Xu = split(x)
-            ev = self._evaluate(theta, self.sites, Xu)
-            gradient = ev.gradient[: x.size]
+            theta, moved = split(x)
+            ev = self._evaluate(theta, self.sites, moved)
+            gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
             if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
                 return 1e50, np.zeros_like(x)
             if ev.value > best[0]:
-                best = (ev.value, theta.copy(), Xu, ev)
+                best = (ev.value, theta.copy(), [m.copy() for m in moved], ev)
             return -ev.value, -gradient
 
         # A first step of the size of the gradient may leave the region where theta makes sense.
         scipy.optimize.minimize(
             objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
         )
-        _, self.theta, self.Xu, self.evaluation = best
+        _, self.theta, self.moved, self.evaluation = best
 
     def curvature(self) -> np.ndarray:
         """Inverse of minus the second derivative of the bound in theta."""
@@ -265,8 +300,8 @@ class _Natural:
         for i in range(d):
             step = np.zeros(d)
             step[i] = h
-            up = self._evaluate(self.theta + step, self.sites, self.Xu).gradient[:d]
-            down = self._evaluate(self.theta - step, self.sites, self.Xu).gradient[:d]
+            up = self._evaluate(self.theta + step, self.sites, self.moved).gradient[:d]
+            down = self._evaluate(self.theta - step, self.sites, self.moved).gradient[:d]
             H[i] = (down - up) / (2.0 * h)
         w, V = np.linalg.eigh((H + H.T) / 2.0)
         # Directions that the bound does not curve in are as wide as a weak prior.
@@ -293,6 +328,16 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
     return Sites(np.stack(linear), np.stack(root))
 
 
+def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.ndarray]:
+    """Return the sites that explain q of some coefficients, and what is left of q."""
+    R = ev.R[i]
+    precision = np.clip(ev.precision[i], 0.0, None)
+    linear, root = ev.linear[i] - precision * ev.prior_mean[i], np.sqrt(precision)
+    L = np.sqrt(1.0 + (R * root) ** 2)
+    e = L * ev.mean[i] - R * linear / L
+    return Sites(ev.linear[i].copy(), root), e, np.log(L / ev.factor[i])
+
+
 class _Minibatch(_Natural):
     """Stochastic natural gradients for the sites, Adam for theta."""
 
@@ -303,21 +348,21 @@ class _Minibatch(_Natural):
         self.rows = np.arange(self.batch_size)
         super().__init__(bound, theta, sites, Xu, tolerance, report)
 
-    def _evaluate(self, theta, sites, Xu):
-        return self.bound(theta, sites, Xu, self.rows)
+    def _evaluate(self, theta, sites, moved):
+        return self.bound(theta, sites, moved, self.rows)
 
     def run(self, max_rounds: int) -> None:
         """Take that many steps."""
         d = self.theta.size
-        x = np.concatenate([self.theta, *(x.ravel() for x in self.Xu)])
+        x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
         first, second = np.zeros_like(x), np.zeros_like(x)
         noisy: list[float] = []
         for i in range(max_rounds):
             self.rows = self.rng.choice(self.n_data, self.batch_size, replace=False)
-            ev = self._evaluate(self.theta, self.sites, self.Xu)
+            ev = self._evaluate(self.theta, self.sites, self.moved)
             if np.isfinite(ev.value):
                 step = min(0.2, 2.0 / (10.0 + i**0.7))
-                self.sites = [_blend(s, ev, j, step) for j, s in enumerate(self.sites)]
+                self.sites = self._blended(ev, step)
                 g = ev.gradient
                 first = 0.9 * first + 0.1 * g
                 second = 0.999 * second + 0.001 * g**2
@@ -327,8 +372,8 @@ class _Minibatch(_Natural):
                     scale = np.sqrt(second / (1 - 0.999 ** (i + 1))) + 1e-8
                     x = x + rate * unbiased / scale
                     self.theta, at = x[:d], d
-                    for j, old in enumerate(self.Xu):
-                        self.Xu[j] = x[at : at + old.size].reshape(old.shape)
+                    for j, old in enumerate(self.moved):
+                        self.moved[j] = x[at : at + old.size].reshape(old.shape)
                         at += old.size
                 noisy.append(ev.value)
             if (i + 1) % 20 == 0:
@@ -339,7 +384,8 @@ class _Minibatch(_Natural):
         self.rows = self.rng.choice(
             self.n_data, min(self.n_data, 20 * self.batch_size), replace=False
         )
-        self.evaluation = self._evaluate(self.theta, self.sites, self.Xu)
+        self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
+        self._follow()
         self.history.append(float(np.mean(noisy[-200:])))
 
 
@@ -359,19 +405,27 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
     ).astype(int)
     theta = mean[theta_at]
     nothing = bound.no_sites()
-    ev = bound(theta, nothing)
+    ev = bound(theta, nothing, bound.no_offsets())
     sites, means, covariances = {}, {}, {}
     for i, p in enumerate(bound.processes):
         where = ordering[p.value.name][1]
         m = mean[where].reshape(p.n_functions, p.n_inducing)
+        R = ev.R[i]
+        means[p.u.name] = _unwhiten(m, R, ev.prior_mean[i])
+        if p.diagonal:
+            S = np.diag(cov[where, where]).reshape(m.shape)
+            precision = np.clip(1.0 / S - 1.0, 0.0, None) / R**2
+            linear = (1.0 + precision * R**2) * m / R + precision * ev.prior_mean[i]
+            sites[p.u.name] = Sites(linear, np.sqrt(precision))
+            covariances[p.u.name] = R**2 * S
+            continue
         S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
         S = np.stack([S[k, :, k] for k in range(p.n_functions)])
         inverse = np.linalg.inv(S)
         ev.linear[i] = np.einsum("kij,kj->ki", inverse, m)
         ev.precision[i] = inverse - np.eye(p.n_inducing)
         sites[p.u.name] = _blend(nothing[i], ev, i, 1.0)
-        means[p.u.name] = ev.prior_mean[i] + m @ ev.R[i].T
-        covariances[p.u.name] = ev.R[i] @ S @ ev.R[i].T
+        covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)
     before = inducing_inputs(bound)
     stage = GaussianStage(

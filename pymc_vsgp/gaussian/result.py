@@ -15,7 +15,7 @@ from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.gaussian.bound import Bound, inducing_variables
-from pymc_vsgp.inducing.coordinates import Sites, Tied, Whitened
+from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
 from pymc_vsgp.inducing.variable import NO_SITES
 
 __all__ = ["GaussianStage", "hand_over", "reset"]
@@ -41,7 +41,8 @@ class GaussianStage:
     theta_covariance : ndarray
         Inverse curvature of the bound in the unconstrained parameters, raveled in that order.
     mean, covariance : dict
-        Of the inducing values of each process, at the estimate: K x M and K x M x M.
+        Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
+        variances, K x M, of Fourier coefficients.
     sites : dict
         Gaussian pseudo-observations of the inducing values; the sampler's coordinates.
     Xu_before, Xu : dict
@@ -86,6 +87,9 @@ class GaussianStage:
             moved = np.abs(after - self.Xu_before[name]).max()
             what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
             lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
+        for name, sites in self.sites.items():
+            if sites.root.ndim == 2:
+                lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
         if not self.converged:
             lines.append(f"  {self.message}")
         return "\n".join(lines)
@@ -244,9 +248,11 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     coordinates, and functions compiled for other sites can be used again.
     """
     names = [f"{u.name}_sites_{what}" for what in Sites._fields]
+    diagonal = u.owner.inputs[2].type.ndim == 1
     if sites is None:
         model.rvs_to_transforms[u] = Whitened()
-        u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
+        linear, root = NO_SITES
+        u.owner.inputs[3:5] = [pt.constant(linear), pt.constant(linear if diagonal else root)]
         for name in names:
             model.named_vars.pop(name, None)
             if name in (data := {d.name: d for d in model.data_vars}):
@@ -259,7 +265,7 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
             ]
     for shared, value in zip(u.owner.inputs[3:5], sites, strict=True):
         shared.set_value(value)
-    model.rvs_to_transforms[u] = Tied(len(sites.linear))
+    model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied(len(sites.linear))
 
 
 def inducing_inputs(bound: Bound) -> dict[str, np.ndarray]:

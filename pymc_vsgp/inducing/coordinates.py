@@ -24,11 +24,26 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.potential.cholesky import SafeCholesky
 
-__all__ = ["Sites", "Tied", "Whitened", "apply_sites", "unwhiten", "whiten"]
+__all__ = [
+    "Diagonal",
+    "Sites",
+    "Tied",
+    "Whitened",
+    "apply_diagonal_sites",
+    "apply_sites",
+    "log_determinant",
+    "unwhiten",
+    "whiten",
+]
 
 
 def whiten(u: TensorVariable, mean: TensorVariable, R: TensorVariable) -> TensorVariable:
-    """Return v such that ``u = mean + R v``; with a matrix u, for each of its rows."""
+    """Return v such that ``u = mean + R v``; with a matrix u, for each of its rows.
+
+    A vector R stands for a diagonal matrix.
+    """
+    if R.type.ndim == 1:
+        return (u - mean) / R
     if u.type.ndim == 1:
         return solve_triangular(R, u - mean, lower=True, b_ndim=1)
     return solve_triangular(R, (u - mean).T, lower=True, b_ndim=2).T
@@ -36,9 +51,16 @@ def whiten(u: TensorVariable, mean: TensorVariable, R: TensorVariable) -> Tensor
 
 def unwhiten(v: TensorVariable, mean: TensorVariable, R: TensorVariable) -> TensorVariable:
     """Return ``mean + R v``; with a matrix v, for each of its rows."""
+    if R.type.ndim == 1:
+        return mean + R * v
     if v.type.ndim == 1:
         return mean + pt.dot(R, v)
     return mean + pt.dot(R, v.T).T
+
+
+def log_determinant(R: TensorVariable) -> TensorVariable:
+    """Return ``log |R|`` of a triangular or diagonal factor."""
+    return pt.log(R if R.type.ndim == 1 else pt.diagonal(R)).sum()
 
 
 class Whitened(Transform):
@@ -64,7 +86,7 @@ class Whitened(Transform):
     def log_jac_det(self, value, *inputs):
         """Return ``log |du / dv|``, one for each row of a matrix of values."""
         _, _, R, *_ = inputs
-        logdet = pt.log(pt.diagonal(R)).sum()
+        logdet = log_determinant(R)
         return logdet if value.type.ndim == 1 else pt.broadcast_to(logdet, value.shape[:-1])
 
 
@@ -72,7 +94,7 @@ class Sites(NamedTuple):
     r"""Gaussian pseudo-observations of the inducing values.
 
     The density :math:`\exp(\lambda^\top u - u^\top B B^\top u / 2)`, for each of K functions:
-    `linear` is K x M and `root` K x M x M.
+    `linear` is K x M and `root` K x M x M, or K x M for a diagonal B.
     """
 
     linear: np.ndarray
@@ -125,6 +147,42 @@ class Tied(Whitened):
         """Return ``log |du / d epsilon|``."""
         dets = [pt.log(pt.diagonal(L)).sum() for _, L in self._maps(inputs)]
         return super().log_jac_det(value, *inputs) - _joined(dets, value)
+
+
+class Diagonal(Whitened):
+    r"""Coordinates of independent coefficients, with sites that keep them independent.
+
+    `Tied` with a diagonal B, at the cost of M: where the data say about as much everywhere, waves
+    of different frequencies hardly correlate under the posterior.
+    """
+
+    def forward(self, value, *inputs):
+        """Return epsilon."""
+        _, mean, scale, linear, root = inputs
+        half, L = apply_diagonal_sites(mean, scale, *_like(value, linear, root))
+        return L * whiten(value, mean, scale) - half
+
+    def backward(self, value, *inputs):
+        """Return the coefficients."""
+        _, mean, scale, linear, root = inputs
+        half, L = apply_diagonal_sites(mean, scale, *_like(value, linear, root))
+        return unwhiten((value + half) / L, mean, scale)
+
+    def log_jac_det(self, value, *inputs):
+        """Return ``log |du / d epsilon|``."""
+        _, mean, scale, linear, root = inputs
+        _, L = apply_diagonal_sites(mean, scale, *_like(value, linear, root))
+        return super().log_jac_det(value, *inputs) - pt.log(L).sum(axis=-1)
+
+
+def apply_diagonal_sites(mean, scale, linear, root):
+    """Return what `apply_sites` does, as vectors, or matrices with a row for each function."""
+    L = pt.sqrt(np.float64(1.0) + (scale * root) ** 2)
+    return scale * (linear - root**2 * mean) / L, L
+
+
+def _like(value, *sites):
+    return [s[0] for s in sites] if value.type.ndim == 1 else sites
 
 
 def apply_sites(mean, R, linear, root):

@@ -1,4 +1,4 @@
-"""The inducing values u = f(Xu) as a random variable of the model."""
+"""The inducing variables, values or coefficients of the function, as random variables."""
 
 import numpy as np
 import pytensor.tensor as pt
@@ -10,10 +10,10 @@ from pymc.logprob.abstract import _logprob
 from pymc.pytensorf import normalize_rng_param
 from pytensor.tensor.random.utils import normalize_size_param
 
-from pymc_vsgp.inducing.coordinates import Whitened, unwhiten, whiten
+from pymc_vsgp.inducing.coordinates import Whitened, log_determinant, unwhiten, whiten
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 
-__all__ = ["Inducing"]
+__all__ = ["Coefficients", "Inducing", "InducingRV"]
 
 NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
 """Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
@@ -70,6 +70,53 @@ class Inducing(Distribution):
         return super().dist([mean, chol, *NO_SITES], **kwargs)
 
 
+class CoefficientsRV(InducingRV):
+    """Independent normals given by their means and standard deviations."""
+
+    name = "coefficients"
+    extended_signature = "[rng],(m),(m),(k,s),(k,s)->[rng],(m)"
+    _print_name = ("Coefficients", "\\operatorname{Coefficients}")
+
+    @classmethod
+    def rv_op(cls, mean, scale, linear, root, *, size=None, rng=None):
+        """Build the graph of a draw."""
+        mean, scale, linear, root = (pt.as_tensor(x) for x in (mean, scale, linear, root))
+        rng = normalize_rng_param(rng)
+        size = normalize_size_param(size)
+        if rv_size_is_none(size):
+            size = implicit_size_from_params(mean, scale, ndims_params=(1, 1))
+        next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
+        unused = [pt.tensor(dtype="float64", shape=(None, None)) for _ in range(2)]
+        op = cls(inputs=[rng, mean, scale, *unused], outputs=[next_rng, mean + v * scale])
+        return op(rng, mean, scale, linear, root)
+
+
+class Coefficients(Distribution):
+    r"""Coefficients of a Gaussian process that are independent a priori.
+
+    .. math:: u_j \sim N(m_j, s_j^2)
+
+    As :class:`Inducing`: a sampler sees :math:`(u - m) / s`.
+
+    Parameters
+    ----------
+    mean : tensor_like of float
+        Prior means, shape (M,).
+    scale : tensor_like of float
+        Prior standard deviations, shape (M,).
+    shape : tuple of int, optional
+        (K, M) for the coefficients of K independent functions with this prior.
+    """
+
+    rv_type = CoefficientsRV
+    rv_op = CoefficientsRV.rv_op
+
+    @classmethod
+    def dist(cls, mean, scale, **kwargs):
+        """Return the variable without registering it in a model."""
+        return super().dist([mean, scale, NO_SITES[0], NO_SITES[0]], **kwargs)
+
+
 @_default_transform.register(InducingRV)
 def inducing_default_transform(op, rv):
     """Whiten."""
@@ -87,7 +134,7 @@ def inducing_logprob(op, values, rng, mean, chol, linear, root, **kwargs):
     """Log density, from the whitened values."""
     (u,) = values
     v = whiten(u, mean, chol)
-    normalizer = pt.log(pt.diagonal(chol)).sum() + v.shape[-1] * np.log(2 * np.pi) / 2
+    normalizer = log_determinant(chol) + v.shape[-1] * np.log(2 * np.pi) / 2
     logp = -0.5 * pt.sum(v**2, axis=-1) - normalizer
     if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
         # Everything else is finite where the factor is not one, so that no gradient is NaN.

@@ -11,26 +11,23 @@ from typing import NamedTuple
 
 import pytensor.tensor as pt
 
-from pytensor.gradient import disconnected_grad, grad
+from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
-from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.potential.linalg import weighted_gram
-from pymc_vsgp.potential.moments import (
-    ConditionalMoments,
-    Kernel,
-    Moments,
-    frontier,
-    moments_of,
-)
+from pymc_vsgp.potential.features import FeatureMoments
+from pymc_vsgp.potential.groups import FeatureGroup, PointGroup, group_of
+from pymc_vsgp.potential.moments import ConditionalMoments, Moments, frontier
 from pymc_vsgp.potential.streaming import BlockSum, Factor, Root, Rule
 
 __all__ = ["stack_latents", "stream", "stream_gaussian"]
+
+ALL_ROWS = 2**62  # a block of any number of rows
 
 
 def stack_latents(moments: Sequence[Moments]) -> Moments:
@@ -48,22 +45,11 @@ def stack_latents(moments: Sequence[Moments]) -> Moments:
     )
 
 
-class Group(NamedTuple):
-    """Positions of the inputs of one process among the inputs of a block."""
-
-    kernel: Kernel
-    X: int
-    Xu: int
-    R: int
-    v: int
-    theta: range
-
-
 class Recipe(NamedTuple):
     """What a loop over the data was built from: enough to build another one like it."""
 
     likelihood: Likelihood
-    groups: tuple[Group, ...]
+    groups: tuple[PointGroup | FeatureGroup, ...]
     params: dict[str, int]
     n_rows: int
 
@@ -81,7 +67,11 @@ def stream(
     """
     nodes = [m.mu.owner for m in moments]
     for node, m in zip(nodes, moments, strict=True):
-        if node is None or not isinstance(node.op, ConditionalMoments) or m.gamma.owner is not node:
+        if node is None or m.gamma.owner is not node:
+            return None
+        # Inputs that are themselves inferred have no gradient from waves in blocks.
+        waves = isinstance(node.op, FeatureMoments) and not depends_on_random(node.inputs[0])
+        if not (waves or isinstance(node.op, ConditionalMoments)):
             return None
     # Inputs: weights, y, X of each process and parameters of each row; then what all rows share.
     rows: list[Variable] = [pt.ones((y.shape[0],), dtype="float64"), y]
@@ -93,14 +83,9 @@ def stream(
         if likelihood.goes_with_rows(name):
             params[name] = len(rows)
             rows.append(param)
-    arguments = list(rows)
-    groups = []
-    for node in nodes:
-        X, Xu, R, v, *theta = node.inputs
-        at = len(arguments)
-        arguments += [Xu, R, v, *theta]
-        stop = len(arguments)
-        groups.append(Group(node.op.kernel, rows.index(X), at, at + 1, at + 2, range(at + 3, stop)))
+    shared: list[Variable] = []
+    groups = [group_of(node, rows, shared, len(rows)) for node in nodes]
+    arguments = [*rows, *shared]
     for name, param in likelihood.params.items():
         if name not in params:
             params[name] = len(arguments)
@@ -125,6 +110,11 @@ def stream_gaussian(
     :math:`A\, \mathrm{diag}(2 \partial / \partial \gamma) A^\top` of the natural gradient.
     """
     recipe = node.op.recipe
+    if rows is not None and any(g.whole for g in recipe.groups):
+        raise ValueError(
+            "The data are a grid, which is worked on as a whole, so there are no minibatches. "
+            "Use method='natural'."
+        )
     arguments = list(node.inputs)
     for group, mean in zip(recipe.groups, means, strict=True):
         arguments[group.v] = mean
@@ -146,6 +136,9 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     outputs, n_sums, shapes, rules = block
     # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
     # Done here already, the loop of a log density and that of its gradient are one and the same.
+    if any(g.whole for g in recipe.groups):
+        block_size = ALL_ROWS
+    width = max((g.width or 0 for g in recipe.groups), default=0)
     inner = FunctionGraph(inputs, outputs, clone=False)
     rewrite_graph(inner, include=("canonicalize", "stabilize"))
     op = BlockSum(
@@ -156,6 +149,7 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
         shapes=shapes,
         rules=rules,
         block_size=block_size,
+        width=None if any(g.width is None for g in recipe.groups) else width,
     )
     op.recipe = recipe
     return op.make_node(*arguments)
@@ -181,22 +175,10 @@ def _block(recipe: Recipe, inputs, roots_at):
     groups, n_rows = recipe.groups, recipe.n_rows
     lik = recipe.likelihood.replace(**{name: inputs[i] for name, i in recipe.params.items()})
     weights, y = inputs[:2]
-    pieces, moments = [], []
-    for g in groups:
-        theta = (inputs[i] for i in g.theta)
-        p, m = moments_of(g.kernel, inputs[g.X], inputs[g.Xu], inputs[g.R], inputs[g.v], *theta)
-        pieces.append(p)
-        moments.append(m)
+    pieces, moments = zip(*(g.moments(inputs) for g in groups), strict=True)
+    roots = [inputs[i] for i in roots_at]
     # Variance of f from that of v, one for each function.
-    extra = []
-    for j, i in enumerate(roots_at):
-        A, C = pieces[j].A, inputs[i]
-        if C.type.ndim == 2:
-            extra.append(pt.sum(pt.dot(C.T, A) ** 2, axis=0))
-        else:
-            K = C.type.shape[0]
-            each = [pt.sum(pt.dot(C[k].T, A) ** 2, axis=0) for k in range(K)]
-            extra.append(pt.stack(each, axis=1))
+    extra = [g.spread(p, C) for g, p, C in zip(groups, pieces, roots, strict=False)]
     mu, gamma = stack_latents(moments)
     if extra:
         spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
@@ -214,54 +196,22 @@ def _block(recipe: Recipe, inputs, roots_at):
     smooth = [i.dtype.startswith("float") for i in inputs]
     param_at = [i for i in recipe.params.values() if smooth[i]]
     wrt = [inputs[i] for i in param_at]
-    for p, m in zip(pieces, moments, strict=True):
-        wrt += [m.mu, p.explained, p.prior]
+    wanted = [g.wrt(p, m) for g, p, m in zip(groups, pieces, moments, strict=True)]
+    for variables in wanted:
+        wrt += variables
     gradients = iter(grad(value, [*wrt, *extra], disconnected_inputs="ignore"))
     sums: dict[int, TensorVariable] = {}
     row_outputs: dict[int, TensorVariable] = {}
     for i in param_at:
         (row_outputs if i < n_rows else sums)[i] = next(gradients)
-    of_moments = [[next(gradients) for _ in range(3)] for _ in groups]
+    adjoints = [[next(gradients) for _ in variables] for variables in wanted]
     of_extra = list(gradients)
 
-    outer, grams = [], []
-    for j, (g, p) in enumerate(zip(groups, pieces, strict=True)):
-        g_mu, g_explained, g_prior = of_moments[j]
-        v, A, R = inputs[g.v], p.A, inputs[g.R]
-        sums[g.v] = pt.dot(A, g_mu)
-        A_bar = A * (2.0 * g_explained)
-        A_bar_At = weighted_gram(A, 2.0 * g_explained)
-        if v.type.ndim == 1:
-            A_bar += pt.outer(v, g_mu)
-            g_mean = g_mu
-        else:
-            A_bar += pt.dot(v, g_mu.T)
-            g_mean = pt.sum(g_mu, axis=1)
-        if of_extra:
-            C, w = inputs[roots_at[j]], 2.0 * of_extra[j]
-            if C.type.ndim == 2:
-                gram = weighted_gram(A, w)
-                A_bar += pt.dot(C, pt.dot(C.T, A * w))
-                A_bar_At += pt.dot(C, pt.dot(C.T, gram))
-            else:
-                each = []
-                for k in range(C.type.shape[0]):
-                    each.append(weighted_gram(A, w[:, k]))
-                    A_bar += pt.dot(C[k], pt.dot(C[k].T, A * w[:, k]))
-                    A_bar_At += pt.dot(C[k], pt.dot(C[k].T, each[-1]))
-                gram = pt.stack(each)
-            grams.append(gram)
-        outer.append(A_bar_At)
-        K_bar = solve_triangular(R, A_bar, trans=1, lower=True, b_ndim=2)
-        # The kernel's part: the adjoints are numbers by now.
-        surrogate = (
-            pt.sum(disconnected_grad(K_bar) * p.Kuf)
-            + pt.sum(disconnected_grad(g_prior) * p.prior)
-            + pt.sum(disconnected_grad(g_mean) * (p.mean if v.type.ndim == 1 else p.mean[:, 0]))
-        )
-        at = [i for i in (g.X, g.Xu, *g.theta) if smooth[i]]
-        of_kernel = grad(surrogate, [inputs[i] for i in at], disconnected_inputs="ignore")
-        for i, d in zip(at, of_kernel, strict=True):
+    found = []
+    for j, g in enumerate(groups):
+        root = (roots[j], of_extra[j]) if roots else (None, None)
+        found.append(g.pull(inputs, pieces[j], moments[j], adjoints[j], *root))
+        for i, d in found[-1].sums.items():
             into = row_outputs if i < n_rows else sums
             into[i] = into[i] + d if i in into else d
 
@@ -272,15 +222,16 @@ def _block(recipe: Recipe, inputs, roots_at):
         rules[i] = at_output[i] = len(outputs)
         outputs.append(s)
         shapes.append(i)
-    for g, o in zip(groups, outer, strict=True):
-        rules[g.R] = Factor(g.v, at_output[g.v], len(outputs))
-        outputs.append(o)
-        shapes.append(g.R)
-    for i, g, gram in zip(roots_at, groups, grams, strict=False):
-        rules[i] = Root(len(outputs))
-        outputs.append(gram)
+    for g, c in zip(groups, found, strict=True):
+        if isinstance(g, PointGroup):
+            rules[g.R] = Factor(g.v, at_output[g.v], len(outputs))
+            outputs.append(c.outer)
+            shapes.append(g.R)
+    for i, g, c in zip(roots_at, groups, found, strict=False):
+        rules[i] = Root(len(outputs), diagonal=isinstance(g, FeatureGroup))
+        outputs.append(c.gram)
         # A root may have fewer columns than rows.
-        shapes.append(g.R if gram.type.ndim == 2 else i)
+        shapes.append(g.R if isinstance(g, PointGroup) and c.gram.type.ndim == 2 else i)
     n_sums = len(outputs)
     outputs.append(terms)
     shapes.append(0)

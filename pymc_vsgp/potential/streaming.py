@@ -84,10 +84,12 @@ def held(x: Variable) -> Variable:
 class Root(NamedTuple):
     """How the gradient of a root C follows from a small output.
 
-    C enters as ``sum((C^T A)**2)``, and the output is the matrix that C is multiplied with.
+    C enters as ``sum((C^T A)**2)``, and the output is the matrix that C is multiplied with. A
+    diagonal C is a vector, or a row for each function, and so is its output.
     """
 
     gram: int
+    diagonal: bool = False
 
 
 Rule = int | Factor | Root | None
@@ -112,6 +114,8 @@ class BlockSum(OpFromGraph):
         `Factor`, a `Root`, or None for an input without a gradient.
     block_size : int, optional
         Rows in a block. By default what makes an M x B matrix fit into the cache.
+    width : int, optional
+        What M is in this. By default the largest of the inputs that all rows share.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class BlockSum(OpFromGraph):
         shapes: Sequence[int],
         rules: Sequence[Rule],
         block_size: int | None = None,
+        width: int | None = None,
         **kwargs,
     ):
         super().__init__(list(inputs), list(outputs), **kwargs)
@@ -132,11 +137,12 @@ class BlockSum(OpFromGraph):
         self.shapes = tuple(shapes)
         self.rules = tuple(rules)
         self.block_size = block_size
+        self.width = width
 
     @property
     def settings(self):
         """What makes it differ from another one with the same graph."""
-        return (self.n_rows, self.n_sums, self.shapes, self.rules, self.block_size)
+        return (self.n_rows, self.n_sums, self.shapes, self.rules, self.block_size, self.width)
 
     def __eq__(self, other):
         """Compare the graphs and the settings."""
@@ -196,7 +202,8 @@ class BlockSum(OpFromGraph):
                 outer = pt.dot(v, a.T) + outputs[rule.outer]
                 yield -pt.tril(solve_triangular(inputs[i], outer, trans=1, lower=True, b_ndim=2))
             elif isinstance(rule, Root):
-                yield pt.matmul(outputs[rule.gram], inputs[i])
+                gram, root = outputs[rule.gram], inputs[i]
+                yield gram * root if rule.diagonal else pt.matmul(gram, root)
             else:
                 yield outputs[rule]
 
@@ -213,7 +220,7 @@ class BlockSum(OpFromGraph):
         if self.block_size:
             return self.block_size
         return automatic_block(
-            max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
+            self.width or max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
         )
 
     def link_mode(self, impl):
@@ -296,6 +303,7 @@ def drop_unused_outputs(fgraph, node):
         shapes=[s for s, u in zip(op.shapes, used, strict=True) if u],
         rules=[None] * len(inner.inputs),
         block_size=op.block_size,
+        width=op.width,
     )
     outputs = iter(smaller(*node.inputs, return_list=True))
     return {o: next(outputs) for o, u in zip(node.outputs, used, strict=True) if u}

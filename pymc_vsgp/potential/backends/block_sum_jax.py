@@ -40,7 +40,7 @@ def jax_funcify_block_sum(op, node=None, **kwargs):
             inputs[:n_rows],
             (*inputs[n_rows:], *inverses),
             sum(i < n_sums for i in wanted),
-            op.block_size or _automatic_block(inputs[n_rows:]),
+            op.block_size or _automatic_block(op.width, inputs[n_rows:]),
         )
         outputs = dict(zip(wanted, found, strict=True))
         return [outputs.get(i) for i in range(n_outputs)]
@@ -134,7 +134,7 @@ def _needs(rule):
 def _follow(rule, inputs, outputs, x):
     """Return the gradient with respect to `x` that `rule` says."""
     if isinstance(rule, Root):
-        return outputs[rule.gram] @ x
+        return outputs[rule.gram] * x if rule.diagonal else outputs[rule.gram] @ x
     if not isinstance(rule, Factor):
         return outputs[rule]
     v, a = inputs[rule.v], outputs[rule.a]
@@ -144,8 +144,8 @@ def _follow(rule, inputs, outputs, x):
     return -jnp.tril(solve_triangular(x, outer, trans=1, lower=True))
 
 
-def _automatic_block(shared):
-    n_inducing = max((s.shape[0] for s in shared if s.ndim), default=1)
+def _automatic_block(width, shared):
+    n_inducing = width or max((s.shape[0] for s in shared if s.ndim), default=1)
     limit = BLOCK_BYTES.get(jax.default_backend(), BLOCK_BYTES["gpu"])
     return max(limit // (8 * n_inducing), SMALLEST_BLOCK)
 

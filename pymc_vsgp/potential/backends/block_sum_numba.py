@@ -79,7 +79,8 @@ def _call_source(op, node):
     lines = [f"def block_sum({', '.join(args)}):", "n = x0.shape[0]"]
     lines += [f"x{i} = np.ascontiguousarray(x{i})" for i, x in enumerate(node.inputs) if x.ndim]
     widths = [f"x{i}.shape[0]" for i in range(op.n_rows, len(args)) if node.inputs[i].ndim]
-    step = op.block_size or f"_automatic_block(max(({', '.join(widths)}, 1, 1)))"
+    widest = op.width or f"max(({', '.join(widths)}, 1, 1))"
+    step = op.block_size or f"_automatic_block({widest})"
     for i, (output, like) in enumerate(zip(node.outputs, op.shapes, strict=True)):
         shape = "()" if output.ndim == 0 else f"x{like}.shape"
         lines.append(f"y{i} = np.full({shape}, np.nan)")

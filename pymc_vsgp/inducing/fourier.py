@@ -1,0 +1,366 @@
+r"""Fourier features: the function's coefficients on a torus.
+
+On a torus of periods :math:`L_d`, longer than the range of the data, a stationary process is a sum
+of independent waves,
+
+.. math:: f(x) = m(x) + \sum_j u_j \phi_j(x), \qquad u_j \sim N(0, S_j),
+
+with products over the inputs of :math:`1, \sqrt 2 \cos(2\pi k x/L), \sqrt 2 \sin(2\pi k x/L)` for
+:math:`\phi_j` and the spectral density over the volume for :math:`S_j`. The waves do not depend on
+the kernel's parameters and the prior is diagonal, so an evaluation costs :math:`N M`. What the
+waves that are left out contribute to the variance is known exactly and the same everywhere.
+"""
+
+import itertools
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.compile.mode import Mode
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.inducing.spectrum import spectral_density
+
+__all__ = ["Fourier", "Grid", "find_grid"]
+
+# Added to the variance of each wave, as a fraction of the function's: smooth kernels have waves
+# whose variance is below the smallest number, and its logarithm is wanted.
+LEAST = np.float64(1e-24)
+
+# Copies of the torus on either side that add to the variance, by the number of inputs.
+IMAGES = {1: 4, 2: 3, 3: 2}
+
+
+@dataclass(frozen=True)
+class Fourier:
+    r"""
+    Fourier coefficients as inducing variables, for one to three inputs and stationary kernels.
+
+    Parameters
+    ----------
+    period : float or sequence of float
+        Length of the torus in each input. Beyond the range of the data it should leave room for a
+        few lengthscales: what is a period apart is taken to be the same place.
+    n_frequencies : int or sequence of int
+        Waves in each input, without the constant. With :math:`k_d` of them there are
+        :math:`\prod_d (2 k_d + 1)` coefficients.
+    center : float or sequence of float
+        Where phases are counted from. It changes nothing but the signs of coefficients.
+
+    See Also
+    --------
+    Fourier.for_data : Choose period and frequencies from the data and the prior.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        cov = variance * pm.gp.cov.Matern52(2, ls=lengthscale)
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp.prior("u", inducing=vsgp.inducing.Fourier.for_data(X, cov))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
+    """
+
+    period: tuple[float, ...]
+    n_frequencies: tuple[int, ...]
+    center: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self):
+        """Check, and give each input its own numbers."""
+        periods, counts, centers = (
+            tuple(np.atleast_1d(x).tolist()) for x in (self.period, self.n_frequencies, self.center)
+        )
+        n = max(len(periods), len(counts), len(centers))
+        if n > 3:
+            raise ValueError(
+                f"There are {n} inputs, and Fourier features grow too many beyond three. "
+                "Use inducing points: gp.prior(name, Xu=...)."
+            )
+        for name, value in (("period", periods), ("n_frequencies", counts), ("center", centers)):
+            if len(value) not in (1, n):
+                raise ValueError(
+                    f"{name} has {len(value)} entries, but there are {n} inputs. "
+                    "Pass one number, or one for each input."
+                )
+        periods, counts, centers = (v * n if len(v) == 1 else v for v in (periods, counts, centers))
+        if not all(np.isfinite(p) and p > 0 for p in periods):
+            raise ValueError(
+                f"period is {self.period}, but a length is needed. Pass positive numbers."
+            )
+        if not all(float(k).is_integer() and k >= 0 for k in counts):
+            raise ValueError(
+                f"n_frequencies is {self.n_frequencies}, but it counts waves. "
+                "Pass whole numbers, 0 or more."
+            )
+        object.__setattr__(self, "period", tuple(map(float, periods)))
+        object.__setattr__(self, "n_frequencies", tuple(map(int, counts)))
+        object.__setattr__(self, "center", tuple(map(float, centers)))
+
+    @classmethod
+    def for_data(
+        cls,
+        X: Any,
+        cov_func: Any,
+        *,
+        residual: float = 0.02,
+        wrap: float = 0.02,
+        quantile: float = 0.9,
+        max_features: int = 4000,
+        draws: int = 200,
+        random_seed=0,
+    ) -> "Fourier":
+        """
+        Choose period and frequencies for the range of the data and the prior of the kernel.
+
+        Parameters
+        ----------
+        X : array_like, shape (N, D)
+            Inputs.
+        cov_func : Covariance
+            The kernel. Its parameters may be random variables.
+        residual : float
+            Share of the variance that may be left out.
+        wrap : float
+            Correlation that opposite ends of the data may have around the torus.
+        quantile : float
+            Part of the prior for which both hold: lengthscales may be arbitrarily short and long
+            under a prior, and no features would do for all of them.
+        max_features : int
+            At most so many coefficients. A warning says what is left out where that is too few.
+        draws : int
+            Draws from the prior.
+        random_seed : int or Generator
+            Of the draws.
+        """
+        X = as_inputs(X, "X")
+        low, high = X.min(axis=0), X.max(axis=0)
+        width = np.where(high > low, high - low, 1.0)
+        n_columns = len(width)
+        if n_columns > 3:
+            raise ValueError(
+                f"X has {n_columns} columns, and Fourier features grow too many beyond three. "
+                "Use inducing points: gp.prior(name, Xu=...)."
+            )
+        # The kernel along each input, in units of the range.
+        lags = np.linspace(0.0, 8.0, 4097)
+        places = [np.outer(lags, width * (np.arange(n_columns) == d)) for d in range(n_columns)]
+        origin = pt.zeros((1, n_columns))
+        along = pt.stack([cov_func(pt.constant(p), origin)[:, 0] for p in places])
+        mode = Mode(linker="py", optimizer="fast_compile")
+        k = np.asarray(pm.draw(along, draws=draws, random_seed=random_seed, mode=mode))
+        k = np.abs(k.reshape(draws, n_columns, len(lags)))
+        k = k / k[:, :, :1]
+        step = lags[1]
+        period, counts = [], []
+        for d in range(n_columns):
+            # The longest correlation at this lag or beyond it: kernels may oscillate.
+            tail = np.maximum.accumulate(k[:, d, ::-1], axis=1)[:, ::-1]
+            apart = np.quantile(tail, quantile, axis=0) <= wrap
+            gap = lags[np.argmax(apart)] if apart.any() else lags[-1] / 2.0
+            size = 1.0 + max(gap, 0.05)
+            period.append(size * width[d])
+            n = int(size / step)
+            at = np.minimum(np.arange(n), n - np.arange(n)) * size / n
+            mass = np.array([np.fft.rfft(np.interp(at, lags, row)).real for row in k[:, d]])
+            mass = np.clip(mass, 0.0, None) / n
+            mass[:, 1:] *= 2.0
+            left = 1.0 - np.cumsum(mass, axis=1) / mass.sum(axis=1, keepdims=True)
+            enough = np.quantile(left, quantile, axis=0) <= residual / n_columns
+            counts.append(int(np.argmax(enough)) if enough.any() else mass.shape[1] - 1)
+        return cls(tuple(period), tuple(counts), tuple((low + high) / 2.0)).at_most(max_features)
+
+    def at_most(self, n: int) -> "Fourier":
+        """Return the same with fewer frequencies if there are more than `n` coefficients."""
+        if self.n_features <= n:
+            return self
+        counts = np.array(self.n_frequencies, dtype=float)
+        while np.prod(2 * np.floor(counts) + 1) > n:
+            counts *= 0.98
+        return Fourier(self.period, tuple(np.floor(counts).astype(int)), self.center)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of inputs."""
+        return len(self.period)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of functions of each input."""
+        return tuple(2 * k + 1 for k in self.n_frequencies)
+
+    @property
+    def n_features(self) -> int:
+        """Number of coefficients."""
+        return int(np.prod(self.sizes))
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest matrix that a block of rows needs."""
+        return max(self.sizes[0], self.n_features // self.sizes[0])
+
+    @cached_property
+    def omega(self) -> np.ndarray:
+        """Angular frequencies, one row for each coefficient."""
+        each = [
+            2.0 * np.pi / length * np.r_[np.arange(k + 1), np.arange(1, k + 1)]
+            for length, k in zip(self.period, self.n_frequencies, strict=True)
+        ]
+        return np.stack([w.ravel() for w in np.meshgrid(*each, indexing="ij")], axis=1)
+
+    def variances(self, cov_func) -> TensorVariable:
+        """Prior variances of the coefficients."""
+        S = spectral_density(cov_func, pt.constant(self.omega))
+        return (S / np.prod(self.period)).astype("float64")
+
+    def total_variance(self, cov_func) -> TensorVariable:
+        """Variance of the function on the torus: that of all waves."""
+        n = IMAGES[self.n_columns]
+        copies = itertools.product(range(-n, n + 1), repeat=self.n_columns)
+        places = np.array(list(copies)) * np.array(self.period)
+        origin = pt.zeros((1, self.n_columns))
+        return pt.sum(cov_func(pt.constant(places), origin)).astype("float64")
+
+    def covariance(self, cov_func, X: TensorVariable, Z: TensorVariable) -> TensorVariable:
+        """Prior covariance of the function on the torus."""
+        copies = itertools.product((-1, 0, 1), repeat=self.n_columns)
+        shifts = (np.array(c) * np.array(self.period) for c in copies)
+        return sum(cov_func(X, Z + pt.constant(s)) for s in shifts)
+
+    def waves(self, X: TensorVariable) -> list[TensorVariable]:
+        """Functions of each input, at each row of `X`."""
+        return self.waves_at([X[:, d] for d in range(self.n_columns)])
+
+    def waves_at(self, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Functions of each input, at numbers of their own for each."""
+        return [
+            _waves((x - np.float64(c)) * np.float64(2.0 * np.pi / length), k)
+            for x, c, length, k in zip(
+                axes, self.center, self.period, self.n_frequencies, strict=True
+            )
+        ]
+
+    def combine(self, waves: Sequence[TensorVariable], w: TensorVariable) -> TensorVariable:
+        """Sum of the products of waves, with weights: one for each row.
+
+        With a matrix of weights, one for each row and column.
+        """
+        return _columns(self._combine, waves, w)
+
+    def combine_grid(self, waves: Sequence[TensorVariable], w, grid: "Grid") -> TensorVariable:
+        """Return the same at all places of a grid."""
+        return _columns(lambda b, c: self._combine_grid(b, c, grid), waves, w)
+
+    def _combine(self, waves, w):
+        first, *rest = waves
+        if not rest:
+            return pt.dot(first, w)
+        other = rest[0]
+        if len(rest) == 2:
+            # By index and not by shape, which JAX would have to know.
+            i, j = np.indices(self.sizes[1:]).reshape(2, -1)
+            other = other[:, i] * rest[1][:, j]
+        return pt.sum(pt.dot(first, w.reshape((self.sizes[0], -1))) * other, axis=1)
+
+    def _combine_grid(self, waves, w, grid):
+        first, *rest = waves
+        f = pt.dot(first, w.reshape((self.sizes[0], -1)))
+        if len(rest) == 1:
+            f = pt.dot(f, rest[0].T)
+        else:
+            n1, n2, n3 = grid.shape
+            f = pt.dot(f.reshape((n1 * self.sizes[1], self.sizes[2])), rest[1].T)
+            f = f.reshape((n1, self.sizes[1], n3)).transpose(0, 2, 1)
+            f = pt.dot(f.reshape((n1 * n3, self.sizes[1])), rest[0].T)
+            f = f.reshape((n1, n3, n2)).transpose(0, 2, 1)
+        return f.transpose(*grid.order).reshape((-1,))
+
+
+def _columns(function, waves, w):
+    if w.type.ndim == 1:
+        return function(waves, w)
+    return pt.stack([function(waves, w[:, k]) for k in range(w.type.shape[1])], axis=1)
+
+
+def _waves(t: TensorVariable, n: int) -> TensorVariable:
+    """Return 1, cosines and sines of multiples of `t`, one row for each of its entries.
+
+    By the addition theorems from about 4 sqrt(n) of them, by products with matrices of a few ones:
+    a cosine takes as long as ten products.
+    """
+    amplitude = np.r_[1.0, np.full(2 * n, np.sqrt(2.0))]
+    sine = np.arange(2 * n + 1) > n
+    k = np.r_[np.arange(n + 1), np.arange(1, n + 1)]
+    if n < 4:
+        return pt.cos(t[:, None] * k - sine * np.pi / 2) * amplitude
+    q = int(np.ceil(np.sqrt(n + 1)))
+    coarse, fine = k // q, k % q
+
+    def parts(size, step):
+        quarter = np.repeat([0.0, np.pi / 2], size)
+        return pt.cos(t[:, None] * np.tile(np.arange(size) * float(step), 2) - quarter)
+
+    def choose(size, at, sines, weights=1.0):
+        matrix = np.zeros((2 * size, 2 * n + 1))
+        matrix[at + size * sines, np.arange(2 * n + 1)] = weights
+        return pt.constant(matrix)
+
+    p = int(coarse.max()) + 1
+    A, B = parts(p, q), parts(q, 1)
+    # cos(a + b) = cos a cos b - sin a sin b and sin(a + b) = sin a cos b + cos a sin b
+    first = pt.dot(A, choose(p, coarse, sine, amplitude)) * pt.dot(
+        B, choose(q, fine, np.zeros_like(sine))
+    )
+    sign = np.where(sine, amplitude, -amplitude)
+    return first + pt.dot(A, choose(p, coarse, ~sine, sign)) * pt.dot(
+        B, choose(q, fine, np.ones_like(sine))
+    )
+
+
+class Grid(NamedTuple):
+    """A grid whose places are the rows of a matrix."""
+
+    shape: tuple[int, ...]
+    """Length of each column's axis."""
+    order: tuple[int, ...]
+    """The columns, the one that moves slowest first."""
+
+    def axes(self, X):
+        """Return the axis of each column."""
+        out = []
+        for d in range(len(self.shape)):
+            at = self.order.index(d)
+            step = int(np.prod([self.shape[c] for c in self.order[at + 1 :]]))
+            out.append(X[: step * self.shape[d] : step, d])
+        return out
+
+    def checked(self, X, axes, number) -> TensorVariable:
+        """Return `number`, or nan where the rows of `X` are no such grid any more."""
+        shape = [self.shape[c] for c in self.order]
+        same = []
+        for at, c in enumerate(self.order):
+            n_before, n_after = int(np.prod(shape[:at])), int(np.prod(shape[at + 1 :]))
+            places = pt.tile(pt.repeat(axes[c], n_after), n_before)
+            same.append(pt.all(pt.eq(X[:, c], places)))
+        return pt.switch(pt.all(pt.stack(same)), number, np.float64(np.nan))
+
+
+def find_grid(X: np.ndarray) -> Grid | None:
+    """Return the grid that the rows of X are, in the order of its axes, or None."""
+    if X.shape[1] == 1:
+        return None
+    shape = tuple(len(np.unique(X[:, d])) for d in range(X.shape[1]))
+    if np.prod(shape) != len(X) or min(shape) == 1:
+        return None
+    for order in itertools.permutations(range(len(shape))):
+        grid = Grid(shape, order)
+        axes = np.meshgrid(*(grid.axes(X)[c] for c in order), indexing="ij")
+        if all(np.array_equal(axes[i].ravel(), X[:, c]) for i, c in enumerate(order)):
+            return grid
+    return None

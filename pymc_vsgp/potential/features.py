@@ -1,0 +1,78 @@
+r"""Moments of the function at data points, given its coefficients.
+
+With waves :math:`\phi_j` and coefficients :math:`u_j \sim N(0, S_j)`
+
+.. math:: \mu = m(X) + \Phi u, \qquad \gamma = k(0) - \sum_j S_j,
+
+where gamma is the variance of the waves that are left out, the same for every x.
+"""
+
+import pytensor.tensor as pt
+
+from pytensor.compile.builders import OpFromGraph
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.inducing.fourier import Fourier, Grid
+from pymc_vsgp.potential.moments import FLOOR, Kernel, Moments, mean_op
+
+__all__ = [
+    "FeatureMoments",
+    "conditional_feature_moments",
+    "feature_moments",
+    "joint_feature_moments",
+]
+
+
+class FeatureMoments(OpFromGraph):
+    """Moments at each input on its own: ``[X, w, residual, *theta] -> [mu, gamma]``.
+
+    As `ConditionalMoments` an ordinary graph until a log density sees what it is made of. There the
+    rows of X may be taken to be a grid, if that is what they were when the model was made.
+    """
+
+    def __init__(self, *args, features: Fourier, mean: Kernel, grid: Grid | None, **kwargs):
+        super().__init__(*args, inline=True, **kwargs)
+        self.features, self.mean, self.grid = features, mean, grid
+
+
+def feature_moments(f, mean, residual) -> Moments:
+    """Put the moments together."""
+    gamma = pt.ones_like(mean) * residual
+    return Moments((mean if f.type.ndim == 1 else mean[:, None]) + f, gamma)
+
+
+def residual_of(total, explained) -> TensorVariable:
+    """Return the variance that is left out; the sum may exceed the total by rounding."""
+    return pt.maximum(total - explained, FLOOR * total)
+
+
+def conditional_feature_moments(
+    mean_at, features: Fourier, X, w, residual, grid: Grid | None = None
+) -> Moments:
+    """Mean and variance of f at each row of `X`, given the coefficients `w`.
+
+    With a matrix w, one column for each of several functions with this kernel, mu has those
+    columns too.
+    """
+    mean, theta = mean_op(mean_at, X)
+    arguments = [X, w, residual, *theta]
+    inputs = [pt.tensor(dtype="float64", shape=(None, X.type.shape[1]))]
+    inputs += [a.type() for a in arguments[1:]]
+    x, w_, residual_, *theta_ = inputs
+    f = features.combine(features.waves(x), w_)
+    (m,) = mean(x, *theta_, return_list=True)
+    moments = feature_moments(f, m, residual_)
+    op = FeatureMoments(inputs, list(moments), features=features, mean=mean, grid=grid)
+    return Moments(*op(*arguments, return_list=True))
+
+
+def joint_feature_moments(mean_at, features: Fourier, cov_func, X, w, explained) -> Moments:
+    """Mean and full covariance of f at the rows of `X`, where the waves explain `explained`."""
+    waves = features.waves(X)
+    f = features.combine(waves, w)
+    mean = mean_at(X) if f.type.ndim == 1 else mean_at(X)[:, None]
+    full = waves[0]
+    for b in waves[1:]:
+        full = (full[:, :, None] * b[:, None, :]).reshape((X.shape[0], -1))
+    covariance = features.covariance(cov_func, X, X) - pt.dot(full * explained, full.T)
+    return Moments(mean + f, covariance)
