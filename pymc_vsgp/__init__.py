@@ -19,6 +19,7 @@ from pymc_vsgp.likelihoods import *  # noqa: F403  (the families are public name
 from pymc_vsgp.likelihoods import __all__ as _likelihoods
 from pymc_vsgp.loo import compute_pointwise, kfold, loo
 from pymc_vsgp.plots import plot_bound, plot_function, plot_inducing
+from pymc_vsgp.point_process import PointProcess, compare_bins, plot_intensity, point_process
 from pymc_vsgp.prediction import log_predictive_density, predict
 from pymc_vsgp.sampling import sample
 
@@ -30,11 +31,13 @@ __all__ = [
     "ExactWeights",
     "GaussianStage",
     "InducingCheck",
+    "PointProcess",
     "VariationalSparse",
     "__version__",
     "calibrate",
     "check_inducing",
     "check_model",
+    "compare_bins",
     "compute_pointwise",
     "datasets",
     "exact_weights",
@@ -48,6 +51,8 @@ __all__ = [
     "plot_bound",
     "plot_function",
     "plot_inducing",
+    "plot_intensity",
+    "point_process",
     "predict",
     "predictive",
     "reset",

@@ -22,6 +22,7 @@ from pymc_vsgp.likelihoods.log_normal import LogNormal
 from pymc_vsgp.likelihoods.negative_binomial import NegativeBinomial
 from pymc_vsgp.likelihoods.ordinal import Ordinal
 from pymc_vsgp.likelihoods.poisson import Poisson
+from pymc_vsgp.likelihoods.poisson_process import PoissonProcess
 from pymc_vsgp.likelihoods.robust_max import RobustMax
 from pymc_vsgp.likelihoods.softmax import Softmax
 from pymc_vsgp.likelihoods.student_t import StudentT
@@ -47,6 +48,7 @@ __all__ = [
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
+    "PoissonProcess",
     "RobustMax",
     "Softmax",
     "StudentT",

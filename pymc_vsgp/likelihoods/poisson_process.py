@@ -1,0 +1,56 @@
+"""Events of a Poisson process, without bins."""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_vsgp.likelihoods.base import Likelihood, check_param, is_count, require
+from pymc_vsgp.likelihoods.links import find_link
+from pymc_vsgp.likelihoods.poisson import RATE_LINKS, Poisson
+
+
+class PoissonProcess(Poisson):
+    r"""Events at points of a continuous window, with intensity ``rate = link^-1(f)``.
+
+    Rows are the events, and then the nodes of a quadrature rule for the integral of the intensity
+    over the window. With y = 1 for an event and 0 for a node, and weights w = 0 for an event and
+    that of the rule for a node, the rows sum to the log density of the pattern,
+
+    .. math:: \sum_n y_n E \log rate(f_n) - w_n E\, rate(f_n)
+              \approx \sum_{events} E \log rate(f(x)) - \int E\, rate(f(x))\, dx.
+
+    ``vsgp.point_process(...).quadrature()`` makes such rows. A single row is not an observation: a
+    draw of y is a Poisson count of mean ``w * rate``, so 0 at an event, and at a node the events
+    of the stretch of window that it stands for. The sum over all rows is a draw of the number of
+    events. Leaving one row out, as :func:`loo` does, has no meaning here; bins have.
+
+    Parameters
+    ----------
+    weights : tensor_like
+        Weights of the quadrature rule, in units of length, area or volume; 0 for events.
+    link : {"log", "square", "softplus"}
+        ``rate = exp(f)``, ``f**2`` or ``log(1 + exp(f))``.
+    """
+
+    def __init__(self, weights, link="log"):
+        check_param("weights", weights, lambda x: x >= 0, "0 or positive, and finite")
+        self.link = find_link(link, RATE_LINKS)
+        Likelihood.__init__(self, weights=weights)
+
+    @property
+    def exposure(self):
+        """What the rate is multiplied by, under the name that it has for counts."""
+        return self.weights
+
+    def _combine(self, rate, log_rate, y):
+        return y * log_rate - self.weights * rate
+
+    def bend(self, y):
+        """Where the density falls off on the right; nowhere for an event."""
+        if self.link.name == "log":
+            weights = pt.switch(self.weights > 0.0, self.weights, 1.0)
+            return pt.log((y + 1.0) / weights), np.pi / 2.0
+        return super().bend(y)
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a number of events."""
+        require(self, y, is_count(y), "1 for an event and 0 for a node")

@@ -1,0 +1,124 @@
+"""Events and their window as users pass them, made into a point process."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_vsgp.point_process.events import as_events, check_units, drop_outside, drop_repeated
+from pymc_vsgp.point_process.grid import as_grid, cell_of, find_edges, take_mask
+from pymc_vsgp.point_process.process import PointProcess
+from pymc_vsgp.point_process.window import as_window, names_of
+
+__all__ = ["point_process"]
+
+
+def point_process(
+    events: Any,
+    window: Any = None,
+    *,
+    bins: Any = None,
+    resolution: Any = None,
+    mask: Any = None,
+    exposure: Any = None,
+    covariates: Any = None,
+    dims: Sequence[str] | None = None,
+    unit: str | Sequence[str] = (),
+    outside: str = "warn",
+    repeated: str = "warn",
+) -> PointProcess:
+    r"""
+    Prepare events in a window for a Poisson process with a Gaussian process inside.
+
+    Events are counted in bins, whose counts are Poisson with mean exposure times intensity. As bins
+    shrink the likelihood becomes that of the points themselves, which
+    :meth:`PointProcess.quadrature` gives directly.
+
+    Parameters
+    ----------
+    events : array_like, Series, DataFrame, DataArray or Dataset, shape (n, D)
+        Positions of the events: one, two or three coordinates, or two and time.
+    window : optional
+        Where events could have been seen:
+
+        * ``(low, high)``, or a list of such pairs, or a dictionary of them by name;
+        * a polygon: a shapely geometry, a GeoSeries or other object with ``__geo_interface__``, or
+          GeoJSON. Its area is exact in every bin. Needs shapely, ``pip install pymc-vsgp[maps]``;
+        * ``(polygon or box, (start, end))``: space and time.
+
+        Needed, unless `mask` has coordinates.
+    bins : int, tuple or arrays, optional
+        Number of bins along each dimension, or their edges. By default 100 in one dimension, 32 in
+        two and 12 in three.
+    resolution : float or tuple, optional
+        Width of the bins along each dimension, in place of `bins`. The last may be narrower.
+    mask : array_like of bool or DataArray, optional
+        Which cells of the grid are in the window, an axis for each dimension.
+    exposure : float, array_like, DataArray or callable, optional
+        Effort or fraction seen, by which the intensity is multiplied: a number, one for each cell
+        or bin, values with coordinates, or a function of positions.
+    covariates : callable, array_like, DataArray, DataFrame, Dataset or dict of these, optional
+        Values over the window, which become columns: of :attr:`PointProcess.covariates`, and of
+        ``inputs`` after the coordinates.
+    dims : sequence of str, optional
+        Names of the dimensions; columns of `events` where that has names.
+    unit : str or sequence of str
+        Unit of length, or one for each dimension.
+    outside : {"warn", "drop", "raise"}
+        What to do where events are outside the window. They are left out.
+    repeated : {"warn", "keep", "drop", "raise"}
+        What to do where several events are at the same place. "warn" keeps them.
+
+    Returns
+    -------
+    PointProcess
+
+    Examples
+    --------
+    >>> import pymc_vsgp as vsgp
+    >>> pines = vsgp.datasets.load_pines()
+    >>> vsgp.point_process(pines, pines.attrs["window"], bins=16, unit="m")
+    PointProcess
+      events: 126 in x, y
+      window: [-5, 5] x [-8, 2]
+      bins: 16 x 16
+      counts: 0 to 5, mean 0.492
+      intensity: 1.26 events per m² on average
+    """
+    chosen = dims or names_of(window)
+    if isinstance(window, xr.DataArray) and window.dtype.kind == "b":
+        window, mask = None, window
+    elif isinstance(window, np.ndarray) and window.dtype.kind == "b":
+        raise ValueError(
+            "window is a boolean array, which has no place and no units. "
+            "Pass it as mask, and its bounds as window."
+        )
+    if isinstance(mask, xr.DataArray):
+        if chosen is not None and set(chosen) == set(mask.dims):
+            mask = mask.transpose(*chosen)
+        if window is None:
+            window, mask_edges = take_mask(mask)
+            bins = mask_edges if bins is None and resolution is None else bins
+            chosen = chosen or [str(d) for d in mask.dims]
+    region = as_window(window)
+    points, names = as_events(events, region, chosen)
+    if mask is not None and bins is None and resolution is None:
+        bins = np.shape(mask)
+    edges = find_edges(region, bins, resolution)
+    if mask is not None:
+        shape = tuple(len(e) - 1 for e in edges)
+        mask = as_grid(mask, shape, names, "mask")
+    inside = region.contains(points)
+    if mask is not None:
+        inside &= mask.ravel()[cell_of(points, edges)]
+    points = drop_outside(points, inside, outside)
+    points = drop_repeated(points, repeated)
+    check_units(points, region, names)
+    units = (unit,) * region.ndim if isinstance(unit, str) else tuple(unit)
+    if units and len(units) != region.ndim:
+        raise ValueError(
+            f"unit has {len(units)} entries, and the window {region.ndim} dimensions. "
+            "Pass one unit for all, or one for each."
+        )
+    return PointProcess.counted(points, region, edges, mask, exposure, covariates, names, units)

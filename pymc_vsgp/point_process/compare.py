@@ -1,0 +1,122 @@
+"""What the size of the bins changes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pymc.model.core import Model
+from scipy.special import gammaln
+
+from pymc_vsgp.gaussian import fit_gaussian
+from pymc_vsgp.likelihoods import Likelihood, Poisson, PoissonProcess
+from pymc_vsgp.point_process.process import PointProcess
+from pymc_vsgp.prediction import predict
+
+__all__ = ["compare_bins"]
+
+
+def compare_bins(
+    pattern: PointProcess,
+    build: Callable[[np.ndarray, np.ndarray, Likelihood], Model],
+    bins: Sequence[Any],
+    *,
+    quadrature: Sequence[int] = (),
+    link: str = "log",
+    draws: int = 200,
+    random_seed: int = 0,
+    **kwargs,
+) -> pd.DataFrame:
+    """
+    Compare sizes of bins, and the likelihood without bins, by the Gaussian stage of a model.
+
+    Bins are small enough when the next smaller ones change nothing.
+
+    Parameters
+    ----------
+    pattern : PointProcess
+        The events.
+    build : callable
+        ``build(X, y, likelihood)`` returns the model. Inducing inputs should not depend on X, so
+        that the models differ in nothing but the bins.
+    bins : sequence
+        What `bins` of :func:`point_process` can be.
+    quadrature : sequence of int
+        Numbers of nodes along each dimension, for :class:`PoissonProcess`, which has no bins.
+    link : {"log", "square", "softplus"}
+        Link of the likelihood.
+    draws : int
+        Draws from the Gaussian posterior.
+    random_seed : int
+        Seed of the draws.
+    **kwargs
+        Passed to :func:`fit_gaussian`.
+
+    Returns
+    -------
+    DataFrame
+        A row for each fit: the number of rows of its data; the bound of the log density of the
+        pattern, in the same units for all; mean and standard deviation of the expected number of
+        events; and those of each parameter that is a single number.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        def build(X, y, likelihood):
+            with pm.Model() as model:
+                ls = pm.Gamma("ls", 2, 0.1)
+                gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
+                gp.prior("u", Xu=Xu)
+                gp.likelihood("y", likelihood, X=X, y=y)
+            return model
+
+
+        vsgp.compare_bins(pattern, build, [10, 20, 40, 80], quadrature=[100])
+    """
+    cases = []
+    for b in bins:
+        p = pattern.rebin(b)
+        # From probabilities of counts to a density of points: comparable between sizes.
+        offset = np.sum(p.counts * np.log(p.exposure) - gammaln(p.counts + 1.0))
+        likelihood = Poisson(p.exposure, link)
+        cases.append((_label(b), p.inputs, p.counts, likelihood, p.exposure, offset))
+    for n in quadrature:
+        q = pattern.quadrature(n)
+        likelihood = PoissonProcess(q.weights, link)
+        cases.append((f"no bins, {n} nodes", q.X, q.y, likelihood, q.weights, 0.0))
+    rows = []
+    for label, X, y, likelihood, weights, offset in cases:
+        model = build(X, y, likelihood)
+        if not isinstance(model, Model):
+            raise TypeError(
+                f"build returned {type(model).__name__}, not a model. "
+                "Let it end with: return model."
+            )
+        stage = fit_gaussian(model=model, **({"progressbar": False} | kwargs))
+        tree = stage.to_datatree(draws, random_seed)
+        rate = predict(
+            tree, X, "mean", likelihood=Poisson(link=link), model=model, progressbar=False
+        )
+        total = rate.to_numpy() @ weights
+        row = {
+            "": label,
+            "rows": len(y),
+            "bound": stage.bound - offset,
+            "expected count": total.mean(),
+            "expected count sd": total.std(),
+        }
+        names = [v.name for v in model.free_RVs if v.name in stage.theta and v.type.ndim == 0]
+        for name in names:
+            values = tree["posterior"][name]
+            row |= {name: float(values.mean()), f"{name} sd": float(values.std())}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("")
+
+
+def _label(bins: Any) -> str:
+    sides = bins if isinstance(bins, list | tuple) else [bins]
+    if all(np.ndim(s) == 0 for s in sides) and len(sides) <= 3:
+        return " x ".join(str(s) for s in sides) + " bins"
+    return "bins with edges"

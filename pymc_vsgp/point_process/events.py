@@ -1,0 +1,233 @@
+"""What users pass as events and as values over space, as arrays; and what looks wrong with it."""
+
+import warnings
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pymc_vsgp.point_process.window import Window, is_geometry, points_of
+
+__all__ = ["Field", "as_events", "as_fields", "check_units", "drop_outside", "drop_repeated"]
+
+DEFAULT_DIMS = ("x", "y", "z")
+ENOUGH_EVENTS = 10  # to say that they all are in a corner
+CORNER = 0.02  # of the window's side
+WHAT_TO_DO = ("warn", "drop", "raise")
+
+
+def as_events(
+    events: Any, window: Window, dims: Sequence[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the positions of events, one in a row, and the names of the dimensions."""
+    ndim = window.ndim
+    if dims is not None and len(dims) != ndim:
+        raise ValueError(
+            f"dims names {len(dims)} dimensions, and the window has {ndim}. "
+            "Pass one name for each dimension of the window."
+        )
+    names = None if dims is None else tuple(str(d) for d in dims)
+    if is_geometry(events):
+        events = points_of(events)
+    if isinstance(events, pd.Series):
+        names = names or ((str(events.name),) if events.name is not None else None)
+    elif isinstance(events, xr.Dataset):
+        events = events.to_dataframe().reset_index()[list(dims or map(str, events.data_vars))]
+    elif isinstance(events, xr.DataArray) and events.ndim == 2:
+        labels = events.coords.get(events.dims[1])
+        columns = None if labels is None else [str(v) for v in labels.values]
+        events = pd.DataFrame(events.values, columns=columns)
+        names = names or (None if columns is None else tuple(columns))
+    if isinstance(events, pd.DataFrame):
+        if dims is not None and set(dims) <= set(events.columns):
+            events = events[list(dims)]
+        elif events.shape[1] != ndim:
+            raise ValueError(
+                f"events has the columns {list(events.columns)}, and the window has {ndim} "
+                f"dimensions. Pass those columns only, or their names as dims."
+            )
+        names = names or tuple(str(c) for c in events.columns)
+    points = np.asarray(events)
+    if points.dtype.kind not in "fiub":
+        raise TypeError(
+            f"events has dtype {points.dtype}, but positions are numbers. "
+            "Convert dates to decimal years or days first."
+        )
+    points = points.astype("float64")
+    if points.size == 0 and points.ndim <= 1:
+        points = points.reshape(0, ndim)
+    if points.ndim == 1 and ndim == 1:
+        points = points[:, None]
+    if points.ndim != 2 or points.shape[1] != ndim:
+        raise ValueError(
+            f"events has shape {points.shape}, and the window has {ndim} dimensions. "
+            "Put one event in a row and one coordinate in a column."
+        )
+    if not np.isfinite(points).all():
+        row = int(np.argmax(~np.isfinite(points).all(axis=1)))
+        raise ValueError(f"events holds {points[row]} in row {row}. Correct or drop that row.")
+    default = ("x", "y", "t") if window.timed else DEFAULT_DIMS[:ndim]
+    return points, names or default
+
+
+def drop_outside(points: np.ndarray, inside: np.ndarray, outside: str) -> np.ndarray:
+    """Return the events inside the window, and say how many are not."""
+    if outside not in WHAT_TO_DO:
+        raise ValueError(f"outside is {outside!r}. Choose one of {list(WHAT_TO_DO)}.")
+    number = int((~inside).sum())
+    if number == 0:
+        return points
+    if number == len(points):
+        raise ValueError(
+            f"All {number} events are outside the window; the first is at "
+            f"{_place(points[0])}. Check that both have the same units and order of coordinates."
+        )
+    row = int(np.argmax(~inside))
+    message = (
+        f"{number} of {len(points)} events are outside the window; the first is row {row}, at "
+        f"{_place(points[row])}."
+    )
+    if outside == "raise":
+        raise ValueError(f"{message} Correct the window, or pass outside='drop'.")
+    if outside == "warn":
+        warnings.warn(
+            f"{message} They are left out; pass outside='drop' if that is right.", stacklevel=3
+        )
+    return points[inside]
+
+
+def drop_repeated(points: np.ndarray, repeated: str) -> np.ndarray:
+    """Return the events, and say how many are at the place of another."""
+    if repeated not in ("warn", "keep", "drop", "raise"):
+        raise ValueError(f"repeated is {repeated!r}. Choose 'warn', 'keep', 'drop' or 'raise'.")
+    if repeated == "keep":
+        return points
+    _, first = np.unique(points, axis=0, return_index=True)
+    number = len(points) - len(first)
+    if number == 0:
+        return points
+    if repeated == "drop":
+        return points[np.sort(first)]
+    row = int(np.setdiff1d(np.arange(len(points)), first)[0])
+    message = (
+        f"{number} of {len(points)} events repeat the place of another; the first is row {row}, "
+        f"at {_place(points[row])}. A Poisson process never does that: rows may be doubled, or "
+        "places rounded."
+    )
+    if repeated == "raise":
+        raise ValueError(f"{message} Pass repeated='drop' or 'keep'.")
+    warnings.warn(f"{message} They are kept; pass repeated='drop' or 'keep'.", stacklevel=3)
+    return points
+
+
+def check_units(points: np.ndarray, window: Window, dims: Sequence[str]) -> None:
+    """Warn where there are no events, or all of them in a corner of the window."""
+    if len(points) == 0:
+        warnings.warn(
+            "There are no events in the window, so the data only say that the intensity is low. "
+            "Check the events if you expected some.",
+            stacklevel=3,
+        )
+        return
+    for d, (low, high) in enumerate(window.bounds):
+        spread = float(np.ptp(points[:, d]))
+        if len(points) >= ENOUGH_EVENTS and spread < CORNER * (high - low):
+            warnings.warn(
+                f"The {len(points)} events span {spread:.3g} in {dims[d]}, and the window "
+                f"{high - low:.3g}. Check that both have the same units.",
+                stacklevel=3,
+            )
+
+
+def _place(point: np.ndarray) -> str:
+    return f"({', '.join(f'{v:.6g}' for v in point)})"
+
+
+class Field:
+    """A value at each place: of a function, or of the cell of a grid."""
+
+    def __init__(
+        self, name: str, values: Any, shape: tuple[int, ...], kept: np.ndarray, dims: Sequence[str]
+    ):
+        self.name, self.dims = name, dims
+        self.function: Callable | None = values if callable(values) else None
+        self.array: xr.DataArray | None = None
+        self.cells: np.ndarray | None = None
+        if self.function is not None:
+            return
+        if isinstance(values, xr.DataArray) and set(values.dims) <= set(dims):
+            if missing := [d for d in values.dims if d not in values.coords]:
+                raise ValueError(
+                    f"{name} has no coordinates along {missing[0]!r}, so it has no place. "
+                    "Give it some, or pass the values on the grid as an array."
+                )
+            self.array = values
+            return
+        if isinstance(values, xr.DataArray):
+            raise ValueError(
+                f"{name} has the dimensions {list(values.dims)}, and the events have {list(dims)}. "
+                "Rename those of the covariate, or pass dims."
+            )
+        array = np.asarray(values, dtype="float64")
+        if array.ndim == 0:
+            self.cells = np.full(int(np.prod(shape)), float(array))
+        elif array.shape == shape or array.shape == (kept.size,):
+            self.cells = array.ravel()
+        elif array.shape == (int(kept.sum()),):
+            self.cells = np.full(kept.size, np.nan)
+            self.cells[kept] = array
+        else:
+            raise ValueError(
+                f"{name} has shape {array.shape}, the grid {shape} and {int(kept.sum())} bins. "
+                "Pass a value for each cell or bin, a DataArray with coordinates, or a function."
+            )
+
+    def at(self, points: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """Values at points, which are in these cells."""
+        if self.function is not None:
+            values = np.asarray(self.function(points), dtype="float64")
+            if values.shape not in ((len(points),), (len(points), 1)):
+                raise ValueError(
+                    f"{self.name} gave shape {values.shape} for {len(points)} points. "
+                    "Return one number for each row."
+                )
+            values = values.ravel()
+        elif self.array is not None:
+            columns = {d: ("point", points[:, self.dims.index(d)]) for d in self.array.dims}
+            nearest = self.array.sel(
+                {d: xr.DataArray(c[1], dims=c[0]) for d, c in columns.items()}, method="nearest"
+            )
+            values = np.broadcast_to(np.asarray(nearest, dtype="float64"), (len(points),))
+        else:
+            assert self.cells is not None
+            values = self.cells[cell]
+        bad = ~np.isfinite(values)
+        if bad.any():
+            raise ValueError(
+                f"{self.name} is not finite at {int(bad.sum())} of {len(points)} points, first at "
+                f"{_place(points[bad][0])}. Fill it in, or take those places out with mask."
+            )
+        return values
+
+
+def as_fields(
+    covariates: Any, shape: tuple[int, ...], kept: np.ndarray, dims: Sequence[str]
+) -> tuple[Field, ...]:
+    """Return covariates by name."""
+    if covariates is None:
+        return ()
+    if isinstance(covariates, pd.DataFrame | xr.Dataset):
+        names = list(covariates.columns if hasattr(covariates, "columns") else covariates.data_vars)
+        covariates = {str(n): covariates[n] for n in names}
+    if not isinstance(covariates, dict):
+        name = getattr(covariates, "name", None) or getattr(covariates, "__name__", None)
+        name = "covariate" if name in (None, "<lambda>") else str(name)
+        covariates = {name: covariates}
+    if clash := set(covariates) & set(dims):
+        raise ValueError(
+            f"The covariate {sorted(clash)[0]!r} has the name of a dimension. Rename it."
+        )
+    return tuple(Field(str(n), v, shape, kept, dims) for n, v in covariates.items())

@@ -1,0 +1,143 @@
+"""The grid of bins over a window."""
+
+import math
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from scipy.spatial import KDTree
+
+from pymc_vsgp.point_process.window import Window
+
+__all__ = ["as_grid", "cell_of", "find_edges", "nearest_kept", "take_mask"]
+
+DEFAULT_BINS = {1: 100, 2: 32, 3: 12}
+LARGEST_GRID = 5_000_000
+ROUNDING = 1e-9
+
+
+def find_edges(window: Window, bins: Any = None, resolution: Any = None) -> list[np.ndarray]:
+    """Return edges of bins along each dimension of a window."""
+    if bins is not None and resolution is not None:
+        raise ValueError("Both bins and resolution are given. Pass one of them.")
+    if resolution is not None:
+        widths = _one_each(resolution, window.ndim, "resolution")
+        per_side: list[Any] = [_of_width(w, b) for w, b in zip(widths, window.bounds, strict=True)]
+    else:
+        bins = DEFAULT_BINS[window.ndim] if bins is None else bins
+        per_side = _one_each(bins, window.ndim, "bins")
+    sizes = [n if np.ndim(n) == 0 else len(n) - 1 for n in per_side]
+    # Before anything of that size is made.
+    if math.prod(max(float(s), 0.0) for s in sizes) > LARGEST_GRID:
+        raise ValueError(
+            f"The grid has {' x '.join(f'{s:.0f}' for s in sizes)} cells, which is too fine. "
+            f"Use larger bins, at most {LARGEST_GRID} in all; check the units of resolution."
+        )
+    return [_edges(n, b) for n, b in zip(per_side, window.bounds, strict=True)]
+
+
+def _one_each(value: Any, ndim: int, what: str) -> list[Any]:
+    if not hasattr(value, "__len__"):
+        return [value] * ndim
+    if ndim == 1 and len(value) > 1:
+        return [np.asarray(value)]
+    if len(value) != ndim:
+        raise ValueError(
+            f"{what} has {len(value)} entries, and the window {ndim} dimensions. "
+            "Pass one for all dimensions, or one for each."
+        )
+    return list(value)
+
+
+def _of_width(width: Any, bounds: tuple[float, float]) -> np.ndarray | float:
+    """Edges of bins of that width, or their number where that is far too large."""
+    low, high = bounds
+    if np.ndim(width) or not np.isfinite(width) or width <= 0:
+        raise ValueError(f"resolution is {width}. Pass the width of a bin, a positive number.")
+    number = math.ceil((high - low) / width - ROUNDING)
+    if number > LARGEST_GRID:
+        return float(number)
+    return np.append(low + width * np.arange(number), high)
+
+
+def _edges(n: Any, bounds: tuple[float, float]) -> np.ndarray:
+    low, high = bounds
+    if np.ndim(n) == 0:
+        if isinstance(n, bool | np.bool_) or int(n) != n or n < 1:
+            raise ValueError(f"bins is {n}, but it counts bins. Pass a positive integer.")
+        return np.linspace(low, high, int(n) + 1)
+    edges = np.asarray(n, dtype="float64")
+    if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
+        raise ValueError("Edges of bins must increase, two or more of them. Sort them.")
+    slack = ROUNDING * (high - low)
+    if edges[0] > low + slack or edges[-1] < high - slack:
+        raise ValueError(
+            f"The bins go from {edges[0]:.6g} to {edges[-1]:.6g}, and the window from {low:.6g} to "
+            f"{high:.6g}. Let the bins cover the window, or make the window smaller."
+        )
+    return edges
+
+
+def cell_of(points: np.ndarray, edges: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the cell of each point, in C order; the last edge belongs to the last cell."""
+    index = [
+        np.clip(np.searchsorted(e, points[:, d], side="right") - 1, 0, len(e) - 2)
+        for d, e in enumerate(edges)
+    ]
+    return np.ravel_multi_index(index, tuple(len(e) - 1 for e in edges))
+
+
+def nearest_kept(
+    points: np.ndarray, edges: Sequence[np.ndarray], kept: np.ndarray, centroids: np.ndarray
+) -> np.ndarray:
+    """Return the cell of each point, or the nearest of the cells that are kept.
+
+    On a border a point may be in a cell that has nothing but this border in common with the window,
+    and the centroid of a part may be in another cell.
+    """
+    cell = cell_of(points, edges)
+    elsewhere = ~np.isin(cell, kept)
+    if elsewhere.any():
+        cell[elsewhere] = kept[KDTree(centroids).query(points[elsewhere])[1]]
+    return cell
+
+
+def as_grid(values: Any, shape: tuple[int, ...], dims: Sequence[str], what: str) -> np.ndarray:
+    """Return booleans as an array with the shape of the grid."""
+    if isinstance(values, xr.DataArray) and set(values.dims) == set(dims):
+        values = values.transpose(*dims)
+    array = np.asarray(values)
+    if array.dtype != bool:
+        raise TypeError(
+            f"{what} has dtype {array.dtype}, not bool. Pass True for cells inside the window."
+        )
+    if array.shape != shape:
+        raise ValueError(
+            f"{what} has shape {array.shape}, and the grid {shape}. "
+            f"Pass a value for each cell, with the axes in the order {list(dims)}."
+        )
+    return array
+
+
+def take_mask(mask: xr.DataArray) -> tuple[list[tuple[float, float]], list[np.ndarray]]:
+    """Return bounds and edges of a mask, from the middles of cells that are its coordinates."""
+    edges = []
+    for dim in mask.dims:
+        if dim not in mask.coords:
+            raise ValueError(
+                f"mask has no coordinates along {dim!r}, so it has no place. "
+                "Pass its bounds as window."
+            )
+        middle = mask.coords[dim].to_numpy().astype("float64")
+        steps = np.diff(middle)
+        if len(middle) < 2 or (steps <= 0).any() or np.ptp(steps) > 1e-6 * steps.mean():
+            raise ValueError(
+                f"The coordinates of mask along {dim!r} do not rise in equal steps. "
+                "Sort them, or pass the edges as bins and the bounds as window."
+            )
+        half = steps.mean() / 2.0
+        edges.append(np.linspace(middle[0] - half, middle[-1] + half, len(middle) + 1))
+    return [(e[0], e[-1]) for e in edges], edges

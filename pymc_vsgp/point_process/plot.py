@@ -1,0 +1,113 @@
+"""A picture of an intensity."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_vsgp.plots.style import BLUE, GREY, INK, legend, new_axes, plain, strokes
+from pymc_vsgp.point_process.process import PointProcess
+
+__all__ = ["plot_intensity"]
+
+
+def plot_intensity(
+    pattern: PointProcess,
+    intensity: Any,
+    *,
+    what: str = "mean",
+    interval: float = 0.9,
+    events: bool = True,
+    ax: Any = None,
+    **kwargs,
+) -> Any:
+    """
+    Plot an intensity over its window, with the events.
+
+    Parameters
+    ----------
+    pattern : PointProcess
+        The events and their bins.
+    intensity : DataArray or DataTree
+        Draws of the intensity in the bins, or of the posterior.
+    what : {"mean", "sd", "median"}
+        What of the draws a map shows. Over one dimension it is the line; "sd" is for maps.
+    interval : float
+        Probability of the band, over one dimension.
+    events : bool
+        Whether to plot the events.
+    ax : Axes, optional
+        By default of a new figure.
+    **kwargs
+        Passed to :meth:`PointProcess.intensity`, for a DataTree.
+
+    Returns
+    -------
+    Axes
+    """
+    if what not in ("mean", "sd", "median"):
+        raise ValueError(f"what is {what!r}. Choose one of ['mean', 'sd', 'median'].")
+    n_dims = len(pattern.dims)
+    if n_dims > 2 or (n_dims == 1 and what == "sd"):
+        raise ValueError(
+            f"There is no plot of {what!r} over {n_dims} dimensions. "
+            "Use to_grid, and plot slices of the result."
+        )
+    if isinstance(intensity, xr.DataTree):
+        intensity = pattern.intensity(intensity, **kwargs)
+    grid = pattern.to_grid(intensity)
+    draws = [d for d in grid.dims if d not in pattern.dims]
+    tail = (1.0 - interval) / 2.0
+    if n_dims == 1:
+        ax = new_axes(ax)
+        x = pattern.X[:, 0]
+        values = pattern._of_bins(intensity)
+        low, high = values.quantile([tail, 1.0 - tail], draws).to_numpy()
+        ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{interval:.0%}")
+        ax.plot(x, getattr(values, what)(draws), color=BLUE, lw=1.8, label=what)
+        if events:
+            strokes(ax, pattern.events[:, 0], INK, "events")
+        ax.set_ylim(bottom=0.0)
+        ax.set_ylabel(pattern.units)
+        legend(ax)
+    else:
+        ax = new_axes(ax, (5.6, 4.6))
+        summary = grid.std(draws) if what == "sd" else getattr(grid, what)(draws)
+        image = ax.pcolormesh(
+            *pattern.edges, summary.to_numpy().T, cmap="viridis", vmin=0.0, rasterized=True
+        )
+        bar = ax.figure.colorbar(image, ax=ax, shrink=0.85)
+        bar.set_label(f"{what}, {pattern.units}")
+        bar.outline.set_visible(False)
+        if events:
+            at = pattern.events
+            ax.scatter(*at.T, s=9, color="white", edgecolors=INK, lw=0.5, zorder=3)
+        if pattern.window.polygon is not None:
+            _outline(ax, image, pattern.window.polygon)
+        # A map has the same scale on both axes.
+        if len(set(pattern.unit)) <= 1:
+            ax.set_aspect("equal")
+        ax.set_ylabel(_axis_label(pattern, 1))
+    ax.set_xlabel(_axis_label(pattern, 0))
+    plain(ax)
+    return ax
+
+
+def _axis_label(pattern: PointProcess, d: int) -> str:
+    unit = f", {pattern.unit[d]}" if pattern.unit else ""
+    return f"{pattern.dims[d]}{unit}"
+
+
+def _outline(ax: Any, image: Any, polygon: Any) -> None:
+    """Draw a polygon, and cut the cells of an image at its border."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    rings = [
+        Path(np.asarray(ring.coords), closed=True)
+        for part in getattr(polygon, "geoms", [polygon])
+        for ring in (part.exterior, *part.interiors)
+    ]
+    outline = PathPatch(Path.make_compound_path(*rings), fill=False, ec=GREY, lw=1.2)
+    ax.add_patch(outline)
+    image.set_clip_path(outline)

@@ -1,0 +1,363 @@
+"""A pattern of events in a window, as counts in bins or as points with a quadrature rule."""
+
+import html
+import warnings
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pymc_vsgp.point_process import regions
+from pymc_vsgp.point_process.events import Field, as_fields
+from pymc_vsgp.point_process.grid import find_edges, nearest_kept
+from pymc_vsgp.point_process.quadrature import Quadrature, quadrature_of
+from pymc_vsgp.point_process.rates import draw_intensity
+from pymc_vsgp.point_process.window import Window
+
+__all__ = ["PointProcess"]
+
+SLIVER = 1e-10  # of a cell's volume: less is rounding
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PointProcess:
+    """Events in a window, counted in bins. :func:`point_process` makes one.
+
+    Attributes
+    ----------
+    X : ndarray, shape (N, D)
+        Centroid of each bin's part inside the window. Bins outside are left out.
+    counts : ndarray, shape (N,)
+        Events in each bin.
+    volume : ndarray, shape (N,)
+        Length, area or volume of each bin's part inside the window.
+    exposure : ndarray, shape (N,)
+        The volume, times the exposure that was passed.
+    covariates : DataFrame
+        A row for each bin.
+    events : ndarray
+        Positions of the events inside the window.
+    window : Window
+        The window.
+    edges : tuple of ndarray
+        Edges of the grid along each dimension.
+    cell : ndarray
+        Number of each bin among all cells of the grid, in C order.
+    dims : tuple of str
+        Names of the dimensions.
+    unit : tuple of str
+        Their units, empty if not known.
+    """
+
+    X: np.ndarray
+    counts: np.ndarray
+    volume: np.ndarray
+    exposure: np.ndarray
+    covariates: pd.DataFrame
+    events: np.ndarray
+    window: Window
+    edges: tuple[np.ndarray, ...]
+    cell: np.ndarray
+    dims: tuple[str, ...]
+    unit: tuple[str, ...] = ()
+    _fields: tuple[Field, ...] = field(default=())
+    _effort: Field | None = None
+    _mask: np.ndarray | None = None
+
+    @classmethod
+    def counted(
+        cls, points, window, edges, mask, exposure, covariates, dims, unit
+    ) -> "PointProcess":
+        """Count events, which are inside the window, in the bins of a grid."""
+        volume, middle = window.cells(edges)
+        widths = np.ones(())
+        for e in edges:
+            widths = np.multiply.outer(widths, np.diff(e))
+        kept = volume > SLIVER * widths
+        if mask is not None:
+            kept &= mask
+        if not kept.any():
+            raise ValueError("No bin is inside the window. Check the mask, or use smaller bins.")
+        cell = np.flatnonzero(kept)
+        X = middle.reshape(-1, window.ndim)[cell]
+        index = np.full(kept.size, -1)
+        index[cell] = np.arange(len(cell))
+        at = index[nearest_kept(points, edges, cell, X)]
+        fields = as_fields(covariates, kept.shape, kept.ravel(), dims)
+        effort = None
+        volume = volume.ravel()[cell]
+        total = volume
+        if exposure is not None:
+            effort = Field("exposure", exposure, kept.shape, kept.ravel(), dims)
+            amount = effort.at(X, cell)
+            if (amount <= 0.0).any():
+                raise ValueError(
+                    f"exposure is not positive in {int((amount <= 0.0).sum())} of {len(X)} bins. "
+                    "Take out with mask what was not looked at."
+                )
+            total = volume * amount
+        columns = pd.DataFrame({f.name: f.at(X, cell) for f in fields}, index=range(len(X)))
+        if len(X) > 100_000:
+            warnings.warn(
+                f"There are {len(X)} bins for {len(points)} events, and the work is proportional "
+                "to them. Use larger bins, or quadrature, which needs none.",
+                stacklevel=3,
+            )
+        return cls(
+            X=X,
+            counts=np.bincount(at, minlength=len(X)),
+            volume=volume,
+            exposure=total,
+            covariates=columns,
+            events=points,
+            window=window,
+            edges=tuple(edges),
+            cell=cell,
+            dims=tuple(dims),
+            unit=tuple(unit),
+            _fields=fields,
+            _effort=effort,
+            _mask=mask,
+        )
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """`X`, with a column for each covariate after it."""
+        return np.column_stack([self.X, self.covariates.to_numpy()])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of cells along each dimension of the grid."""
+        return tuple(len(e) - 1 for e in self.edges)
+
+    @property
+    def coords(self) -> dict[str, np.ndarray]:
+        """The dimension of the bins, for ``pm.Model(coords=...)``."""
+        in_order = self.X[:, 0] if len(self.dims) == 1 else np.arange(len(self.X))
+        return {"bin": in_order}
+
+    @property
+    def units(self) -> str:
+        """Units of the intensity."""
+        powers: dict[str, int] = {}
+        for u in self.unit:
+            powers[u] = powers.get(u, 0) + 1
+        per = " ".join(u + {1: "", 2: "²", 3: "³"}[n] for u, n in powers.items())
+        return f"events per {per or ('length', 'area', 'volume')[len(self.dims) - 1]}"
+
+    def rebin(self, bins: Any = None, resolution: Any = None) -> "PointProcess":
+        """Count the same events in other bins.
+
+        Parameters
+        ----------
+        bins, resolution
+            As in :func:`point_process`.
+
+        Returns
+        -------
+        PointProcess
+        """
+        if self._mask is not None:
+            raise ValueError(
+                "The window is a mask on the grid, which other bins would cut. "
+                "Pass a polygon as the window, or make another mask."
+            )
+        edges = find_edges(self.window, bins, resolution)
+
+        # Values on the old grid keep their place.
+        def moved(old: Field) -> Any:
+            if old.cells is None:
+                return old.function if old.function is not None else old.array
+            return lambda points: old.at(points, self.cell_of(points))
+
+        covariates = {f.name: moved(f) for f in self._fields} or None
+        effort = None if self._effort is None else moved(self._effort)
+        return PointProcess.counted(
+            self.events, self.window, edges, None, effort, covariates, self.dims, self.unit
+        )
+
+    def cell_of(self, points: np.ndarray) -> np.ndarray:
+        """Cell of the nearest bin, for points in the window."""
+        return nearest_kept(points, self.edges, self.cell, self.X)
+
+    def quadrature(self, n: int | None = None) -> Quadrature:
+        """Events and quadrature nodes, for a likelihood that has no bins.
+
+        Parameters
+        ----------
+        n : int, optional
+            Number of nodes along each dimension: enough of them when twice as many give the same
+            bound. By default 100, 40 or 16 in one, two or three dimensions.
+
+        Returns
+        -------
+        Quadrature
+            With the nodes of Gauss and Legendre in a box. A polygon has them in the squares of a
+            grid that are inside, and the centroids of the others.
+
+        Examples
+        --------
+        .. code-block:: python
+
+            q = pattern.quadrature()
+            gp.likelihood("y", vsgp.PoissonProcess(q.weights), X=q.X, y=q.y)
+        """
+        return quadrature_of(self, n)
+
+    def to_grid(self, values: Any) -> xr.DataArray:
+        """Put values of the bins on the grid.
+
+        Parameters
+        ----------
+        values : array_like or DataArray, shape (..., N)
+            A value for each bin on the last axis, or on the dimension ``bin`` or ``point``. Others,
+            such as chain and draw, stay in front.
+
+        Returns
+        -------
+        DataArray
+            With a dimension for each of `dims`, labelled by the middle of each cell, and nan
+            outside the window.
+        """
+        values = self._of_bins(values)
+        numbers = values.to_numpy()
+        out = np.full((*numbers.shape[:-1], int(np.prod(self.shape))), np.nan)
+        out[..., self.cell] = numbers
+        front = [str(d) for d in values.dims[:-1]]
+        middles = {d: (e[:-1] + e[1:]) / 2.0 for d, e in zip(self.dims, self.edges, strict=True)}
+        grid = xr.DataArray(
+            out.reshape(*numbers.shape[:-1], *self.shape),
+            dims=[*front, *self.dims],
+            coords={d: values.coords[d] for d in front if d in values.coords} | middles,
+            name=values.name,
+            attrs=values.attrs,
+        )
+        for d, unit in zip(self.dims, self.unit, strict=False):
+            grid[d].attrs["units"] = unit
+        return grid
+
+    def _of_bins(self, values: Any) -> xr.DataArray:
+        """Return values with the dimension of bins last."""
+        if isinstance(values, xr.DataArray):
+            for dim in ("bin", "point", *values.dims[::-1]):
+                if values.sizes.get(dim) == len(self.X):
+                    return values.transpose(..., dim)
+            shape: tuple[int, ...] = tuple(values.shape)
+        else:
+            values = np.asarray(values)
+            shape = values.shape
+            if shape and shape[-1] == len(self.X):
+                names = {1: (), 2: ("draw",), 3: ("chain", "draw")}
+                front = names.get(len(shape), [f"dim_{i}" for i in range(len(shape) - 1)])
+                return xr.DataArray(values, dims=[*front, "bin"])
+        raise ValueError(
+            f"The values have shape {shape}, and there are {len(self.X)} bins. "
+            "Pass one value for each bin, on the last axis."
+        )
+
+    def intensity(self, idata: Any, Xnew: Any = None, **kwargs) -> xr.DataArray:
+        """
+        Draw the intensity: events per unit of volume.
+
+        Parameters
+        ----------
+        idata : DataTree
+            Draws, from :func:`sample` or from ``to_datatree`` of a Gaussian stage.
+        Xnew : array_like, optional
+            Where, with a column for each covariate after the coordinates. By default in the bins.
+        **kwargs
+            ``joint=True`` draws the function jointly at all places; by default each draw has the
+            mean intensity given the inducing values, which leaves out what these don't determine.
+            Others are those of :func:`predict`: `name`, `likelihood`, `n_draws`, `random_seed`,
+            `progressbar`, `model`.
+
+        Returns
+        -------
+        DataArray
+            Dimensions chain, draw and ``bin``. ``attrs["units"]`` has its units.
+        """
+        out = draw_intensity(idata, self.inputs if Xnew is None else Xnew, **kwargs)
+        if Xnew is None:
+            out = out.rename({out.dims[-1]: "bin"}).assign_coords(self.coords)
+        return out.assign_attrs(units=self.units, long_name="intensity")
+
+    def expected_count(self, intensity: Any, region: Any = None, **kwargs) -> xr.DataArray:
+        """
+        Draws of the expected number of events in a region.
+
+        Parameters
+        ----------
+        intensity : DataArray or DataTree
+            Draws of the :meth:`intensity` in the bins, or of the posterior.
+        region : optional
+            What a window can be; in space-time also of space or time alone. ``{"x": (0, 1)}``
+            bounds some of `dims`. Or a boolean for each bin or cell. By default all of the window.
+            A dictionary with other names has several regions.
+        **kwargs
+            Passed to :meth:`intensity`.
+
+        Returns
+        -------
+        DataArray
+            Dimensions chain and draw, and ``region`` for several. It is the mean of a Poisson
+            count: for a count itself, draw one with that mean.
+
+        Notes
+        -----
+        Within a bin the intensity is constant, and so is the exposure. What is outside the window
+        does not count.
+        """
+        if isinstance(intensity, xr.DataTree):
+            intensity = self.intensity(intensity, **kwargs)
+        values = self._of_bins(intensity)
+        if regions.are_several(region, self.dims):
+            parts = [self.expected_count(values, r) for r in region.values()]
+            out = xr.concat(parts, dim=pd.Index(list(region), name="region"))
+            return out.transpose(..., "region").rename("expected_count")
+        weights = self.exposure * (regions.volume_of(self, region) / self.volume)
+        total = values.dot(xr.DataArray(weights, dims=values.dims[-1]), dim=values.dims[-1])
+        return total.rename("expected_count").assign_attrs(units="events")
+
+    def count(self, region: Any = None) -> int:
+        """Count the events in a region.
+
+        Parameters
+        ----------
+        region : optional
+            As in :meth:`expected_count`.
+
+        Returns
+        -------
+        int
+        """
+        return int(regions.events_of(self, region).sum())
+
+    def _facts(self) -> dict[str, str]:
+        grid = " x ".join(map(str, self.shape))
+        outside = int(np.prod(self.shape)) - len(self.X)
+        total = float(self.volume.sum())
+        facts = {
+            "events": f"{len(self.events)} in {', '.join(self.dims)}",
+            "window": f"{self.window}",
+            "bins": f"{len(self.X)} of {grid}" if outside else grid,
+            "counts": f"{self.counts.min()} to {self.counts.max()}, mean {self.counts.mean():.3g}",
+            "intensity": f"{len(self.events) / total:.4g} {self.units} on average",
+        }
+        if len(self.covariates.columns):
+            facts["covariates"] = ", ".join(map(str, self.covariates.columns))
+        return facts
+
+    def __repr__(self) -> str:
+        """Say what is in it."""
+        return "PointProcess\n" + "\n".join(f"  {k}: {v}" for k, v in self._facts().items())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{k}</th><td style='text-align:left'>"
+            f"{html.escape(v)}</td></tr>"
+            for k, v in self._facts().items()
+        )
+        return f"<table><caption>PointProcess</caption>{rows}</table>"

@@ -1,0 +1,58 @@
+"""Draws of an intensity, from draws of a posterior."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_vsgp.draws import Fitted
+from pymc_vsgp.likelihoods import Likelihood, Poisson
+from pymc_vsgp.prediction import predict
+
+__all__ = ["draw_intensity"]
+
+RATES: dict[str, Callable] = {
+    "log": np.exp,
+    "square": np.square,
+    "softplus": lambda f: np.logaddexp(0.0, f),
+}
+
+
+def draw_intensity(
+    idata: Any,
+    X: Any,
+    *,
+    joint: bool = False,
+    name: str | None = None,
+    likelihood: Any = None,
+    n_draws: int | None = None,
+    random_seed: Any = None,
+    progressbar: bool = False,
+    model: Any = None,
+) -> xr.DataArray:
+    """Draw the mean of a count that is collected over an exposure of one."""
+    options = {"name": name, "n_draws": n_draws, "model": model, "progressbar": progressbar}
+    unit = likelihood or of_unit_exposure(Fitted(idata, model, name).likelihood)
+    if not joint:
+        return predict(idata, X, "mean", likelihood=unit, **options).rename("intensity")
+    rate = RATES.get(unit.link.name) if isinstance(unit, Poisson) else None
+    if rate is None:
+        raise ValueError(
+            f"joint=True is for a Poisson likelihood, not for {type(unit).__name__}. "
+            "Use joint=False."
+        )
+    f = predict(idata, X, "f", likelihood=unit, joint=True, random_seed=random_seed, **options)
+    return rate(f).rename("intensity")
+
+
+def of_unit_exposure(likelihood: Likelihood) -> Likelihood:
+    """Return the same family with an exposure of one."""
+    if isinstance(likelihood, Poisson):  # counts, or the process itself
+        return Poisson(link=likelihood.link.name)
+    if "exposure" in likelihood.params:
+        return likelihood.replace(exposure=1.0)
+    raise TypeError(
+        f"{type(likelihood).__name__} has no exposure, so its mean is not an intensity. "
+        "Use vsgp.Poisson(exposure=pattern.exposure), or pass a likelihood with an exposure of one."
+    )

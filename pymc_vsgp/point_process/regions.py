@@ -1,0 +1,69 @@
+"""Parts of a window: how much of each bin is in one, and which events."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_vsgp.point_process.grid import as_grid
+from pymc_vsgp.point_process.window import Window, as_window, is_geometry
+
+__all__ = ["are_several", "events_of", "volume_of"]
+
+
+def are_several(region: Any, dims: Sequence[str]) -> bool:
+    """Whether it is a dictionary of regions, and not one of bounds."""
+    return isinstance(region, dict) and not is_geometry(region) and not set(region) <= set(dims)
+
+
+def volume_of(pattern: Any, region: Any) -> np.ndarray:
+    """Volume of each bin's part inside a region."""
+    if region is None:
+        return pattern.volume
+    if (keep := _of_bins(pattern, region)) is not None:
+        return np.where(keep, pattern.volume, 0.0)
+    common = pattern.window.intersect(_as_region(pattern, region))
+    if common is None:
+        raise ValueError(
+            f"The region does not meet the window, {pattern.window}. "
+            "Pass a region inside it, in the same units."
+        )
+    return common.cells(pattern.edges)[0].ravel()[pattern.cell]
+
+
+def events_of(pattern: Any, region: Any) -> np.ndarray:
+    """Whether each event is in a region."""
+    if region is None:
+        return np.ones(len(pattern.events), dtype=bool)
+    if (keep := _of_bins(pattern, region)) is not None:
+        chosen = pattern.cell[keep]
+        return np.isin(pattern.cell_of(pattern.events), chosen)
+    return _as_region(pattern, region).contains(pattern.events)
+
+
+def _of_bins(pattern: Any, region: Any) -> np.ndarray | None:
+    """Return a region that is a boolean for each bin, None if it is of another kind."""
+    if not isinstance(region, np.ndarray | xr.DataArray) or region.dtype.kind != "b":
+        return None
+    if region.shape == pattern.counts.shape:
+        return np.asarray(region)
+    return as_grid(region, pattern.shape, pattern.dims, "region").ravel()[pattern.cell]
+
+
+def _as_region(pattern: Any, region: Any) -> Window:
+    own = pattern.window
+    if isinstance(region, dict) and not is_geometry(region):
+        sides = [region.get(d, own.bounds[i]) for i, d in enumerate(pattern.dims)]
+        return Window(as_window(sides, "region").bounds, own.polygon)
+    region = as_window(region, "region")
+    if own.ndim == 3 and region.ndim == 2:
+        return Window((*region.bounds, own.bounds[2]), region.polygon)
+    if own.timed and region.ndim == 1:
+        return Window((*own.bounds[:2], *region.bounds), own.polygon)
+    if region.ndim != own.ndim:
+        raise ValueError(
+            f"The region has {region.ndim} dimensions, and the window {own.ndim}. "
+            "Pass a region with the dimensions of the window."
+        )
+    return region

@@ -1,0 +1,808 @@
+"""Point processes: windows and bins against plain numpy, and bins against none."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import reference
+import reference_gp
+import xarray as xr
+
+from scipy import integrate
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.point_process.window import as_window
+
+BOX = [(0.0, 4.0), (-1.0, 1.0)]
+# Not convex, with a hole, and with corners that are no grid points.
+OUTER = [(0.1, -0.9), (3.9, -0.5), (2.0, 0.1), (3.5, 0.95), (0.4, 0.8), (0.9, 0.0)]
+HOLE = [(1.5, -0.35), (1.5, -0.1), (1.9, -0.1), (1.9, -0.35)]
+
+
+def shoelace(corners):
+    """Area and first moments of a polygon, signed."""
+    x, y = np.array(corners).T
+    x1, y1 = np.roll(x, -1), np.roll(y, -1)
+    cross = x * y1 - x1 * y
+    return np.array([cross.sum() / 2, ((x + x1) * cross).sum() / 6, ((y + y1) * cross).sum() / 6])
+
+
+def clip(corners, box):
+    """Part of a polygon inside a box, by Sutherland and Hodgman."""
+    for axis, bound, sign in [
+        (0, box[0][0], 1), (0, box[0][1], -1), (1, box[1][0], 1), (1, box[1][1], -1)
+    ]:  # fmt: skip
+        kept = []
+        for a, b in zip(corners, [*corners[1:], *corners[:1]], strict=True):
+            da, db = sign * (a[axis] - bound), sign * (b[axis] - bound)
+            if da >= 0:
+                kept.append(a)
+            if da * db < 0:
+                t = da / (da - db)
+                kept.append(tuple(np.array(a) + t * (np.array(b) - np.array(a))))
+        corners = kept
+        if not corners:
+            return []
+    return corners
+
+
+def moments_in(box):
+    """Area and first moments of the polygon with its hole, inside a box."""
+    total = np.zeros(3)
+    for ring, sign in [(OUTER, 1.0), (HOLE, -1.0)]:
+        part = clip(ring, box)
+        m = shoelace(part) if part else np.zeros(3)
+        total += sign * m * np.sign(m[0] or 1.0)
+    return total
+
+
+@pytest.fixture
+def polygon():
+    shapely = pytest.importorskip("shapely", reason="shapely is not installed")
+    return shapely.Polygon(OUTER, [HOLE])
+
+
+@pytest.fixture
+def events(rng):
+    return rng.uniform([0.0, -1.0], [4.0, 1.0], size=(150, 2))
+
+
+def counted(pattern):
+    """Sum of counts and of volumes are those of the window."""
+    assert pattern.counts.sum() == len(pattern.events)
+    np.testing.assert_allclose(pattern.volume.sum(), pattern.window.volume, rtol=1e-12)
+    return pattern
+
+
+# --- windows and bins ----------------------------------------------------------------------------
+
+
+def test_box_is_a_histogram(events):
+    pattern = counted(vsgp.point_process(events, BOX, bins=(8, 5)))
+    expected, x, y = np.histogram2d(*events.T, bins=(8, 5), range=BOX)
+    np.testing.assert_array_equal(pattern.to_grid(pattern.counts), expected)
+    np.testing.assert_allclose(pattern.edges[0], x)
+    np.testing.assert_allclose(pattern.volume, 0.5 * 0.4)
+    middles = np.stack(np.meshgrid((x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2, indexing="ij"), -1)
+    np.testing.assert_allclose(pattern.X, middles.reshape(-1, 2))
+    assert pattern.window.volume == 8.0
+
+
+def test_one_dimension_with_edges_beyond_the_window():
+    times = np.array([0.5, 1.0, 1.0, 2.5, 4.0])
+    pattern = counted(vsgp.point_process(times, (0.5, 4.0), bins=[0, 1, 2, 5], repeated="keep"))
+    np.testing.assert_array_equal(pattern.counts, [1, 2, 2])
+    np.testing.assert_allclose(pattern.volume, [0.5, 1.0, 2.0])
+    np.testing.assert_allclose(pattern.X[:, 0], [0.75, 1.5, 3.0])
+    np.testing.assert_allclose(pattern.coords["bin"], pattern.X[:, 0])
+
+
+@pytest.mark.parametrize(("width", "widths"), [(1.0, [1, 1, 1, 0.5]), (0.7, [0.7] * 5)])
+def test_resolution_is_the_width_of_a_bin(width, widths):
+    pattern = counted(vsgp.point_process([1.0, 2.0], (0.0, 3.5), resolution=width))
+    np.testing.assert_allclose(pattern.volume, widths)
+
+
+def test_polygon_cells_are_exact(polygon, events):
+    pattern = counted(vsgp.point_process(events, polygon, bins=(11, 7), outside="drop"))
+    x, y = pattern.edges
+    volume = pattern.to_grid(pattern.volume).fillna(0.0).to_numpy()
+    middle = [pattern.to_grid(c).to_numpy() for c in pattern.X.T]
+    for i in range(11):
+        for j in range(7):
+            area, *first = moments_in([x[i : i + 2], y[j : j + 2]])
+            np.testing.assert_allclose(volume[i, j], area, atol=1e-12)
+            if area > 1e-9:
+                got = [m[i, j] for m in middle]
+                np.testing.assert_allclose(got, np.array(first) / area, atol=1e-7)
+    assert 11 * 7 > len(pattern.X)
+    np.testing.assert_allclose(polygon.area, moments_in(BOX)[0])
+
+
+def test_events_on_the_border_are_counted(polygon):
+    # A triangle whose long side goes through corners of cells: some of these have no area inside.
+    import shapely
+
+    triangle = shapely.Polygon([(0, 0), (1, 0), (0, 1)])
+    on_border = np.column_stack([np.arange(5) / 4, 1 - np.arange(5) / 4])
+    pattern = counted(vsgp.point_process(on_border, triangle, bins=4))
+    assert len(pattern.X) == 10 and pattern.counts.sum() == 5
+    np.testing.assert_allclose(np.sort(pattern.volume), [1 / 32] * 4 + [1 / 16] * 6)
+
+
+def test_space_and_time(polygon, rng):
+    at = rng.uniform([0.0, -1.0, 5.0], [4.0, 1.0, 7.0], size=(200, 3))
+    pattern = vsgp.point_process(
+        at, (polygon, (5.0, 7.0)), bins=(6, 5, [5.0, 5.5, 7.0]), outside="drop",
+        unit=("km", "km", "day"),
+    )  # fmt: skip
+    counted(pattern)
+    flat = vsgp.point_process(at[:, :2], polygon, bins=(6, 5), outside="drop")
+    np.testing.assert_array_equal(
+        pattern.to_grid(pattern.counts).sum("t").to_numpy(),
+        flat.to_grid(flat.counts).fillna(0.0).to_numpy(),
+    )
+    grid = pattern.to_grid(pattern.volume)
+    np.testing.assert_allclose(grid[..., 1], 3 * grid[..., 0])
+    np.testing.assert_allclose(grid[..., 0] * 2, flat.to_grid(flat.volume))
+    assert pattern.units == "events per km² day"
+    # Space alone, as a region, is all of the time.
+    region = [(0.0, 2.0), (-1.0, 1.0)]
+    left = pattern.expected_count(np.full(len(pattern.X), 2.0), region)
+    assert float(left) == pytest.approx(2.0 * 2.0 * moments_in(region)[0])
+    late = pattern.expected_count(np.full(len(pattern.X), 2.0), (5.25, 7.0))
+    assert float(late) == pytest.approx(2.0 * 1.75 * polygon.area)
+    for one in ({"t": (5.25, 7.0)}, (polygon, (5.25, 7.0)), [BOX, (5.25, 7.0)]):
+        np.testing.assert_allclose(pattern.expected_count(np.full(len(pattern.X), 2.0), one), late)
+        assert pattern.count(one) == pattern.count((5.25, 7.0))
+    named = {"x": region[0], "y": region[1]}
+    assert float(pattern.expected_count(np.full(len(pattern.X), 2.0), named)) == float(left)
+    assert pattern.count((5.25, 7.0)) == (pattern.events[:, 2] >= 5.25).sum()
+    q = pattern.quadrature(16)
+    assert q.weights.sum() == pytest.approx(2.0 * polygon.area)
+    box = vsgp.point_process(at, [BOX, (5.0, 7.0)], bins=4)
+    assert box.window.volume == 16.0 and box.counts.sum() == 200
+
+
+def test_mask(events):
+    mask = np.ones((8, 5), dtype=bool)
+    mask[2:4, 1] = mask[7] = False
+    pattern = vsgp.point_process(events, BOX, mask=mask, outside="drop")
+    full = vsgp.point_process(events, BOX, bins=(8, 5))
+    np.testing.assert_array_equal(pattern.counts, full.counts[mask.ravel()])
+    assert len(pattern.events) == pattern.counts.sum() < 150
+    np.testing.assert_allclose(pattern.volume.sum(), mask.sum() * 0.2)
+    grid = pattern.to_grid(pattern.volume)
+    np.testing.assert_array_equal(np.isnan(grid), ~mask)
+    labelled = xr.DataArray(
+        mask.T,
+        dims=["y", "x"],
+        coords={"x": full.to_grid(full.counts).x, "y": full.to_grid(full.counts).y},
+    )
+    for other in (
+        vsgp.point_process(events, mask=labelled, dims=["x", "y"], outside="drop"),
+        vsgp.point_process(events, labelled, dims=["x", "y"], outside="drop"),
+    ):
+        np.testing.assert_array_equal(other.counts, pattern.counts)
+        np.testing.assert_allclose(other.X, pattern.X)
+    q = pattern.quadrature(20)
+    assert q.weights.sum() == pytest.approx(mask.sum() * 0.2)
+
+
+def test_mask_of_a_polygon_in_time(polygon, rng):
+    at = rng.uniform([0.0, -1.0, 5.0], [4.0, 1.0, 7.0], size=(200, 3))
+    mask = rng.uniform(size=(6, 5, 4)) < 0.6
+    pattern = vsgp.point_process(at, (polygon, (5.0, 7.0)), mask=mask, outside="drop")
+    full = vsgp.point_process(at, (polygon, (5.0, 7.0)), bins=(6, 5, 4), outside="drop")
+    np.testing.assert_array_equal(
+        pattern.to_grid(pattern.counts),
+        np.where(mask, full.to_grid(full.counts), np.nan),
+    )
+    q = pattern.quadrature(12)
+    assert q.weights.sum() == pytest.approx(pattern.volume.sum())
+    # Linear functions are exact in each cell.
+    first = (pattern.volume[:, None] * pattern.X).sum(axis=0)
+    np.testing.assert_allclose(q.weights[q.n_events :] @ q.nodes, first)
+
+
+def test_tables_and_arrays_agree(events):
+    wanted = vsgp.point_process(events, BOX, bins=4)
+    table = pd.DataFrame(events[:, ::-1], columns=["north", "east"]).assign(height=1.0)
+    array = xr.DataArray(events, dims=["event", "axis"], coords={"axis": ["east", "north"]})
+    data = xr.Dataset({"east": ("event", events[:, 0]), "north": ("event", events[:, 1])})
+    window = {"east": BOX[0], "north": BOX[1]}
+    for got in (
+        vsgp.point_process(table, BOX, bins=4, dims=["east", "north"]),
+        vsgp.point_process(table, window, bins=4),
+        vsgp.point_process(array, BOX, bins=4),
+        vsgp.point_process(data, window, bins=4),
+        vsgp.point_process(data, BOX, bins=4),
+    ):
+        np.testing.assert_array_equal(got.counts, wanted.counts)
+        assert got.dims == ("east", "north")
+    assert wanted.dims == ("x", "y")
+    series = pd.Series([1.0, 2.0], name="year")
+    assert vsgp.point_process(series, (0, 3)).dims == ("year",)
+
+
+def test_other_kinds_of_polygons(polygon):
+    import shapely
+
+    geojson = shapely.geometry.mapping(polygon)
+    halves = [
+        shapely.geometry.mapping(shapely.intersection(polygon, shapely.box(a, -1, b, 1)))
+        for a, b in [(0, 2), (2, 4)]
+    ]
+    features = [{"type": "Feature", "geometry": h, "properties": {}} for h in halves]
+    for window in (geojson, {"type": "FeatureCollection", "features": features}):
+        assert as_window(window).volume == pytest.approx(polygon.area)
+
+
+def test_points_as_geometries(events):
+    wanted = vsgp.point_process(events, BOX, bins=4)
+    many = {"type": "MultiPoint", "coordinates": events.tolist()}
+    each = [
+        {"type": "Feature", "geometry": {"type": "Point", "coordinates": tuple(e)}} for e in events
+    ]
+    for geo in (many, {"type": "FeatureCollection", "features": each}):
+        table = pd.DataFrame({"height": np.ones(150)})
+        object.__setattr__(table, "__geo_interface__", geo)  # as geopandas has it
+        for thing in (geo, table):
+            got = vsgp.point_process(thing, BOX, bins=4)
+            np.testing.assert_array_equal(got.counts, wanted.counts)
+    with pytest.raises(TypeError, match="LineString"):
+        vsgp.point_process({"type": "LineString", "coordinates": [(0, 0), (1, 1)]}, BOX)
+
+
+# --- values over the window ----------------------------------------------------------------------
+
+
+def test_covariates_and_exposure(events):
+    def slope(X):
+        return X[:, 0] - 2.0 * X[:, 1]
+
+    plain = vsgp.point_process(events, BOX, bins=(4, 3))
+    wanted = slope(plain.X)
+    grid = plain.to_grid(wanted)
+    for covariates in (
+        {"slope": slope},
+        slope,
+        {"slope": grid.to_numpy()},
+        {"slope": wanted},
+        {"slope": grid.transpose("y", "x")},
+        xr.Dataset({"slope": grid}),
+        pd.DataFrame({"slope": wanted}),
+        grid.rename("slope"),
+    ):
+        pattern = vsgp.point_process(
+            events, BOX, bins=(4, 3), covariates=covariates, exposure=lambda X: 1 + X[:, 0]
+        )
+        assert list(pattern.covariates) == ["slope"]
+        np.testing.assert_allclose(pattern.covariates["slope"], wanted)
+        np.testing.assert_allclose(pattern.inputs, np.column_stack([pattern.X, wanted]))
+        np.testing.assert_allclose(pattern.exposure, pattern.volume * (1 + pattern.X[:, 0]))
+    half = vsgp.point_process(events, BOX, bins=(4, 3), exposure=0.5, covariates=slope)
+    np.testing.assert_allclose(half.exposure, half.volume / 2)
+    # Values in cells stay where they are in other bins and at quadrature nodes.
+    coarse = vsgp.point_process(events, BOX, bins=(4, 3), covariates={"c": wanted}, exposure=0.5)
+    fine = coarse.rebin((8, 6))
+    np.testing.assert_allclose(
+        fine.to_grid(fine.covariates["c"]).to_numpy(), np.kron(grid, np.ones((2, 2)))
+    )
+    np.testing.assert_allclose(fine.exposure, fine.volume / 2)
+    q = half.quadrature(6)
+    np.testing.assert_allclose(q.X[:, 2], slope(q.X[:, :2]))
+    np.testing.assert_allclose(q.weights.sum(), 4.0)
+
+
+def test_values_of_bins_reach_nodes_outside_of_all_bins(polygon):
+    import shapely
+
+    # The centroid of the part of the cut square is in the notch; the event is on the long side.
+    shape = shapely.Polygon(
+        [(0, 0), (4, 0), (4, 4), (0, 4), (0, 3.8), (3.8, 3.8), (3.8, 0.2), (0, 0.2)]
+    )
+    pattern = vsgp.point_process([[4.0, 2.0]], shape, bins=8)
+    own = np.arange(len(pattern.X), dtype=float)
+    pattern = vsgp.point_process(
+        [[4.0, 2.0]], shape, bins=8, covariates={"own": own}, exposure=own + 1
+    )
+    q = pattern.quadrature(2)
+    assert not shape.contains(shapely.Point(q.nodes[0, :2]))
+    nearest = np.argmin(((pattern.X - q.nodes[0, :2]) ** 2).sum(axis=1))
+    assert q.nodes[0, 2] == nearest
+    np.testing.assert_allclose(q.weights[1:].sum(), shape.area * (nearest + 1))
+
+
+def test_grid_keeps_dimensions_in_front(polygon, events, rng):
+    pattern = vsgp.point_process(events, polygon, bins=6, outside="drop")
+    draws = xr.DataArray(
+        rng.normal(size=(2, len(pattern.X), 3)),
+        dims=["chain", "point", "draw"],
+        coords={"chain": [0, 4]},
+        attrs={"units": "per acre"},
+    )
+    grid = pattern.to_grid(draws)
+    assert grid.dims == ("chain", "draw", "x", "y") and grid.attrs["units"] == "per acre"
+    assert list(grid.chain) == [0, 4]
+    back = grid.stack(cell=["x", "y"]).isel(cell=pattern.cell)
+    np.testing.assert_array_equal(back.to_numpy(), draws.transpose("chain", "draw", "point"))
+    assert int(np.isnan(grid[0, 0]).sum()) == 36 - len(pattern.X)
+
+
+def test_expected_counts(polygon, events, rng):
+    pattern = vsgp.point_process(events, polygon, bins=(11, 7), outside="drop", exposure=0.5)
+    rate = xr.DataArray(rng.uniform(1, 3, (2, 4, len(pattern.X))), dims=["chain", "draw", "bin"])
+    whole = pattern.expected_count(rate)
+    assert whole.dims == ("chain", "draw")
+    np.testing.assert_allclose(whole, (rate.to_numpy() * pattern.exposure).sum(-1))
+    np.testing.assert_allclose(pattern.expected_count(rate, polygon), whole)
+    # Halves that cut through bins, and through the border of the polygon.
+    halves = {"west": [(0.0, 1.7), (-1.0, 1.0)], "east": [(1.7, 9.0), (-1.0, 1.0)]}
+    both = pattern.expected_count(rate, halves)
+    np.testing.assert_allclose(both.sum("region"), whole)
+    assert list(both.region) == ["west", "east"]
+    one = pattern.expected_count(xr.ones_like(rate), halves["west"])
+    np.testing.assert_allclose(one, 0.5 * moments_in(halves["west"])[0])
+    assert pattern.count(halves["west"]) == (pattern.events[:, 0] <= 1.7).sum()
+    chosen = pattern.X[:, 0] < 1.0
+    np.testing.assert_allclose(
+        pattern.expected_count(rate, chosen),
+        (rate.to_numpy() * pattern.exposure)[..., chosen].sum(-1),
+    )
+    assert pattern.count(chosen) == pattern.counts[chosen].sum()
+    on_grid = pattern.to_grid(chosen.astype(float)).to_numpy() == 1.0
+    np.testing.assert_allclose(
+        pattern.expected_count(rate, on_grid), pattern.expected_count(rate, chosen)
+    )
+    assert pattern.count(polygon) == pattern.count() == len(pattern.events)
+
+
+def test_looks(events):
+    pattern = vsgp.point_process(events, BOX, bins=(4, 3), unit="km", covariates={"c": 1.0})
+    for text in (repr(pattern), pattern._repr_html_()):
+        assert "150" in text and "4 x 3" in text and "events per km²" in text and "c" in text
+
+
+# --- the likelihood without bins -----------------------------------------------------------------
+
+
+def log_density(link, y, weight):
+    """Log density of a row, as a function of f."""
+
+    def at(f):
+        rates = {"log": np.exp, "square": np.square, "softplus": lambda f: np.logaddexp(0.0, f)}
+        logs = {
+            "log": lambda f: f,
+            "square": lambda f: 2 * np.log(np.maximum(np.abs(f), 1e-16)),
+            # The log of a softplus that underflows is f.
+            "softplus": lambda f: np.where(
+                f < -40, f, np.log(np.logaddexp(0.0, np.maximum(f, -40)))
+            ),
+        }
+        event = y * logs[link](f) if y else 0.0
+        return event - weight * rates[link](f) if weight else event + 0.0 * f
+
+    return at
+
+
+@pytest.mark.parametrize("link", ["log", "square", "softplus"])
+def test_rows_against_reference(link):
+    mu, gamma, y, w = (
+        a.ravel() for a in np.meshgrid([-2.3, 0.4, 3.0], [1e-2, 1.0, 10.0], [0.0, 1.0], [0.0, 0.7])
+    )
+    symbols = [pt.dvector(n) for n in ("mu", "gamma", "y", "w")]
+    lik = vsgp.PoissonProcess(symbols[3], link)
+    value = lik.expected_logp(*symbols[:3])
+    outputs = [value, lik.log_predictive(*symbols[:3]), *pt.grad(value.sum(), symbols[:2])]
+    got = pytensor.function(symbols, outputs, mode="FAST_COMPILE")(mu, gamma, y, w)
+    for i in range(len(mu)):
+        logp = log_density(link, y[i], w[i])
+        wanted = reference.expected_logp(logp, mu[i], gamma[i])
+        predictive = reference.log_predictive(logp, mu[i], gamma[i])
+        np.testing.assert_allclose(
+            [got[0][i], got[2][i], got[3][i]], wanted, rtol=1e-6, atol=1e-6, err_msg=str(i)
+        )
+        np.testing.assert_allclose(got[1][i], predictive, rtol=1e-6, atol=1e-6, err_msg=str(i))
+
+
+def test_a_draw_is_a_count_of_the_stretch():
+    weights = np.r_[np.zeros(3), np.full(2000, 0.7)]
+    lik = vsgp.PoissonProcess(weights, "softplus")
+    f = np.full(2003, 0.4)
+    draws = pm.draw(lik.dist(f), random_seed=1)
+    assert (draws[:3] == 0).all()
+    mean = 0.7 * np.log1p(np.exp(0.4))
+    assert abs(draws[3:].mean() - mean) < 5 * np.sqrt(mean / 2000)
+    np.testing.assert_allclose(lik.conditional_mean(f).eval(), np.r_[0.0, 0.0, 0.0, [mean] * 2000])
+
+
+LS, VARIANCE, LEVEL = 1.3, 0.8, 0.7
+WINDOW = (0.0, 6.0)
+XU = np.linspace(0.0, 6.0, 9)[:, None]
+
+
+def model_of(X, y, likelihood, block_size=None):
+    with pm.Model() as model:
+        ls, variance = pm.Gamma("ls", 2, 1), pm.Gamma("variance", 2, 1)
+        level = pm.Normal("level")
+        gp = pm.gp.VariationalSparse(
+            cov_func=variance * pm.gp.cov.ExpQuad(1, ls=ls), mean_func=pm.gp.mean.Constant(level)
+        )
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", likelihood, X=X, y=y, block_size=block_size)
+    return model
+
+
+def term_of(model):
+    """The data's part of the log density, at points of the model, and its gradient."""
+    value = model.logp(vars=model.observed_RVs)
+    slopes = pt.grad(value, model.continuous_value_vars)
+    return model.compile_fn([value, *slopes], mode="FAST_COMPILE", on_unused_input="ignore")
+
+
+def point_at(ls, variance, level, v):
+    return {"ls_log__": np.log(ls), "variance_log__": np.log(variance), "level": level,
+            "u_whitened__": v}  # fmt: skip
+
+
+def points(rng):
+    v = rng.normal(size=(2, len(XU)))
+    return [(LS, VARIANCE, LEVEL, v[0]), (0.6, 1.9, -0.2, v[1])]
+
+
+def density_of(at, events, link):
+    """Log density of a pattern: a sum over events and an integral, by scipy."""
+    ls, variance, level, v = at
+
+    def moments(x):
+        X = np.atleast_1d(x)[:, None]
+        mean = lambda Z: np.full(len(Z), level)  # noqa: E731
+        return reference_gp.moments(X, XU, np.array([ls]), variance, mean, v)[:2]
+
+    def expected(y, weight, mu, gamma):
+        logp = log_density(link, y, weight)
+        return [reference.expected_logp(logp, m, g)[0] for m, g in zip(mu, gamma, strict=True)]
+
+    at_events = np.sum(expected(1.0, 0.0, *moments(events)))
+    integral, error = integrate.quad(
+        lambda x: -expected(0.0, 1.0, *moments(x))[0], *WINDOW, epsabs=1e-7, limit=200
+    )
+    assert error < 1e-6
+    return at_events - integral
+
+
+@pytest.mark.parametrize("link", ["log", "square", "softplus"])
+def test_without_bins_is_the_density_of_the_points(link, rng):
+    times = np.sort(rng.uniform(*WINDOW, size=25))
+    q = vsgp.point_process(times, WINDOW).quadrature(60)
+    assert q.n_events == 25 and len(q.nodes) == 60 and q.y.sum() == 25
+    term = term_of(model_of(q.X, q.y, vsgp.PoissonProcess(q.weights, link)))
+    for at in points(rng):
+        got = term(point_at(*at))[0]
+        assert got == pytest.approx(density_of(at, times, link), abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    "link", ["log", *(pytest.param(k, marks=pytest.mark.slow) for k in ("square", "softplus"))]
+)
+def test_fine_bins_converge_to_none(link, rng):
+    """Differences of log densities between parameters, which is all that a posterior has."""
+    times = np.sort(rng.uniform(*WINDOW, size=40))
+    pattern = vsgp.point_process(times, WINDOW)
+    # Away from the zeros of the function, which a square has to resolve.
+    at = [point_at(ls, s, level + 2.2, 0.4 * v) for ls, s, level, v in points(rng)]
+
+    def difference(X, y, likelihood):
+        term = term_of(model_of(X, y, likelihood))
+        one, two = (np.concatenate([np.ravel(t) for t in term(p)]) for p in at)
+        return np.r_[one[0] - two[0], one[1:], two[1:]]
+
+    q = pattern.quadrature(60)
+    limit = difference(q.X, q.y, vsgp.PoissonProcess(q.weights, link))
+    errors = []
+    for bins in (100, 1000, 10_000):
+        p = pattern.rebin(bins)
+        got = difference(p.X, p.counts, vsgp.Poisson(p.exposure, link))
+        errors.append(np.abs(got - limit).max())
+    # Events move by half a bin at most, so the error goes with the width of bins.
+    assert errors[1] < errors[0] / 4 and errors[2] < errors[0] / 30, errors
+    assert errors[2] < 1e-3 * np.abs(limit).max(), errors
+
+
+def test_goes_through_one_pass(rng):
+    q = vsgp.point_process(rng.uniform(*WINDOW, 30), WINDOW).quadrature(40)
+    at = [point_at(*p) for p in points(rng)]
+    lik = vsgp.PoissonProcess(q.weights)
+    streamed, whole = (term_of(model_of(q.X, q.y, lik, block_size=b)) for b in (7, False))
+    from pymc_vsgp.potential.streaming import BlockSum
+
+    loops = [n for n in streamed.f.maker.fgraph.apply_nodes if isinstance(n.op, BlockSum)]
+    assert len(loops) == 1
+    for p in at:
+        for a, b in zip(streamed(p), whole(p), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_quadrature_rules(polygon, events):
+    def f(X):
+        return np.exp(np.sin(X[:, 0]) + X[:, 1] / 2)
+
+    box = vsgp.point_process(events, BOX).quadrature(12)
+    wanted, _ = integrate.dblquad(lambda y, x: f(np.array([[x, y]]))[0], *BOX[0], *BOX[1])
+    assert box.weights[150:] @ f(box.nodes) == pytest.approx(wanted, rel=1e-9)
+    # Over the polygon, by way of triangles from its first corner.
+    inside = vsgp.point_process(events, polygon, outside="drop")
+    t, w = np.polynomial.legendre.leggauss(20)
+    s, r = (a.ravel() for a in np.meshgrid((t + 1) / 2, (t + 1) / 2))
+    weights = np.outer(w, w).ravel() / 4
+    wanted = 0.0
+    for ring, sign in [(OUTER, 1.0), (HOLE, 1.0)]:
+        a = np.array(ring[0])
+        for b, c in zip(ring[1:-1], ring[2:], strict=True):
+            b, c = np.array(b), np.array(c)
+            det = (b - a)[0] * (c - a)[1] - (b - a)[1] * (c - a)[0]
+            X = a + r[:, None] * ((b - a) + s[:, None] * (c - b))
+            wanted += sign * det * (weights * r) @ f(X)
+    errors = []
+    for n in (20, 80):
+        q = inside.quadrature(n)
+        assert q.weights.sum() == pytest.approx(polygon.area)
+        # Linear functions are exact, whatever is cut.
+        np.testing.assert_allclose(q.weights[q.n_events :] @ q.nodes, moments_in(BOX)[1:])
+        errors.append(abs(q.weights[q.n_events :] @ f(q.nodes) - wanted))
+    assert errors[1] < errors[0] / 16 and errors[1] < 1e-4 * wanted
+
+
+# --- with a posterior ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def coal():
+    pattern = vsgp.point_process(
+        vsgp.datasets.load_coal(), (1851, 1963), bins=40, repeated="keep", unit="year"
+    )
+    Xu = np.linspace(1851, 1963, 14)[:, None]
+
+    def build(X, y, likelihood):
+        with pm.Model() as model:
+            ls = pm.Gamma("ls", 4, 0.15)
+            mean = pm.gp.mean.Constant(pm.Normal("level", 0.0, 2.0))
+            gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls), mean_func=mean)
+            gp.prior("u", Xu=Xu)
+            gp.likelihood("y", likelihood, X=X, y=y)
+        return model
+
+    return pattern, build
+
+
+@pytest.fixture(scope="module")
+def fitted(coal):
+    pattern, build = coal
+    model = build(pattern.X, pattern.counts, vsgp.Poisson(pattern.exposure))
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    return model, stage.to_datatree(60, random_seed=1)
+
+
+def test_intensity_of_a_fit(coal, fitted):
+    pattern, (model, tree) = coal[0], fitted
+    rate = pattern.intensity(tree, model=model)
+    assert rate.dims == ("chain", "draw", "bin") and rate.attrs["units"] == "events per year"
+    moments = vsgp.predict(
+        tree, pattern.X, "moments", likelihood=vsgp.Poisson(), model=model, progressbar=False
+    )
+    wanted = np.exp(moments["mean"] + moments["variance"] / 2)
+    np.testing.assert_allclose(rate, wanted)
+    total = pattern.expected_count(rate)
+    assert abs(float(total.mean()) - 191) < 3 * float(total.std()) < 60
+    np.testing.assert_allclose(pattern.expected_count(tree, model=model), total)
+    joint = pattern.intensity(tree, model=model, joint=True, random_seed=1)
+    f = vsgp.predict(
+        tree, pattern.X, "f", likelihood=vsgp.Poisson(), joint=True, random_seed=1, model=model,
+        progressbar=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(joint, np.exp(f))
+    at = pattern.intensity(tree, [[1900.0]], model=model)
+    assert at.dims == ("chain", "draw", "point")
+
+
+def test_intensity_of_other_likelihoods(coal, fitted):
+    pattern, build = coal
+    model, tree = fitted
+    lik = vsgp.NegativeBinomial(3.0, exposure=pattern.exposure)
+    other = build(pattern.X, pattern.counts, lik)
+    np.testing.assert_allclose(
+        pattern.intensity(tree, model=other), pattern.intensity(tree, model=model), rtol=1e-6
+    )
+    q = pattern.quadrature(20)
+    free = build(q.X, q.y, vsgp.PoissonProcess(q.weights))
+    np.testing.assert_allclose(
+        pattern.intensity(tree, model=free), pattern.intensity(tree, model=model)
+    )
+    with pytest.raises(ValueError, match="joint=True is for a Poisson"):
+        pattern.intensity(tree, model=other, joint=True)
+    normal = build(pattern.X, pattern.counts, vsgp.Gaussian(1.0))
+    with pytest.raises(TypeError, match="has no exposure"):
+        pattern.intensity(tree, model=normal)
+
+
+@pytest.mark.slow
+def test_compare_bins(coal):
+    pattern, build = coal
+    table = vsgp.compare_bins(pattern, build, [14, 60, 1000], quadrature=[60], draws=50)
+    assert list(table["rows"]) == [14, 60, 1000, 251]
+    bound = table["bound"].to_numpy()
+    # The density of the pattern does not depend on how it was counted.
+    assert abs(bound[2] - bound[3]) < 0.02 < abs(bound[0] - bound[3]) < 1.0
+    np.testing.assert_allclose(table["expected count"], 191, atol=8)
+    np.testing.assert_allclose(table["ls"].iloc[2], table["ls"].iloc[3], rtol=0.02)
+    with pytest.raises(TypeError, match="not a model"):
+        vsgp.compare_bins(pattern, lambda X, y, likelihood: None, [20])
+
+
+def test_plots(polygon, events, coal, fitted):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    fig, axes = plt.subplots(1, 2)
+    model, tree = fitted
+    assert vsgp.plot_intensity(coal[0], tree, model=model, ax=axes[0]) is axes[0]
+    assert axes[0].get_ylabel() == "events per year" and axes[0].get_xlabel() == "date, year"
+    line = next(line for line in axes[0].lines if line.get_label() == "mean")
+    np.testing.assert_allclose(
+        line.get_ydata(), coal[0].intensity(tree, model=model).mean(["chain", "draw"])
+    )
+    pattern = vsgp.point_process(events, polygon, bins=6, outside="drop")
+    draws = np.linspace(0, 1, 3)[:, None] * np.ones(len(pattern.X))
+    vsgp.plot_intensity(pattern, draws, what="sd", ax=axes[1])
+    shown = axes[1].collections[0].get_array()
+    np.testing.assert_allclose(shown.compressed(), np.std([0, 0.5, 1]))
+    assert shown.count() == len(pattern.X)
+    with pytest.raises(ValueError, match="no plot of 'sd' over 1"):
+        vsgp.plot_intensity(coal[0], tree, what="sd", model=model)
+    plt.close(fig)
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"events": [[1.0, 0.0], [9.0, 0.0]]}, "1 of 2 events are outside.*row 1, at \\(9, 0\\)"),
+        ({"events": [[1.0, 0.0], [2.0, 0.5], [1.0, 0.0]]}, "1 of 3 events repeat.*row 2"),
+        ({"events": np.empty((0, 2))}, "no events in the window"),
+        ({"events": [[1.0 + i * 1e-4, 0.1 * i] for i in range(10)]}, "span 0.0009 in x"),
+        ({"events": [[1.0, 0.0]], "resolution": 0.008, "bins": None}, "125000 bins for 1 events"),
+    ],
+    ids=["outside", "repeated", "none", "units", "fine"],
+)
+def test_warnings(kwargs, match):
+    with pytest.warns(UserWarning, match=match):
+        vsgp.point_process(**{"window": BOX, "bins": 4} | kwargs)
+
+
+def test_what_is_done_about_warnings():
+    at = [[1.0, 0.0], [2.0, 0.5], [1.0, 0.0], [9.0, 0.0]]
+    kept = vsgp.point_process(at, BOX, bins=4, outside="drop", repeated="keep")
+    assert kept.counts.sum() == 3
+    dropped = vsgp.point_process(at, BOX, bins=4, outside="drop", repeated="drop")
+    np.testing.assert_array_equal(dropped.events, at[:2])
+
+
+GOOD = [[1.0, 0.0], [2.0, 0.5]]
+BAD = {
+    "nan": ({"events": [[1.0, np.nan]]}, ValueError, "row 0"),
+    "text": ({"events": [["a", "b"]]}, TypeError, "decimal years"),
+    "dates": ({"events": pd.to_datetime(["2020-01-01"])}, TypeError, "decimal years"),
+    "one column": ({"events": [1.0, 2.0]}, ValueError, "shape \\(2,\\)"),
+    "columns": ({"events": pd.DataFrame({"x": [1.0]})}, ValueError, "columns"),
+    "all outside": ({"events": [[100.0, 0.0]]}, ValueError, "same units"),
+    "raise outside": (
+        {"events": [*GOOD, [9.0, 0.0]], "outside": "raise"}, ValueError, "outside='drop'"
+    ),
+    "raise repeated": ({"events": GOOD * 2, "repeated": "raise"}, ValueError, "repeated='drop'"),
+    "no window": ({"window": None}, ValueError, "could have been seen"),
+    "empty window": ({"window": [(0, 4), (1, 1)]}, ValueError, "empty"),
+    "infinite": ({"window": [(0, np.inf), (0, 1)]}, ValueError, "finite"),
+    "odd window": ({"window": "here"}, TypeError, "not a window"),
+    "long window": ({"window": (0, 1, 2)}, ValueError, "shape"),
+    "boolean window": ({"window": np.ones((4, 4), bool)}, ValueError, "as mask"),
+    "no bins": ({"bins": 0}, ValueError, "positive integer"),
+    "half bins": ({"bins": 2.5}, ValueError, "positive integer"),
+    "three bins": ({"bins": (1, 2, 3)}, ValueError, "3 entries"),
+    "both": ({"bins": 3, "resolution": 1.0}, ValueError, "one of them"),
+    "short edges": ({"bins": ([0, 1], [-1, 1])}, ValueError, "cover the window"),
+    "edges": ({"bins": ([0, 5, 2], 3)}, ValueError, "increase"),
+    "resolution": ({"bins": None, "resolution": -1.0}, ValueError, "positive number"),
+    "far too fine": ({"bins": None, "resolution": 1e-6}, ValueError, "too fine"),
+    "mask type": ({"mask": np.ones((4, 4))}, TypeError, "not bool"),
+    "mask shape": ({"mask": np.ones((3, 4), bool)}, ValueError, "shape \\(3, 4\\)"),
+    "mask empty": ({"mask": np.zeros((4, 4), bool)}, ValueError, "outside the window"),
+    "mask bare": (
+        {"window": None, "mask": xr.DataArray(np.ones((4, 4), bool))}, ValueError, "no coordinates"
+    ),
+    "exposure": ({"exposure": 0.0}, ValueError, "not positive in 16"),
+    "covariate nan": ({"covariates": {"c": np.full(16, np.nan)}}, ValueError, "c is not finite"),
+    "covariate shape": ({"covariates": {"c": np.ones(3)}}, ValueError, "shape \\(3,\\)"),
+    "covariate call": ({"covariates": lambda X: X}, ValueError, "gave shape"),
+    "covariate name": ({"covariates": {"x": 1.0}}, ValueError, "name of a dimension"),
+    "covariate dims": (
+        {"covariates": xr.DataArray(np.ones(4), dims=["east"])}, ValueError, "'east'"
+    ),
+    "units": ({"unit": ("m", "m", "day")}, ValueError, "3 entries"),
+    "dims": ({"dims": ["x"]}, ValueError, "1 dimensions"),
+    "outside": ({"outside": "ignore"}, ValueError, "outside is"),
+    "repeated": ({"repeated": "ignore"}, ValueError, "repeated is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kwargs", "error", "match"), BAD.values(), ids=BAD)
+def test_bad_input(kwargs, error, match):
+    with pytest.raises(error, match=match) as caught:
+        vsgp.point_process(**{"events": GOOD, "window": BOX, "bins": 4} | kwargs)
+    assert str(caught.value).count(". ") >= 1
+
+
+def test_bad_polygons(polygon):
+    import shapely
+
+    bow_tie = shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])
+    with pytest.raises(ValueError, match="make_valid"):
+        vsgp.point_process(GOOD, bow_tie)
+    with pytest.raises(TypeError, match="LineString"):
+        vsgp.point_process(GOOD, shapely.LineString([(0, 0), (1, 1)]))
+    with pytest.raises(ValueError, match="empty"):
+        vsgp.point_process(GOOD, shapely.Polygon())
+
+    class Degrees:
+        __geo_interface__ = shapely.geometry.mapping(shapely.box(0, -1, 4, 1))
+
+        class crs:
+            is_geographic = True
+
+    with pytest.warns(UserWarning, match="square degrees"):
+        vsgp.point_process(GOOD, Degrees())
+
+
+def test_polygons_need_shapely(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shapely", None)
+    square = {"type": "Polygon", "coordinates": [[(0, 0), (4, 0), (4, 1), (0, 0)]]}
+    with pytest.raises(ImportError, match=r"pymc-vsgp\[maps\]"):
+        vsgp.point_process(GOOD, square)
+    assert vsgp.point_process(GOOD, BOX, bins=3).counts.sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda p: p.to_grid(np.ones(3)), "one value for each bin"),
+        (lambda p: p.expected_count(np.ones(16), (0, 1)), "1 dimensions"),
+        (lambda p: p.expected_count(np.ones(16), [(7, 9), (0, 1)]), "does not meet"),
+        (lambda p: p.quadrature(0), "positive integer"),
+        (lambda p: vsgp.plot_intensity(p, np.ones((2, 16)), what="max"), "Choose one of"),
+        (
+            lambda p: vsgp.point_process(GOOD, BOX, mask=np.ones((4, 4), bool)).rebin(3),
+            "Pass a polygon",
+        ),
+    ],
+)
+def test_bad_calls(call, match):
+    with pytest.raises(ValueError, match=match):
+        call(vsgp.point_process(GOOD, BOX, bins=4))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: vsgp.PoissonProcess([0.0, -1.0]), "0 or positive"),
+        (lambda: vsgp.PoissonProcess(1.0, "identity"), "softplus"),
+        (lambda: vsgp.PoissonProcess(1.0).check_observed([0.5]), "1 for an event"),
+    ],
+)
+def test_bad_likelihood(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
