@@ -1,0 +1,441 @@
+"""Fourier features: against plain numpy, by identity, and on each backend."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import reference_torus
+
+from pymc.model.transform.optimization import freeze_dims_and_data
+from scipy import special, stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.gaussian.bound import Bound
+from pymc_vsgp.gaussian.fit import _sites_and_offsets
+from pymc_vsgp.gaussian.result import hand_over
+from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.inducing.fourier import find_grid
+
+FAST = "FAST_COMPILE"
+COUNTS = {1: (5,), 2: (4, 3), 3: (2, 1, 2)}
+PERIOD = {1: (2.5,), 2: (2.5, 3.0), 3: (2.5, 3.0, 2.0)}
+CENTER = {1: (0.4,), 2: (0.4, 0.1), 3: (0.4, 0.1, 0.7)}
+
+
+def features_of(D, counts=None):
+    return vsgp.inducing.Fourier(PERIOD[D], counts or COUNTS[D], CENTER[D])
+
+
+def build(X, y, features, likelihood=None, n_outputs=1, **kwargs):
+    D = X.shape[1]
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 3, 8, shape=D)
+        variance = pm.Gamma("variance", 2, 1)
+        cov = variance * pm.gp.cov.Matern52(D, ls=ls)
+        mean = pm.gp.mean.Linear(coeffs=pm.Normal("slope", shape=D), intercept=0.3)
+        gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
+        gp.prior("u", inducing=features, n_outputs=n_outputs)
+        gp.likelihood("y", likelihood or vsgp.Poisson(), X=X, y=y, **kwargs)
+    return model, gp
+
+
+def point_of(model, seed=0):
+    rng = np.random.default_rng(seed)
+    start = model.initial_point()
+    point = {name: 0.4 * rng.normal(size=np.shape(start[name])) for name in sorted(start)}
+    # Short against the period: the library sums fewer images of the torus than the reference.
+    return point | {"ls_log__": point["ls_log__"] - 1.5}
+
+
+def log_density(X, y, features, point):
+    """The model's log density, from dense matrices."""
+    ls, variance = np.exp(point["ls_log__"]), np.exp(point["variance_log__"])
+    v = point["u_whitened__"]
+    f, gamma, *_ = reference_torus.moments(
+        X, ls, variance, np.array(features.period), features.n_frequencies, features.center, v
+    )
+    mu = X @ point["slope"] + 0.3 + f
+    total = np.sum(y * mu - np.exp(mu + gamma / 2.0) - special.gammaln(y + 1.0))
+    total += stats.norm.logpdf(v).sum() + stats.norm.logpdf(point["slope"]).sum()
+    total += np.sum(stats.gamma.logpdf(ls, 3, scale=1 / 8) + np.log(ls))
+    return total + stats.gamma.logpdf(variance, 2) + np.log(variance)
+
+
+def data_of(D, n=23):
+    rng = np.random.default_rng(D)
+    X = rng.uniform(0.0, 1.0, size=(n, D))
+    return X, rng.poisson(2.0, size=n).astype(float)
+
+
+def grid_of(shape, order):
+    axes = [np.sort(np.random.default_rng(d).uniform(0, 1, n)) for d, n in enumerate(shape)]
+    places = np.meshgrid(*(axes[c] for c in order), indexing="ij")
+    X = np.empty((int(np.prod(shape)), len(shape)))
+    for place, c in zip(places, order, strict=True):
+        X[:, c] = place.ravel()
+    return X
+
+
+@pytest.mark.parametrize("D", [1, 2, 3])
+@pytest.mark.parametrize("block_size", [None, 7, False])
+def test_log_density_equals_plain_numpy(D, block_size):
+    X, y = data_of(D)
+    model, _ = build(X, y, features_of(D), block_size=block_size)
+    point = point_of(model)
+    value = model.compile_logp(mode=FAST)(point)
+    # pm.gp has the gamma function of the density's constant in float32.
+    tolerance = 1e-9 if D != 2 else 1e-7
+    np.testing.assert_allclose(value, log_density(X, y, features_of(D), point), rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((4, 5), (0, 1)), ((4, 5), (1, 0))]
+    + [((3, 4, 2), order) for order in [(0, 1, 2), (1, 2, 0), (2, 1, 0)]],
+)
+def test_a_grid_equals_its_rows(shape, order):
+    X = grid_of(shape, order)
+    y = np.random.default_rng(0).poisson(2.0, size=len(X)).astype(float)
+    assert find_grid(X).shape == shape
+    assert find_grid(X[::-1]) is not None  # axes may run either way
+    features = features_of(len(shape))
+    results = []
+    for block_size in (None, 7):
+        model, _ = build(X, y, features, block_size=block_size)
+        fn = value_and_gradient(model, FAST)
+        results.append(fn(point_of(model)))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        results[0][0], log_density(X, y, features, point_of(model)), rtol=1e-7
+    )
+
+
+@pytest.mark.parametrize("change", ["shuffled", "moved"])
+def test_a_grid_whose_rows_are_replaced_is_never_wrong(change):
+    X = grid_of((4, 5), (0, 1))
+    y = np.ones(20)
+    model, _ = build(X, y, features_of(2))
+    logp, point = model.compile_logp(mode=FAST), point_of(model)
+    if change == "moved":  # another grid of that shape
+        X = X + 0.05
+        model["y_X"].set_value(X)
+        np.testing.assert_allclose(logp(point), log_density(X, y, features_of(2), point), rtol=1e-7)
+    else:
+        model["y_X"].set_value(np.random.default_rng(0).permutation(X))
+        assert np.isnan(logp(point))
+
+
+def value_and_gradient(model, mode):
+    logp = model.logp()
+    gradient = pt.grad(logp, sorted(model.continuous_value_vars, key=lambda v: v.name))
+    return model.compile_fn([logp, *gradient], mode=mode, on_unused_input="ignore")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
+@pytest.mark.parametrize(("mode", "kind"), [("JAX", "rows"), ("JAX", "grid"), ("NUMBA", "rows")])
+def test_backends_agree(mode, kind):
+    X, y = data_of(2) if kind == "rows" else (grid_of((4, 5), (1, 0)), np.arange(20.0) % 4)
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    model, _ = build(X, y, features_of(2), block_size=7 if kind == "rows" else None)
+    point = point_of(model)
+    ordinary = value_and_gradient(build(X, y, features_of(2), block_size=False)[0], FAST)(point)
+    streamed = value_and_gradient(freeze_dims_and_data(model), mode)(point)
+    for a, b in zip(streamed, ordinary, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("D", [1, 2])
+def test_residual_is_that_of_dense_matrices(D, rng):
+    """diag(Kff - Qff) on the torus, and Qff tends to Kff with all frequencies."""
+    X = rng.uniform(size=(6, D))
+    ls, variance = np.full(D, 0.4), 1.7
+    cov = variance * pm.gp.cov.Matern52(D, ls=ls)
+    K = reference_torus.torus_kernel(X, X, ls, variance, np.array(PERIOD[D]))
+    for n in (3, 12):
+        features = features_of(D, (n,) * D)
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        with pm.Model():
+            gp.prior("u", inducing=features)
+            _, gamma = gp.predict(X, {"u": np.zeros(features.n_features)}, diag=True)
+            _, covariance = gp.predict(X, {"u": np.zeros(features.n_features)})
+        Phi, _ = reference_torus.waves(X, PERIOD[D], features.n_frequencies, CENTER[D])
+        S = features.variances(cov).eval()
+        expected = K - Phi @ np.diag(S) @ Phi.T
+        np.testing.assert_allclose(gamma, np.diag(expected), rtol=1e-5)
+        np.testing.assert_allclose(covariance, expected, atol=1e-6 * variance)
+    assert gamma.max() < 0.01 * variance
+
+
+def test_long_period_gives_the_process_on_the_line():
+    """Mean and variance of the prediction of the exact process with normal noise."""
+    rng = np.random.default_rng(3)
+    X, Xnew = np.sort(rng.uniform(0, 1, (20, 1)), axis=0), np.linspace(-0.2, 1.2, 15)[:, None]
+    y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=20)
+    cov = 1.3 * pm.gp.cov.Matern52(1, ls=0.3)
+    mean = pm.gp.mean.Constant(0.7)
+    features = vsgp.inducing.Fourier(5.0, 60, 0.5)
+    # The coefficients' posterior with normal noise, from dense matrices.
+    (Phi, omega), (Phi_new, _) = (
+        reference_torus.waves(x, features.period, features.n_frequencies, features.center)
+        for x in (X, Xnew)
+    )
+    S = 1.3 * reference_torus.matern52_density(omega, np.array([0.3])) / features.period[0]
+    covariance = np.linalg.inv(np.diag(1.0 / S) + Phi.T @ Phi / 0.01)
+    u = covariance @ Phi.T @ (y - 0.7) / 0.01
+    with pm.Model():
+        gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
+        gp.prior("u", inducing=features)
+        found, gamma = gp.predict(Xnew, {"u": u}, diag=True)
+    with pm.Model():
+        exact = pm.gp.Marginal(mean_func=mean, cov_func=cov)
+        exact.marginal_likelihood("y", X=X, y=y, sigma=0.1)
+        expected, variance = exact.predict(Xnew, {}, diag=True)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    spread = gamma + np.sum((Phi_new @ covariance) * Phi_new, axis=1)
+    np.testing.assert_allclose(spread, variance, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A model with random sites and offsets, and its bound."""
+    X, y = data_of(1)
+    features = features_of(1)
+    model, _ = build(X, y, features)
+    rng = np.random.default_rng(4)
+    shape = (1, features.n_features)
+    sites = [Sites(rng.normal(size=shape), rng.uniform(0.0, 3.0, size=shape))]
+    offsets = [0.3 * rng.normal(size=shape) for _ in range(2)]
+    bound = Bound(model, mode="CVM")
+    theta = 0.3 * rng.normal(size=bound.start.size)
+    theta[bound.names.index("ls_log__")] -= 1.5
+    return X, y, features, bound, theta, sites, offsets
+
+
+def test_bound_equals_an_independent_one(fitted):
+    X, y, features, bound, theta, sites, offsets = fitted
+    point = {name: np.asarray(x) for name, x in bound.unravel(theta).items()}
+    ls, variance = np.exp(point["ls_log__"]), np.exp(point["variance_log__"])
+    nothing = np.zeros(features.n_features)
+    _, residual, Phi, S = reference_torus.moments(
+        X, ls, variance, np.array(features.period), features.n_frequencies, features.center, nothing
+    )
+    P = 1.0 + S * sites[0].root[0] ** 2
+    m = np.sqrt(S) * sites[0].linear[0] / P + offsets[0][0] / np.sqrt(P)
+    c = np.exp(offsets[1][0]) / np.sqrt(P)
+    mu = X @ point["slope"] + 0.3 + Phi @ (np.sqrt(S) * m)
+    spread = residual + Phi**2 @ (S * c**2)
+    value = np.sum(y * mu - np.exp(mu + spread / 2.0) - special.gammaln(y + 1.0))
+    value -= 0.5 * np.sum(c**2 + m**2 - 1.0) - np.log(c).sum()
+    value += stats.norm.logpdf(point["slope"]).sum()
+    value += np.sum(stats.gamma.logpdf(ls, 3, scale=1 / 8) + np.log(ls))
+    value += stats.gamma.logpdf(variance, 2) + np.log(variance)
+    np.testing.assert_allclose(bound(theta, sites, offsets).value, value, rtol=1e-9)
+
+
+def test_gradient_of_the_bound(fitted):
+    *_, bound, theta, sites, offsets = fitted
+    x = np.concatenate([theta, *(o.ravel() for o in offsets)])
+    d, k = theta.size, offsets[0].size
+
+    def at(x):
+        return bound(x[:d], sites, [x[d : d + k][None], x[d + k :][None]])
+
+    gradient = at(x).gradient
+    for i, step in enumerate(1e-5 * np.eye(x.size)):
+        slope = (at(x + step).value - at(x - step).value) / 2e-5
+        np.testing.assert_allclose(gradient[i], slope, rtol=1e-5, atol=1e-6)
+
+
+def test_sites_that_follow_leave_q_as_it_is(fitted):
+    *_, bound, theta, sites, offsets = fitted
+    before = bound(theta, sites, offsets)
+    new, *left = _sites_and_offsets(before, 0)
+    after = bound(theta, [new], left)
+    np.testing.assert_allclose(after.value, before.value, rtol=1e-10)
+    np.testing.assert_allclose(after.mean[0], before.mean[0], rtol=1e-8)
+    np.testing.assert_allclose(after.factor[0], before.factor[0], rtol=1e-8)
+
+
+def test_nested_features_raise_the_bound():
+    X, y = data_of(2, n=60)
+    bounds = []
+    for n in (1, 2, 4, 8):
+        model, _ = build(X, y, features_of(2, (n, n)))
+        stage = vsgp.fit_gaussian(progressbar=False, model=model)
+        assert stage.converged
+        assert np.all(np.diff(stage.history) >= -1e-8)
+        bounds.append(stage.bound)
+    assert np.all(np.diff(bounds) > -1e-3)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_density_in_the_users_variables_does_not_depend_on_sites(n_outputs, rng):
+    X, y = data_of(1)
+    likelihood = vsgp.Poisson() if n_outputs == 1 else vsgp.Softmax(3)
+    labels = y if n_outputs == 1 else y % 3
+    model, _ = build(X, labels, features_of(1), likelihood, n_outputs)
+    u = model["u"]
+    M = features_of(1).n_features
+    theta = point_of(model)
+    theta.pop("u_whitened__")
+    value = 0.4 * rng.normal(size=(M,) if n_outputs == 1 else (n_outputs, M))
+    results = []
+    for sites in (None, Sites(rng.normal(size=(n_outputs, M)), rng.normal(size=(n_outputs, M)))):
+        if sites is not None:
+            hand_over(model, {"u": sites}, {})
+        transform = model.rvs_to_transforms[u]
+        inputs = model.replace_rvs_by_values(list(u.owner.inputs))
+        epsilon = transform.forward(pt.constant(value), *inputs)
+        jacobian = transform.log_jac_det(epsilon, *inputs).sum()
+        back = transform.backward(epsilon, *inputs)
+        names = [v.name for v in model.value_vars if v.name in theta]
+        fn = model.compile_fn(
+            [epsilon, jacobian, back],
+            inputs=[v for v in model.value_vars if v.name in names],
+            mode=FAST,
+            on_unused_input="ignore",
+        )
+        eps, jac, again = fn({name: theta[name] for name in names})
+        np.testing.assert_allclose(again, value, rtol=1e-8, atol=1e-12)
+        where = model.rvs_to_values[u].name
+        results.append(model.compile_logp(mode=FAST)({**theta, where: eps}) - jac)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-8)
+    vsgp.reset(model)
+    assert type(model.rvs_to_transforms[u]).__name__ == "Whitened"
+
+
+def test_components_of_a_sum_add_up(rng):
+    X = rng.uniform(size=(5, 1))
+    parts = [
+        pm.gp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=1.2 * pm.gp.cov.Matern52(1, ls=0.3)
+        ),
+        pm.gp.VariationalSparse(cov_func=0.5 * pm.gp.cov.ExpQuad(1, ls=0.9)),
+    ]
+    total = parts[0] + parts[1]
+    features = features_of(1, (30,))
+    with pm.Model():
+        total.prior("u", inducing=features)
+        point = {"u": rng.normal(size=features.n_features) * 0.1}
+        mean, covariance = total.predict(X, point)
+        each = [gp.predict(X, point, given={"gp": total}) for gp in parts]
+    np.testing.assert_allclose(sum(m for m, _ in each), mean, rtol=1e-9)
+    # Each explains its part of what the sum explains; what is left over correlates them.
+    for _, c in each:
+        assert np.all(np.linalg.eigvalsh(c) > -1e-9)
+    assert np.all(np.diag(each[0][1]) + np.diag(each[1][1]) >= np.diag(covariance) - 1e-9)
+
+
+def test_for_data_keeps_what_it_promises(rng):
+    X = rng.uniform(0.0, 10.0, size=(40, 1))
+    with pm.Model():
+        cov = pm.gp.cov.Matern52(1, ls=pm.Uniform("ls", 1.0, 3.0))
+        features = vsgp.inducing.Fourier.for_data(X, cov, residual=0.01, wrap=0.01, quantile=1.0)
+    gap = features.period[0] - np.ptp(X)
+    assert reference_torus.matern52(gap / 3.0) <= 0.02
+    S = reference_torus.matern52_density(features.omega, np.array([1.0])) / features.period[0]
+    assert 1.0 - S.sum() <= 0.012
+    assert features.at_most(9).n_features <= 9
+
+
+BAD = {
+    "both": (
+        lambda gp, X: gp.prior("u", Xu=X, inducing=features_of(1)),
+        TypeError,
+        "Pass one of Xu and inducing",
+    ),
+    "neither": (lambda gp, X: gp.prior("u"), TypeError, "Pass one of Xu and inducing"),
+    "not features": (lambda gp, X: gp.prior("u", inducing=X), TypeError, "not a kind of features"),
+    "period": (lambda gp, X: vsgp.inducing.Fourier(-1.0, 3), ValueError, "positive numbers"),
+    "count": (lambda gp, X: vsgp.inducing.Fourier(1.0, 2.5), ValueError, "whole numbers"),
+    "columns": (lambda gp, X: vsgp.inducing.Fourier((1.0,) * 4, 3), ValueError, "inducing points"),
+    "entries": (lambda gp, X: vsgp.inducing.Fourier((1.0, 2.0), (3, 3, 3)), ValueError, "entries"),
+    "kernel's columns": (
+        lambda gp, X: gp.prior("u", inducing=features_of(2)),
+        ValueError,
+        "input_dim",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_says_what_to_do(case, rng):
+    act, error, message = BAD[case]
+    gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+    with pm.Model(), pytest.raises(error, match=message):
+        act(gp, rng.normal(size=(5, 1)))
+
+
+@pytest.mark.parametrize(
+    ("cov", "message"),
+    [
+        (pm.gp.cov.Linear(1, c=0.0), "no spectral density"),
+        (
+            pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0])
+            + pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[1]),
+            "no spectral density|one for each term",
+        ),
+        (pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]), "one for each term"),
+    ],
+)
+def test_kernels_without_a_density(cov, message):
+    gp = pm.gp.VariationalSparse(cov_func=cov)
+    with pm.Model(), pytest.raises(ValueError, match=message):
+        gp.prior("u", inducing=features_of(cov.input_dim))
+
+
+def test_product_of_kernels_of_separate_columns(rng):
+    X = rng.uniform(size=(6, 2))
+    cov = (
+        2.0
+        * pm.gp.cov.Matern52(2, ls=0.4, active_dims=[0])
+        * pm.gp.cov.ExpQuad(2, ls=0.5, active_dims=[1])
+    )
+    gp = pm.gp.VariationalSparse(cov_func=cov)
+    features = vsgp.inducing.Fourier(4.0, (25, 12))
+    with pm.Model():
+        gp.prior("u", inducing=features)
+        _, covariance = gp.predict(X, {"u": np.zeros(features.n_features)})
+    assert np.abs(covariance).max() < 0.02  # all but all of the variance is in the waves
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects:UserWarning")
+def test_posterior_agrees_with_the_exact_process():
+    """Short data, a long period and many waves: the exact sampler's posterior."""
+    rng = np.random.default_rng(11)
+    X = np.linspace(0, 1, 25)[:, None]
+    y = rng.poisson(np.exp(1.0 + np.sin(7 * X[:, 0])))
+
+    def model_of(sparse):
+        with pm.Model() as model:
+            ls = pm.Gamma("ls", 6, 20)
+            variance = pm.Gamma("variance", 3, 3)
+            cov = variance * pm.gp.cov.Matern52(1, ls=ls)
+            mean = pm.gp.mean.Constant(0.8)
+            if sparse:
+                gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
+                gp.prior("u", inducing=vsgp.inducing.Fourier(3.5, 40, 0.5))
+                gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+            else:
+                f = pm.gp.Latent(mean_func=mean, cov_func=cov).prior("f", X=X)
+                pm.Poisson("y", pt.exp(f), observed=y)
+        return model
+
+    kwargs = {"draws": 2000, "tune": 500, "chains": 2, "random_seed": 5, "progressbar": False}
+    kwargs |= {"nuts_sampler": "nutpie", "backend": "jax"}
+    with model_of(True):
+        ours = vsgp.sample(**kwargs)
+    with model_of(False):
+        exact = pm.sample(**kwargs, nuts={"target_accept": 0.95})
+    for name in ("ls", "variance"):
+        both = [np.log(t.posterior[name]) for t in (ours, exact)]
+        difference = abs(both[0].mean() - both[1].mean()).item()
+        error = np.sqrt(sum(float(az.mcse(b)) ** 2 for b in both))
+        assert difference < 4.0 * error + 0.02
+        assert float(az.rhat(both[0])) < 1.02
