@@ -13,12 +13,14 @@ from pymc_vsgp.diagnostics import check_model
 from pymc_vsgp.exactness import ExactWeights, exact_weights
 from pymc_vsgp.gaussian import GaussianStage, fit_gaussian, reset
 from pymc_vsgp.gp import VariationalSparse
+from pymc_vsgp.inducing.advice import Suggestion, suggest_inducing
 from pymc_vsgp.inducing_check import InducingCheck, check_inducing
+from pymc_vsgp.keeping import open_draws
 from pymc_vsgp.latents import likelihood, predictive
 from pymc_vsgp.likelihoods import *  # noqa: F403  (the families are public names here too)
 from pymc_vsgp.likelihoods import __all__ as _likelihoods
 from pymc_vsgp.loo import compute_pointwise, kfold, loo
-from pymc_vsgp.plots import plot_bound, plot_function, plot_inducing
+from pymc_vsgp.plots import plot_bound, plot_calibration, plot_function, plot_inducing
 from pymc_vsgp.point_process import PointProcess, compare_bins, plot_intensity, point_process
 from pymc_vsgp.prediction import log_predictive_density, predict
 from pymc_vsgp.sampling import sample
@@ -32,6 +34,7 @@ __all__ = [
     "GaussianStage",
     "InducingCheck",
     "PointProcess",
+    "Suggestion",
     "VariationalSparse",
     "__version__",
     "calibrate",
@@ -48,7 +51,9 @@ __all__ = [
     "likelihoods",
     "log_predictive_density",
     "loo",
+    "open_draws",
     "plot_bound",
+    "plot_calibration",
     "plot_function",
     "plot_inducing",
     "plot_intensity",
@@ -57,5 +62,6 @@ __all__ = [
     "predictive",
     "reset",
     "sample",
+    "suggest_inducing",
     *_likelihoods,
 ]

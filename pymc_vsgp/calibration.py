@@ -77,35 +77,11 @@ class Calibration:
             )
         return text
 
-    def plot(self, axes=None):
-        """Draw a histogram of the ranks of each number, with what uniform ranks would give."""
-        import matplotlib.pyplot as plt
+    def plot(self, axes=None, **kwargs):
+        """Plot the ranks; see :func:`plot_calibration`."""
+        from pymc_vsgp.plots.calibration import plot_calibration
 
-        names = list(self.ranks)
-        if axes is None:
-            columns = min(4, len(names))
-            rows = -(-len(names) // columns)
-            _, axes = plt.subplots(
-                rows,
-                columns,
-                figsize=(2.6 * columns, 2.0 * rows),
-                squeeze=False,
-                sharey=True,
-                layout="constrained",
-            )
-        axes = np.ravel(axes)
-        n = len(self.ranks[names[0]])
-        low, high = scipy.stats.binom.interval(0.99, n, 1.0 / N_BINS)
-        edges = np.linspace(0.0, 1.0, N_BINS + 1)
-        for ax, name in zip(axes, names, strict=False):
-            ax.axhspan(low, high, color="0.9", label="99 % of uniform ranks")
-            ax.stairs(self.counts(name), edges, fill=True, color="C0", alpha=0.8)
-            ax.set(title=name, xlim=(0, 1), xticks=(0, 0.5, 1))
-        for ax in axes[len(names) :]:
-            ax.remove()
-        axes[0].set(ylabel="replicates")
-        axes[0].legend(fontsize="x-small", loc="upper center", frameon=False)
-        return axes
+        return plot_calibration(self, ax=axes, **kwargs)
 
 
 def calibrate(

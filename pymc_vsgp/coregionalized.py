@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp import latents
-from pymc_vsgp.checks import check_new_name
+from pymc_vsgp.checks import check_new_name, is_symbolic, known_value
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -80,10 +84,13 @@ class Coregionalized:
             a vector with one entry for each output.
         X : array_like or pm.Data, shape (N, D)
             Inputs.
-        y : array_like, shape (N, P)
-            Observations, nan where there is none. Random draws have all of them.
+        y : array_like, shape (N, P) or (P, N)
+            Observations, nan where there is none. Random draws have all of them. An array with a
+            row for each output is transposed; one with N = P has a row for each input, unless
+            `dims` says otherwise.
         dims : sequence of str, optional
-            Dimensions of the rows of X and of the outputs.
+            Dimensions of `y`: of the rows of X and of the outputs. In either order where the model
+            knows one of them, from its coords or from those of W or X; else in that of `y`.
         block_size : int or False, optional
             As in :meth:`VariationalSparse.likelihood`.
         model : Model, optional
@@ -93,6 +100,8 @@ class Coregionalized:
         -------
         y : TensorVariable, shape (N, P)
         """
+        model = pm.modelcontext(model)
+        y, dims = self._rows_first(model, X, y, dims)
         mixed = Mixed(as_likelihood(likelihood), self.W)
         return latents.likelihood(
             name, mixed, self.processes, X, y, dims=dims, block_size=block_size, model=model
@@ -127,6 +136,48 @@ class Coregionalized:
             drawn.append(g if g.type.ndim == 2 else g[None, :])
         return pm.Deterministic(name, pt.dot(self.W, pt.concatenate(drawn)), dims=dims)
 
+    def predict(
+        self,
+        Xnew: Any,
+        point: dict[str, Any] | None = None,
+        *,
+        diag: bool = False,
+        model: pm.Model | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Return mean and covariance of the outputs' functions at new inputs, at a `point`.
+
+        For draws of a posterior use :func:`pymc_vsgp.predict`: its "mean" and "y" are those of the
+        outputs, its "f" are the latent functions that W mixes.
+
+        Parameters
+        ----------
+        Xnew : array_like, shape (N, D)
+            New inputs.
+        point : dict
+            Values of the random variables, W among them where it is one.
+        diag : bool
+            Whether to return the variance at each input in place of the covariance.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        mean : ndarray, shape (P, N)
+        covariance : ndarray, shape (P, N, N), or (P, N) with `diag`
+            Of each output; that between outputs p and r has ``W[p] * W[r]`` where this has the
+            square of ``W[p]``.
+        """
+        model = pm.modelcontext(model)
+        W = self._mixing_at({} if point is None else point, model)
+        means, spreads = [], []
+        for gp in self.processes:
+            mean, spread = gp.predict(Xnew, point, diag=diag, model=model)
+            n = gp._prior.n_outputs
+            means.append(mean.reshape(n, -1))
+            spreads += [spread] * n
+        return W @ np.concatenate(means), np.tensordot(W**2, np.stack(spreads), 1)
+
     def predictive(
         self, name: str, Xnew: Any, likelihood: Any = None, **kwargs: Any
     ) -> TensorVariable:
@@ -151,6 +202,49 @@ class Coregionalized:
         if likelihood is not None and not isinstance(likelihood, str):
             likelihood = Mixed(as_likelihood(likelihood), self.W)
         return latents.predictive(name, self.processes, Xnew, likelihood, **kwargs)
+
+    def _rows_first(self, model, X, y, dims):
+        """Return y with a row for each input, and its dims in that order."""
+        X_value, n_outputs = known_value(X), self.W.type.shape[0]
+        n_rows = None if X_value is None else len(X_value)
+        pair = not (dims is None or isinstance(dims, str)) and len(dims) == 2
+        known = None  # whether the first of the dims is that of the outputs
+        if pair:
+            is_output = [self._is_output(model, d, X, n_rows) for d in dims]
+            if True in is_output or False in is_output:
+                known = is_output[0] is True or is_output[1] is False
+        # Data containers stay as they are: what is observed has to be the container itself.
+        shape = () if is_symbolic(y) else np.shape(y)
+        turned = len(shape) == 2 and shape == (n_outputs, n_rows)
+        if n_rows == n_outputs:
+            turned = turned and known is True
+        if turned:
+            y = np.asarray(y).T
+        if known or (pair and turned and known is None):
+            dims = dims[::-1]
+        return y, dims
+
+    def _is_output(self, model, dim, X, n_rows):
+        """Whether a dimension is that of the outputs; None if the model does not know."""
+        for variable, answer in ((self.W, True), (X, False)):
+            known = model.named_vars_to_dims.get(getattr(variable, "name", None))
+            if known and known[0] == dim:
+                return answer
+        length = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
+        if length is None or n_rows == self.W.type.shape[0]:
+            return None
+        return {self.W.type.shape[0]: True, n_rows: False}.get(int(length))
+
+    def _mixing_at(self, point: dict[str, Any], model: pm.Model) -> np.ndarray:
+        """W at the values of the random variables."""
+        values = {rv: pt.constant(point[rv.name]) for rv in model.free_RVs if rv.name in point}
+        W = graph_replace([self.W], values, strict=False)[0]
+        if missing := [rv.name for rv in model.free_RVs if rv in set(ancestors([W]))]:
+            raise ValueError(
+                f"point has no value for {missing}. Pass a value for each of them, for example "
+                "the result of pm.find_MAP()."
+            )
+        return pytensor.function([], W, mode="FAST_COMPILE")()
 
     def __repr__(self):
         """Show the shape of W."""

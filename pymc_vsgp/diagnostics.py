@@ -139,7 +139,9 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
     priors = tuple(
         _check_prior(model, rv, at)
         for rv in model.free_RVs
-        if rv.owner is not None and isinstance(rv.owner.op, InducingRV)
+        if rv.owner is not None
+        and isinstance(rv.owner.op, InducingRV)
+        and rv.owner.inputs[2].type.ndim == 2  # coefficients are independent: no factor
     )
     advice = tuple(
         f"The log density of {name!r} is {value}. {_remedy(name, priors)}"

@@ -17,134 +17,21 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.model.core import Model
-from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.linalg import solve_triangular
 
-from pymc_vsgp.inducing.variable import InducingRV
-from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.quadrature import expectation, product_expectation
+from pymc_vsgp.gaussian.bound import ONCE
+from pymc_vsgp.observation import Observation, expected_mean, find_observation
 from pymc_vsgp.potential.blocks import stack_latents
-from pymc_vsgp.potential.moments import Kernel, Moments, inline, moments_of
-from pymc_vsgp.potential.streaming import BlockSum
 
-__all__ = ["Draws", "Fitted", "Observation", "Part", "find_observation", "observations"]
+__all__ = ["Draws", "Fitted"]
 
 # Arrays of thousands of rows: numpy's own loops are as fast as compiled ones, and start at once.
-PYTHON = Mode(linker="py", optimizer="fast_compile")
-
-
-class Part(NamedTuple):
-    """One process of a likelihood, as graphs of the model's random variables."""
-
-    u: Variable
-    kernel: Kernel
-    Xu: Variable
-    R: Variable
-    v: Variable
-    theta: list[Variable]
-
-    def moments(self, X: Variable) -> Moments:
-        """Moments of f at each row of X on its own."""
-        return moments_of(self.kernel, X, self.Xu, self.R, self.v, *self.theta)[1]
-
-    def cross(self, X: Variable, Z: Variable) -> tuple[Variable, Variable]:
-        """Covariance of f between the rows of Z and of X, and its variance at X."""
-        K, prior, _ = inline(self.kernel, X, Z, *self.theta)
-        return K, prior
-
-    def prior_covariance(self, X: Variable) -> Variable:
-        """Prior covariance of f at the rows of X, white noise included."""
-        K, prior = self.cross(X, X)
-        return K - pt.diag(pt.diagonal(K)) + pt.diag(prior)
-
-    def solve(self, X: Variable) -> Variable:
-        """``A = R^-1 Kuf``."""
-        return solve_triangular(self.R, self.cross(X, self.Xu)[0], lower=True, b_ndim=2)
-
-    def joint(self, X: Variable) -> Moments:
-        """Mean and covariance of f at the rows of X."""
-        A = self.solve(X)
-        return Moments(self.moments(X).mu, self.prior_covariance(X) - pt.dot(A.T, A))
-
-
-class Observation(NamedTuple):
-    """One likelihood of a model, as graphs of the model's random variables."""
-
-    name: str
-    likelihood: Likelihood
-    parts: tuple[Part, ...]
-    X: Variable
-    y: Variable
-    row_params: tuple[str, ...]
-
-
-def observations(model: Model) -> dict[str, Observation]:
-    """Return the likelihoods of a model's sparse processes, by name."""
-    found = {}
-    for rv in model.observed_RVs:
-        if any(_is_inducing(a) for a in ancestors([rv])):
-            terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
-            found[rv.name] = _observation(rv.name, terms)
-    for potential in model.potentials:
-        found[potential.name] = _observation(potential.name, potential)
-    return {name: o for name, o in found.items() if o is not None}
-
-
-def find_observation(model: Model, name: str | None) -> Observation:
-    """Return the likelihood with that name, or the only one."""
-    if not any(_is_inducing(rv) for rv in model.free_RVs):
-        raise ValueError(
-            "The model has no variationally sparse process. "
-            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
-        )
-    known = observations(model)
-    if not known:
-        raise ValueError(
-            "The model has no likelihood that streams over its data. "
-            "Add one with gp.likelihood, and without block_size=False."
-        )
-    if name is None:
-        if len(known) > 1:
-            raise ValueError(
-                f"The model has {len(known)} likelihoods. Say which one: pass name, one of "
-                f"{list(known)}."
-            )
-        return next(iter(known.values()))
-    if name not in known:
-        raise ValueError(f"The model has no likelihood named {name!r}. Pass one of {list(known)}.")
-    return known[name]
-
-
-def _is_inducing(variable: Variable) -> bool:
-    return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
-
-
-def _observation(name: str, terms: Variable) -> Observation | None:
-    nodes = [
-        v.owner
-        for v in ancestors([terms])
-        if v.owner is not None and isinstance(v.owner.op, BlockSum)
-    ]
-    if not nodes:
-        return None
-    node = nodes[0]
-    recipe, inputs = node.op.recipe, node.inputs
-    parts = []
-    for g in recipe.groups:
-        v = inputs[g.v]
-        u = next(a for a in ancestors([v]) if _is_inducing(a))
-        theta = [inputs[i] for i in g.theta]
-        parts.append(Part(u, g.kernel, inputs[g.Xu], inputs[g.R], v, theta))
-    likelihood = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
-    rows = tuple(n for n, i in recipe.params.items() if i < recipe.n_rows)
-    X = inputs[recipe.groups[0].X]
-    return Observation(name, likelihood, tuple(parts), X, inputs[1], rows)
+PYTHON = ONCE
 
 
 class Draws:
@@ -338,8 +225,16 @@ class Fitted:
     @cached_property
     def X_symbol(self) -> Variable:
         """A few rows of the inputs."""
-        shape = self.observation.parts[0].kernel.inner_inputs[0].type.shape
-        return pt.tensor("X", dtype="float64", shape=(None, shape[1]))
+        return pt.tensor("X", dtype="float64", shape=(None, self.n_columns))
+
+    @property
+    def n_columns(self) -> int:
+        """Number of inputs."""
+        return self.places(0).shape[1]
+
+    def places(self, i: int) -> np.ndarray:
+        """Inducing inputs of a process: no rows where it has none."""
+        return self.call(f"places{i}", 0, lambda: ([], [self.observation.parts[i].places]))[0]
 
     def call(self, key: str, s: int, build: Callable, *arguments) -> list[np.ndarray]:
         """Evaluate at draw s; `build` gives inputs and outputs where it is not compiled yet."""
@@ -456,19 +351,27 @@ class Fitted:
     def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""
         extra = ("mu", "gamma", "y")
-        fn = lambda lik, *a: lik.expected_logp(*a)  # noqa: E731  (short, and used once)
-        return self._rowwise("expected_logp", extra, fn, s, (mu, gamma, y), start)
+        return self._rowwise(
+            "expected_logp", extra, lambda lik, *a: lik.expected_logp(*a), s, (mu, gamma, y), start
+        )
 
     def log_predictive(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``log E[p(y | f)]`` at rows from `start`."""
         extra = ("mu", "gamma", "y")
-        fn = lambda lik, *a: lik.log_predictive(*a)  # noqa: E731  (short, and used once)
-        return self._rowwise("log_predictive", extra, fn, s, (mu, gamma, y), start)
+        return self._rowwise(
+            "log_predictive",
+            extra,
+            lambda lik, *a: lik.log_predictive(*a),
+            s,
+            (mu, gamma, y),
+            start,
+        )
 
     def log_prob(self, s, f, y, start=0) -> np.ndarray:
         """``log p(y | f)`` at rows from `start`."""
-        fn = lambda lik, *a: lik.log_prob(*a)  # noqa: E731  (short, and used once)
-        return self._rowwise("log_prob", ("f", "y"), fn, s, (f, y), start)
+        return self._rowwise(
+            "log_prob", ("f", "y"), lambda lik, *a: lik.log_prob(*a), s, (f, y), start
+        )
 
     def mean(self, s, mu, gamma, start=0) -> np.ndarray:
         """``E[y]`` at rows from `start`: for classes, the probability of each."""
@@ -488,32 +391,3 @@ class Fitted:
     def _dist(self):
         lik, symbols, inputs = self._of_rows("f")
         return inputs, [lik.dist(*symbols)]
-
-
-def n_classes(likelihood: Likelihood) -> int | None:
-    """Return the number of classes of a likelihood of classes, else None."""
-    if not hasattr(likelihood, "conditional_probabilities"):
-        return None
-    number = getattr(likelihood, "n_classes", None)
-    return None if number is None else int(number)
-
-
-def expected_mean(lik: Any, mu: Variable, gamma: Variable) -> Variable:
-    """``E[y]`` for f ~ N(mu, gamma): of numbers their mean, of classes their probabilities."""
-    number = n_classes(lik)
-    if number is not None:
-        y = pt.zeros_like(mu if mu.type.ndim == 1 else mu[:, 0], dtype="int64")
-        p = [pt.exp(lik.log_predictive(mu, gamma, y + c)) for c in range(number)]
-        return pt.stack(p, axis=-1)
-    if hasattr(lik, "moments"):  # outputs that mix functions: each has its own
-        mu, gamma = lik.moments(mu, gamma)
-        return expected_mean(lik.now, mu, gamma)
-    expected_rate = getattr(getattr(lik, "link", None), "expected_rate", None)
-    if "exposure" in lik.params and expected_rate is not None:
-        return lik.exposure * expected_rate(mu, gamma)
-    if lik.n_latent == 1:
-        return expectation(lik.conditional_mean, mu, gamma, mu.type.ndim)
-    mu = pt.specify_shape(mu, (None, lik.n_latent))
-    return product_expectation(
-        lambda *f: lik.conditional_mean(pt.stack(pt.broadcast_arrays(*f), axis=-1)), mu, gamma, 1
-    )

@@ -9,7 +9,8 @@ import xarray as xr
 from pymc.model.core import Model
 
 from pymc_vsgp.draws import Fitted
-from pymc_vsgp.prediction import Noise, draw_joint, progress
+from pymc_vsgp.predicted import Noise, draw_joint
+from pymc_vsgp.progress import progress
 
 __all__ = ["ExactWeights", "exact_weights", "smooth_weights"]
 

@@ -13,27 +13,30 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.model.core import Model
-from pytensor.tensor.linalg import cholesky, solve_triangular
+from pymc.model.fgraph import clone_model
 from scipy.spatial import cKDTree
 
+from pymc_vsgp.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.draws import Fitted
 from pymc_vsgp.exactness import GOOD_K, smooth_weights
 from pymc_vsgp.gaussian.bound import inducing_variables
+from pymc_vsgp.gaussian.fit import fit_gaussian
+from pymc_vsgp.nested import ROWS, columns_of, more_points, nested_moments, slopes_of
+from pymc_vsgp.observation import Waves
 from pymc_vsgp.potential.blocks import stack_latents
-from pymc_vsgp.potential.moments import FLOOR, JITTER, Moments
-from pymc_vsgp.prediction import Noise, progress
+from pymc_vsgp.potential.moments import Moments
+from pymc_vsgp.predicted import Noise
+from pymc_vsgp.progress import progress
 
 __all__ = ["InducingCheck", "check_inducing"]
 
-ROWS = 2048  # of the data that are worked on at a time
-CANDIDATES = 1500  # rows of the data among which more points are chosen
 NEIGHBOURS = 4
 STRUCTURED = 4.0  # standard deviations
+WRAPPED = 0.1  # correlation
 
 
 @dataclass(repr=False)
@@ -60,6 +63,14 @@ class InducingCheck:
     structure : float
         How alike the residuals of neighbours are, in standard deviations: around zero or below
         where the function follows the data, above 4 where it can't.
+    wrap : float
+        Correlation of opposite ends of the data around the torus of Fourier coefficients: the 90 %
+        quantile over draws.
+    at_most : ndarray, shape (n_draws,), optional
+        Certain bound of the divergence given the parameters of each draw, in nats: where noise is
+        normal. Often far above the divergence itself.
+    refit_gain : float
+        What the bound of the Gaussian stage gains in the model that was passed as `refit`, in nats.
     added : dict
         Inputs that the nested test added, by process: where to put more points.
     """
@@ -67,12 +78,16 @@ class InducingCheck:
     name: str
     X: np.ndarray
     Xu: dict[str, np.ndarray]
+    numbers: dict[str, int]
     added: dict[str, np.ndarray]
     missing: np.ndarray
     unexplained: np.ndarray
     nats: np.ndarray
     shift: dict[str, float]
     structure: float = 0.0
+    wrap: float = 0.0
+    at_most: np.ndarray | None = None
+    refit_gain: float = np.nan
     log_weights: np.ndarray | None = None
     missing_after: np.ndarray | None = None
     gain: float = np.nan
@@ -82,6 +97,19 @@ class InducingCheck:
     coords: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def inducing(self) -> str:
+        """How many inducing variables there are, in words."""
+        points = sum(len(z) for z in self.Xu.values())
+        waves = sum(self.numbers.values()) - points
+        words = [f"{points} inducing points"] if points else []
+        return " and ".join([*words, *([f"{waves} Fourier coefficients"] if waves else [])])
+
+    @property
+    def certain(self) -> bool:
+        """Whether half a nat is all that can be missing, by a bound and not by an estimate."""
+        return self.at_most is not None and bool(np.quantile(self.at_most, 0.95) < 0.5)
+
+    @property
     def verdict(self) -> str:
         """In two words.
 
@@ -89,6 +117,10 @@ class InducingCheck:
         that moves the posterior of the parameters.
         """
         middle, high = np.quantile(self.missing, [0.5, 0.95])
+        if self.wrap > WRAPPED:
+            return "too few"
+        if self.certain:
+            return "enough"
         gain = 0.0 if np.isnan(self.gain) else self.gain
         error = 0.0 if np.isnan(self.gain_error) else self.gain_error
         shift = max(self.shift.values(), default=0.0)
@@ -103,26 +135,34 @@ class InducingCheck:
     @property
     def advice(self) -> str:
         """In a sentence."""
-        n = sum(len(z) for z in self.Xu.values())
+        n = self.inducing
         more = sum(len(z) for z in self.added.values())
         if self.verdict == "enough":
-            return f"{n} inducing points are enough: the exact posterior is hardly different."
+            return f"{n} are enough: the exact posterior is hardly different."
+        waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
         where = "check.added says where" if more else "spread them over the data"
+        if waves:
+            where = "raise n_frequencies"
+        if self.wrap > WRAPPED:
+            return (
+                f"The period is short: opposite ends of the data are correlated by {self.wrap:.2f} "
+                "around the torus. Use a longer one, with more frequencies in proportion."
+            )
         if self.verdict == "borderline":
             name, shift = max(self.shift.items(), key=lambda x: x[1], default=("", 0.0))
             moved = f"; {name} may move by {shift:.2f} sd" if name and shift > 0.1 else ""
             return (
-                f"{n} inducing points leave something out{moved}. "
+                f"{n} leave something out{moved}. "
                 f"For final results use more, and see if they change; {where}."
             )
         if self.structure > STRUCTURED:
             return (
-                f"{n} inducing points are too few, or the kernel is too smooth: observations close "
-                "to each other miss the function on the same side. Use twice as many points, and "
+                f"{n} are too few, or the kernel is too smooth: observations close "
+                "to each other miss the function on the same side. Use twice as many, and "
                 "if that is still so, a prior that allows shorter lengthscales."
             )
         return (
-            f"{n} inducing points are too few: the posterior of the parameters and of the function "
+            f"{n} are too few: the posterior of the parameters and of the function "
             f"is not to be relied on. Use twice as many and check again; {where}."
         )
 
@@ -130,8 +170,9 @@ class InducingCheck:
         """Say what is missing, and what to do."""
         low, middle, high = np.quantile(self.missing, [0.05, 0.5, 0.95])
         rows = [f"Inducing points of {self.name!r}: {self.verdict}"]
-        for name, Z in self.Xu.items():
-            rows.append(f"  {name}: {len(Z)} points for {len(self.X)} observations")
+        for name, number in self.numbers.items():
+            kind = "points" if len(self.Xu[name]) else "Fourier coefficients"
+            rows.append(f"  {name}: {number} {kind} for {len(self.X)} observations")
         rows.append(
             f"  missing to the exact posterior    about {_nats(middle)} nats, "
             f"{_nats(low)} to {_nats(high)} over draws"
@@ -142,6 +183,16 @@ class InducingCheck:
             rows.append(
                 f"  gained by {number} more points".ljust(36)
                 + f"{_nats(self.gain)} ± {_nats(self.gain_error)} nats{rough}"
+            )
+        if self.at_most is not None:
+            low, middle, high = np.quantile(self.at_most, [0.05, 0.5, 0.95])
+            rows.append(
+                "  certainly at most".ljust(36)
+                + f"{_nats(middle)} nats, {_nats(low)} to {_nats(high)} over draws"
+            )
+        if not np.isnan(self.refit_gain):
+            rows.append(
+                "  gained by the model with more".ljust(36) + f"{_nats(self.refit_gain)} nats"
             )
         rows.append(
             "  variance left, of the prior's".ljust(36)
@@ -184,6 +235,7 @@ def check_inducing(
     n_draws: int = 50,
     *,
     nested: bool = True,
+    refit: Model | None = None,
     name: str | None = None,
     random_seed: int | np.random.Generator | None = 0,
     progressbar: bool = True,
@@ -206,6 +258,9 @@ def check_inducing(
     nested : bool
         Whether to add points and see what they gain. Costs a few evaluations of the log density
         for each draw.
+    refit : Model, optional
+        The same model with more inducing points. Both get a Gaussian stage, and the gain of its
+        bound is reported. Neither model is changed.
     name : str, optional
         Name of the likelihood, where the model has several.
     random_seed : int or Generator, optional
@@ -244,31 +299,39 @@ def check_inducing(
                 phi[s] += seen.phi.sum()
                 residual[at] += seen.residual / n
             advance(1)
-        Xu = {p.u.name: _points(fit, i) for i, p in enumerate(fit.observation.parts)}
+        parts = fit.observation.parts
+        Xu = {p.u.name: fit.places(i) for i, p in enumerate(parts)}
         check = InducingCheck(
             name=fit.name,
             X=X,
             Xu=Xu,
+            numbers={p.u.name: fit.draws.values(p.u.name).shape[-1] for p in parts},
             added={},
             missing=missing,
             unexplained=fraction,
             nats=nats,
             shift=_shift(fit, missing),
             structure=_structure(X, residual),
+            wrap=_wrap(fit, X),
             obs_dim=fit.y_dims[0],
             coords=fit.coords_of(fit.y_dims[:1]),
         )
+        if has_bounds(fit):
+            bounds = [evidence_bounds(fit, s, X, y, blocks) for s in range(n)]
+            check.at_most = np.array([upper - lower for lower, upper in bounds])
+        if refit is not None:
+            check.refit_gain = _gain_of_refit(fit, refit)
         if not nested:
             return check
         hard = int(np.argsort(missing)[min(int(0.9 * n), n - 1)])
-        check.added = _more_points(fit, hard, X, y, noise.rng)
+        check.added = more_points(fit, hard, X, y, noise.rng)
         Z = list(check.added.values())
         log_w, after = -phi, np.zeros(n)
         for s in range(n):
-            eps = [noise(s, (len(z), *_columns(fit, i))) for i, z in enumerate(Z)]
+            eps = [noise(s, (len(z), *columns_of(fit, i))) for i, z in enumerate(Z)]
             for at in blocks:
-                mu, gamma = _nested_moments(fit, s, X[at], Z, eps)
-                slope = _slopes(fit, s, mu, gamma, y[at], at.start)[1]
+                mu, gamma = nested_moments(fit, s, X[at], Z, eps)
+                slope = slopes_of(fit, s, mu, gamma, y[at], at.start)[1]
                 log_w[s] += fit.expected_logp(s, mu, gamma, y[at], at.start).sum()
                 after[s] -= (slope * gamma).sum()
             advance(1)
@@ -292,7 +355,7 @@ class _Seen(NamedTuple):
 def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
     mu, gamma = fit.moments(s, X)
     phi = fit.expected_logp(s, mu, gamma, y, start)
-    residual, slope = _slopes(fit, s, mu, gamma, y, start)
+    residual, slope = slopes_of(fit, s, mu, gamma, y, start)
     nats = -slope * gamma
     fraction = gamma / _prior(fit, s, X)
     if gamma.ndim == 2:
@@ -300,15 +363,20 @@ def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
     return _Seen(phi, residual, nats, fraction)
 
 
-def _slopes(fit: Fitted, s, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:
-    """Derivatives of each potential in the mean and in the variance of f."""
+def _wrap(fit: Fitted, X) -> float:
+    """Correlation of opposite ends of the data around a torus."""
+    waves = [p for p in fit.observation.parts if isinstance(p, Waves)]
+    if not waves:
+        return 0.0
+    low, high = X.min(axis=0), X.max(axis=0)
+    ends = np.vstack([low, np.where(np.eye(len(low), dtype=bool), high, low)])
 
     def build():
-        lik, (m, g, y), inputs = fit._of_rows("mu", "gamma", "y")
-        return inputs, pytensor.grad(lik.expected_logp(m, g, y).sum(), [m, g])
+        x = fit.X_symbol
+        return [x], [pt.max(pt.stack([p.wrap(x) for p in waves]))]
 
-    of_mu, of_gamma = fit.call("slopes", s, build, mu, gamma, y, start, start + len(y))
-    return of_mu, of_gamma
+    found = [float(fit.call("wrap", s, build, ends)[0]) for s in range(fit.draws.n)]
+    return float(np.quantile(found, 0.9))
 
 
 def _structure(X: np.ndarray, residual: np.ndarray) -> float:
@@ -331,91 +399,27 @@ def _structure(X: np.ndarray, residual: np.ndarray) -> float:
     return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
 
 
+def _gain_of_refit(fit: Fitted, more: Model) -> float:
+    """Difference of the bounds of two Gaussian stages, on copies of both models."""
+    model = clone_model(fit.model)
+    for rv in inducing_variables(model):
+        kept = fit.draws.constant
+        data = f"{rv.name}_Xu"
+        if kept is not None and data in kept and data in model.named_vars:
+            model[data].set_value(kept[data].values)
+    stages = [fit_gaussian(model=m, progressbar=False) for m in (model, clone_model(more))]
+    return stages[1].bound - stages[0].bound
+
+
 def _prior(fit: Fitted, s, X) -> np.ndarray:
     """Prior variance of f, as the likelihood takes moments."""
 
     def build():
         X, parts = fit.X_symbol, fit.observation.parts
-        both = [Moments(p.moments(X).mu, p.cross(X, p.Xu)[1]) for p in parts]
+        both = [Moments(p.moments(X).mu, p.cross(X, X[:1])[1]) for p in parts]
         return [X], [stack_latents(both).gamma]
 
     return fit.call("prior", s, build, X)[0]
-
-
-def _points(fit: Fitted, i: int) -> np.ndarray:
-    return fit.call(f"Xu{i}", 0, lambda: ([], [fit.observation.parts[i].Xu]))[0]
-
-
-def _columns(fit: Fitted, i: int) -> tuple[int, ...]:
-    """Number of functions of a process, () for a vector."""
-    part = fit.observation.parts[i]
-    return () if part.v.type.ndim == 1 else (fit.draws.values(part.u.name).shape[1],)
-
-
-def _nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
-    """Moments of f given u and the values at more points, which `eps` draws."""
-
-    def build():
-        x, inputs, both = fit.X_symbol, [], []
-        for part in fit.observation.parts:
-            z, e = x.type(), part.v.type.clone(shape=(None,) * part.v.type.ndim)()
-            inputs += [z, e]
-            A, B = part.solve(x), part.solve(z)
-            K = part.prior_covariance(z)
-            jitter = JITTER * pt.mean(pt.diagonal(K))
-            L = cholesky(K - pt.dot(B.T, B) + jitter * pt.eye(z.shape[0], dtype="float64"))
-            C = solve_triangular(L, part.cross(x, z)[0] - pt.dot(B.T, A), lower=True, b_ndim=2)
-            mu, gamma = part.moments(x)
-            left = pt.maximum(gamma - pt.sum(C**2, axis=0), FLOOR * part.cross(x, z)[1])
-            both.append(Moments(mu + pt.dot(C.T, e), left))
-        return [x, *inputs], list(stack_latents(both))
-
-    arguments = [a for pair in zip(Z, eps, strict=True) for a in pair]
-    mu, gamma = fit.call("nested", s, build, X, *arguments)
-    return mu, gamma
-
-
-def _more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
-    """Choose as many points again for each process, where they gain most at draw s."""
-    _, rows = np.unique(X, axis=0, return_index=True)
-    if len(rows) > CANDIDATES:
-        rows = rng.choice(rows, CANDIDATES, replace=False)
-    rows = np.sort(rows)
-    # Slopes of the rows, all at once or by block: they may go with parameters of the rows.
-    slopes = np.concatenate(
-        [
-            _slopes(fit, s, *fit.moments(s, X[a : a + ROWS]), y[a : a + ROWS], a)[1]
-            for a in range(0, len(X), ROWS)
-        ]
-    )
-    weights = np.clip(-slopes[rows].reshape(len(rows), -1), 0.0, None)
-    added, column = {}, 0
-    covariances = fit.joint_moments(s, X[rows])
-    for i, part in enumerate(fit.observation.parts):
-        number = (_columns(fit, i) or (1,))[0]
-        w = weights[:, column : column + number].mean(axis=1)
-        column += number
-        w = np.sqrt(np.maximum(w, 1e-3 * max(w.max(), 1e-300)))
-        chosen = _pivots(covariances[i][1] * w[:, None] * w, len(_points(fit, i)))
-        added[part.u.name] = X[rows[chosen]]
-    return added
-
-
-def _pivots(C: np.ndarray, number: int) -> list[int]:
-    """First pivots of a Cholesky factorisation, each the largest variance that is left."""
-    left, factor = np.diag(C).copy(), np.zeros((0, len(C)))
-    chosen: list[int] = []
-    floor = 1e-6 * left.max()
-    while len(chosen) < min(number, len(C)):
-        row = int(np.argmax(left))
-        if chosen and left[row] <= floor:
-            break
-        new = (C[row] - factor[:, row] @ factor) / np.sqrt(max(left[row], 1e-300))
-        factor = np.vstack([factor, new])
-        left = left - new**2
-        left[row] = -np.inf
-        chosen.append(row)
-    return chosen
 
 
 def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:

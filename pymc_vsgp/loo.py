@@ -12,7 +12,8 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 
 from pymc_vsgp.draws import Fitted
-from pymc_vsgp.prediction import log_predictive_density, progress
+from pymc_vsgp.prediction import log_predictive_density
+from pymc_vsgp.progress import progress
 
 __all__ = ["compute_pointwise", "kfold", "loo"]
 

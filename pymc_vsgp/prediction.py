@@ -3,8 +3,7 @@
 import threading
 import zlib
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,19 +11,12 @@ import pandas as pd
 import xarray as xr
 
 from pymc.model.core import Model
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from pymc_vsgp.checks import as_inputs, check_columns, check_param_shapes
-from pymc_vsgp.draws import Fitted, n_classes
-from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.draws import Fitted
+from pymc_vsgp.likelihoods import as_likelihood
+from pymc_vsgp.predicted import Noise, Part, class_names, draw_y, evaluate, has_mean, make_plan
+from pymc_vsgp.progress import progress
 
 __all__ = ["log_predictive_density", "predict"]
 
@@ -124,7 +116,7 @@ def predict(
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, name, lik, n_draws, mode)
-    plan = _plan(fit, what, of, quantiles, at, joint)
+    plan = make_plan(fit, what, of, quantiles, at, joint)
     if not joint and _is_dask(Xnew):
         if isinstance(plan, list) and len(plan) > 1:
             raise ValueError(
@@ -134,13 +126,15 @@ def predict(
         _check_rows(fit, None)
         return _lazily(fit, Xnew, plan[0], random_seed)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
-    if wants_mean and not _has_mean(fit.likelihood):
+    if wants_mean and not has_mean(fit.likelihood):
         raise ValueError(
             f"{type(fit.likelihood).__name__} does not define the mean of y given f. "
             "Ask for 'y', and take the mean of the draws."
         )
     rows = _rows(fit, Xnew)
-    _check_rows(fit, None if Xnew is None else len(rows.X))
+    # The function itself does not depend on what goes with the rows.
+    of_function = what in ("f", "moments") or (what == "quantiles" and of == "f")
+    _check_rows(fit, None if Xnew is None or of_function else len(rows.X))
     if joint:
         if what not in ("f", "y"):
             raise ValueError(f"joint=True is for draws, not for {what!r}. Ask for 'f' or 'y'.")
@@ -161,7 +155,7 @@ def predict(
     with progress("Predicting", len(rows.X), progressbar) as advance:
         for start in range(0, len(rows.X), step):
             X = rows.X[start : start + step]
-            for into, block in zip(pieces, _blocks(fit, plan, X, start, noise), strict=True):
+            for into, block in zip(pieces, evaluate(fit, plan, X, start, noise), strict=True):
                 into.append(block)
             advance(len(X))
     arrays = []
@@ -216,7 +210,7 @@ def log_predictive_density(
     fit = Fitted(idata, model, name, lik, n_draws, mode)
     rows = _rows(fit, Xnew)
     _check_rows(fit, None if Xnew is None else len(rows.X))
-    y, _ = fit.likelihood.encode(ynew, _classes(fit))
+    y, _ = fit.likelihood.encode(ynew, class_names(fit))
     y = np.asarray(y)
     if y.shape[:1] != rows.X.shape[:1] or y.ndim != 1 + fit.likelihood.ndim_y:
         raise ValueError(
@@ -238,205 +232,12 @@ def log_predictive_density(
     return xr.DataArray(out, dims=[rows.dim], coords=rows.coords, name="log_predictive_density")
 
 
-class Part(NamedTuple):
-    """One result: how it is made of what each draw gives, and its labels."""
-
-    name: str
-    each: Callable  # (fit, draw, mu, gamma, X, start, noise) -> array with rows first
-    gather: Callable  # makes what takes the draws one by one; Stack keeps them
-    lead: list[str]
-    tail: list[str]
-    coords: dict[str, Any]
-
-
 class Rows(NamedTuple):
     """New inputs, and what their rows are called."""
 
     X: np.ndarray
     dim: str
     coords: dict[str, Any]
-
-
-class Noise:
-    """Standard normal numbers, the same for a draw however its rows are split into chunks."""
-
-    def __init__(self, random_seed, n_draws: int):
-        self.rng = np.random.default_rng(random_seed)
-        self.generators = self.rng.spawn(n_draws)
-
-    def __call__(self, s: int, shape) -> np.ndarray:
-        """Next numbers of draw s."""
-        return self.generators[s].standard_normal(shape)
-
-
-def _plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> list[Part]:
-    f_dims, f_coords = _function_dim(fit)
-    y_dims, y_coords = list(fit.y_dims[1:]), fit.coords_of(fit.y_dims[1:])
-    m_dims, m_coords = (y_dims, y_coords) if n_classes(fit.likelihood) is None else _class_dim(fit)
-    draws = ["chain", "draw"]
-    kinds = {
-        "f": (_joint_f if joint else _f, f_dims, f_coords),
-        "y": (_joint_y if joint else _y, y_dims, y_coords),
-        "mean": (_mean, m_dims, m_coords),
-    }
-    if what in kinds:
-        each, tail, coords = kinds[what]
-        return [Part(what, each, Stack, draws, tail, coords | fit.draws.coords)]
-    if what == "moments":
-        return [
-            Part(n, each, Stack, draws, f_dims, f_coords | fit.draws.coords)
-            for n, each in (("mean", _mu), ("variance", _gamma))
-        ]
-    if what == "summary":
-        parts = [
-            Part("mean", _mu, Mean, [], f_dims, f_coords),
-            Part("sd", _both, Spread, [], f_dims, f_coords),
-        ]
-        if _has_mean(fit.likelihood):
-            parts.append(Part("y_mean", _mean, Mean, [], m_dims, m_coords))
-        return parts
-    if what == "quantiles":
-        each, tail, coords = kinds[of]
-        q = np.atleast_1d(np.asarray(quantiles, dtype="float64"))
-        if not ((q >= 0) & (q <= 1)).all():
-            raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
-        return [Part(of, each, lambda: Quantiles(q), ["quantile"], tail, coords | {"quantile": q})]
-    if at is None or np.ndim(at) != 1 or fit.likelihood.ndim_y:
-        raise ValueError(
-            "A density is that of values of y, one number each. Pass them as a vector, as in "
-            "predict(idata, Xnew, 'density', at=np.linspace(0, 10, 50))."
-        )
-    at, _ = fit.likelihood.encode(at, _classes(fit))
-    at = np.asarray(at)
-
-    def density(fit, s, mu, gamma, X, start, noise):
-        def each(v):
-            return fit.log_predictive(s, mu, gamma, np.full(len(X), v), start)
-
-        return np.exp(np.stack([each(v) for v in at], axis=1))
-
-    return [Part("density", density, Mean, [], ["value"], {"value": at})]
-
-
-class Stack:
-    """All draws."""
-
-    def __init__(self):
-        self.draws: list[np.ndarray] = []
-
-    def add(self, x: np.ndarray) -> None:
-        """Take the next draw."""
-        self.draws.append(x)
-
-    def result(self) -> np.ndarray:
-        """Draws on the first axis."""
-        return np.stack(self.draws)
-
-
-class Quantiles(Stack):
-    """Quantiles over draws."""
-
-    def __init__(self, q: np.ndarray):
-        super().__init__()
-        self.q = q
-
-    def result(self) -> np.ndarray:
-        """Quantiles on the first axis."""
-        return np.quantile(super().result(), self.q, axis=0)
-
-
-class Mean:
-    """Mean over draws, of which nothing but the sum is kept."""
-
-    def __init__(self):
-        self.total: Any = 0.0
-        self.n = 0
-
-    def add(self, x: np.ndarray) -> None:
-        """Take the next draw."""
-        self.total, self.n = self.total + x, self.n + 1
-
-    def result(self) -> np.ndarray:
-        """Mean."""
-        return np.asarray(self.total) / self.n
-
-
-class Spread:
-    """Standard deviation of the mixture of normal distributions with these moments."""
-
-    def __init__(self):
-        self.origin: np.ndarray | None = None
-        self.total: Any = 0.0
-        self.square: Any = 0.0
-        self.n = 0
-
-    def add(self, x: tuple[np.ndarray, np.ndarray]) -> None:
-        """Take the moments of the next draw."""
-        mu, gamma = x
-        self.origin = mu if self.origin is None else self.origin
-        self.total = self.total + (mu - self.origin)
-        self.square = self.square + (mu - self.origin) ** 2 + gamma
-        self.n += 1
-
-    def result(self) -> np.ndarray:
-        """Standard deviation."""
-        return np.sqrt(np.maximum(self.square / self.n - (self.total / self.n) ** 2, 0.0))
-
-
-def _mu(fit, s, mu, gamma, X, start, noise):
-    return mu
-
-
-def _gamma(fit, s, mu, gamma, X, start, noise):
-    return gamma
-
-
-def _both(fit, s, mu, gamma, X, start, noise):
-    return mu, gamma
-
-
-def _f(fit, s, mu, gamma, X, start, noise):
-    return mu + np.sqrt(gamma) * noise(s, mu.shape)
-
-
-def _y(fit, s, mu, gamma, X, start, noise):
-    return fit.draw_y(s, _f(fit, s, mu, gamma, X, start, noise), start)
-
-
-def _mean(fit, s, mu, gamma, X, start, noise):
-    return fit.mean(s, mu, gamma, start)
-
-
-def draw_joint(fit: Fitted, s: int, X: np.ndarray, noise: Noise) -> np.ndarray:
-    """Draw f at the rows of X jointly, as the likelihood takes it."""
-    columns = []
-    for mean, cov in fit.joint_moments(s, X):
-        w, V = np.linalg.eigh(cov)
-        columns.append(mean + (V * np.sqrt(np.clip(w, 0.0, None))) @ noise(s, mean.shape))
-    if len(columns) == 1:
-        return columns[0]
-    return np.concatenate([c if c.ndim == 2 else c[:, None] for c in columns], axis=1)
-
-
-def _joint_f(fit, s, mu, gamma, X, start, noise):
-    return draw_joint(fit, s, X, noise)
-
-
-def _joint_y(fit, s, mu, gamma, X, start, noise):
-    return fit.draw_y(s, draw_joint(fit, s, X, noise), start)
-
-
-def _blocks(fit: Fitted, plan: list[Part], X, start, noise) -> list[np.ndarray]:
-    """Results for a few rows, from all draws."""
-    gathered = [part.gather() for part in plan]
-    for s in range(fit.draws.n):
-        mu, gamma = fit.moments(s, X)
-        for part, into in zip(plan, gathered, strict=True):
-            into.add(part.each(fit, s, mu, gamma, X, start, noise))
-    return [
-        fit.draws.unstack(g.result()) if part.gather is Stack else g.result()
-        for part, g in zip(plan, gathered, strict=True)
-    ]
 
 
 def _rows(fit: Fitted, Xnew: Any) -> Rows:
@@ -452,13 +253,8 @@ def _rows(fit: Fitted, Xnew: Any) -> Rows:
         dim = str(Xnew.index.name or dim)
         coords = {dim: np.asarray(Xnew.index)}
     X = as_inputs(Xnew, "Xnew")
-    check_columns(X, _n_columns(fit), "Xnew", "Xu")
+    check_columns(X, fit.n_columns, "Xnew", "Xu")
     return Rows(X, dim, coords)
-
-
-def _n_columns(fit: Fitted) -> int:
-    Z = fit.call("Xu", 0, lambda: ([], [fit.observation.parts[0].Xu]))[0]
-    return Z.shape[1]
 
 
 def _check_rows(fit: Fitted, n_new: int | None) -> None:
@@ -475,55 +271,6 @@ def _check_rows(fit: Fitted, n_new: int | None) -> None:
     check_param_shapes(fit.likelihood, n_new, "Xnew")
 
 
-def _function_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
-    """Dimension of several functions, with its labels."""
-    parts = fit.observation.parts
-    if len(parts) == 1 and parts[0].v.type.ndim == 1:
-        return [], {}
-    if len(parts) == 1:
-        dims = fit.model.named_vars_to_dims.get(parts[0].u.name)
-        dim = dims[0] if dims and dims[0] else "function"
-        return [dim], _labels(fit, dim)
-    labels = []
-    for p in parts:
-        if p.v.type.ndim == 1:
-            labels.append(p.u.name)
-        else:
-            K = fit.draws.values(p.u.name).shape[1]
-            labels += [f"{p.u.name}[{k}]" for k in range(K)]
-    return ["function"], {"function": labels}
-
-
-def _labels(fit: Fitted, dim: str) -> dict[str, Any]:
-    if dim in fit.draws.posterior.coords:
-        return {dim: fit.draws.posterior[dim].values}
-    return fit.coords_of([dim])
-
-
-def _class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
-    dims, coords = _function_dim(fit)
-    number = n_classes(fit.likelihood)
-    if dims and len(coords.get(dims[0], ())) == number:
-        return dims, coords
-    return ["class"], {"class": np.arange(number or 0)}
-
-
-def _has_mean(likelihood: Likelihood) -> bool:
-    if n_classes(likelihood) is not None:
-        return True
-    family = getattr(likelihood, "now", likelihood)
-    return type(family).conditional_mean is not Likelihood.conditional_mean
-
-
-def _classes(fit: Fitted) -> Any:
-    """Names of the classes, where they have names."""
-    if n_classes(fit.likelihood) is None:
-        return None
-    dims, coords = _class_dim(fit)
-    labels = np.asarray(coords[dims[0]])
-    return None if labels.dtype.kind in "iu" else list(labels)
-
-
 def _chunk(fit: Fitted) -> int:
     return int(np.clip(NUMBERS // max(fit.draws.n, 1), SMALLEST_CHUNK, LARGEST_CHUNK))
 
@@ -536,7 +283,7 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
     """Predict when the result is computed, for each chunk of a dask array."""
     dim, feature = Xnew.dims
     n_columns = Xnew.sizes[feature]
-    check_columns(np.empty((1, n_columns)), _n_columns(fit), "Xnew", "Xu")
+    check_columns(np.empty((1, n_columns)), fit.n_columns, "Xnew", "Xu")
     seed = int(np.random.default_rng(random_seed).integers(2**63))
     lock = threading.Lock()  # compiled functions are not for several threads at once
 
@@ -544,11 +291,11 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
         X = np.ascontiguousarray(X, dtype="float64")
         with lock:
             noise = Noise([seed, zlib.crc32(X.tobytes())], fit.draws.n)
-            if part.each is _y:
+            if part.each is draw_y:
                 fit.seed_y(noise.rng)
             step, pieces = _chunk(fit), []
             for start in range(0, len(X), step):
-                pieces += _blocks(fit, [part], X[start : start + step], start, noise)
+                pieces += evaluate(fit, [part], X[start : start + step], start, noise)
             return np.moveaxis(np.concatenate(pieces, axis=len(part.lead)), len(part.lead), 0)
 
     # A trial of one row gives the type and the sizes of what comes out.
@@ -566,19 +313,3 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
     out = out.transpose(*part.lead, dim, *part.tail)
     coords = {d: c for d, c in part.coords.items() if d in core}
     return out.assign_coords(coords).rename(part.name)
-
-
-@contextmanager
-def progress(what: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """Show how far it is."""
-    columns = [
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    ]
-    bar = CustomProgress(*columns, disable=not show, console=Console(theme=default_progress_theme))
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda n: bar.update(task, advance=n)

@@ -1,6 +1,7 @@
 """The free-form stage: PyMC's NUTS, started and scaled by the Gaussian stage."""
 
 import importlib.util
+import os
 import time
 
 from typing import Any
@@ -10,7 +11,6 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 
-from pymc.backends.arviz import find_observations
 from pymc.model.core import Model
 from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
@@ -19,10 +19,11 @@ from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.gaussian.bound import inducing_variables
-from pymc_vsgp.gaussian.collapsed import Collapsed, can_collapse, recover
+from pymc_vsgp.gaussian.collapsed import Collapsed, can_collapse
 from pymc_vsgp.gaussian.collapsed import collapse as collapse_model
 from pymc_vsgp.gaussian.fit import fit_gaussian
-from pymc_vsgp.gaussian.result import GaussianStage, label
+from pymc_vsgp.gaussian.result import GaussianStage
+from pymc_vsgp.keeping import complete, sample_to_disk
 
 __all__ = ["sample"]
 
@@ -46,6 +47,7 @@ def sample(
     target_accept: float = 0.9,
     collapse: bool | None = None,
     fit_kwargs: dict[str, Any] | None = None,
+    store: str | os.PathLike | None = None,
     model: Model | None = None,
     **kwargs,
 ) -> xr.DataTree:
@@ -75,6 +77,9 @@ def sample(
         possible: one process, normal noise, and nutpie or PyMC's sampler.
     fit_kwargs : dict, optional
         Passed to :func:`fit_gaussian` where it is run here.
+    store : str or path-like, optional
+        Folder that draws are written to as they are drawn, so that a run that is killed loses
+        nothing: :func:`open_draws` reads it. Takes nutpie, zarr and obstore.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -103,6 +108,11 @@ def sample(
         stage = fit_gaussian(model=model, **settings)
     stage.apply()
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    if store is not None and nuts_sampler != "nutpie":
+        raise ValueError(
+            f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
+            "Drop store, and save the draws with idata.to_zarr."
+        )
     if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
         kwargs["backend"] = _default_backend(model, nuts_sampler, draws, tune, chains)
     # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
@@ -124,40 +134,31 @@ def sample(
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
     began = time.perf_counter()
     with limit, target:
-        idata = pm.sample(
-            draws=draws,
-            tune=tune,
-            chains=chains,
-            random_seed=random_seed,
-            nuts_sampler=nuts_sampler,
-            progressbar=progressbar,
-            nuts=nuts,
-            **kwargs,
-        )
+        if store is not None:
+            kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
+            kwargs |= {"progressbar": progressbar, "random_seed": int(rng.integers(2**31))}
+            kwargs.pop("blas_cores", None)
+            idata = sample_to_disk(store, model, target, _stage_dataset(stage), **kwargs)
+        else:
+            idata = pm.sample(
+                draws=draws,
+                tune=tune,
+                chains=chains,
+                random_seed=random_seed,
+                nuts_sampler=nuts_sampler,
+                progressbar=progressbar,
+                nuts=nuts,
+                **kwargs,
+            )
     total = time.perf_counter() - began
     if not isinstance(idata, xr.DataTree):
         return idata
     attrs = idata["posterior"].attrs
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
     if whole is not None:
-        _complete(idata, model, whole, rng)
+        complete(idata, model, whole, rng)
     idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
     return idata
-
-
-def _complete(idata, model, whole, rng) -> None:
-    """Add what was integrated out, and the data."""
-    for group in ("posterior", "warmup_posterior"):
-        if group not in idata.children:
-            continue
-        theta = idata[group].to_dataset()
-        arrays = recover(whole, theta, int(rng.integers(2**31)))
-        arrays |= {name: theta[name].values for name in theta.data_vars}
-        names = [v.name for v in model.free_RVs + model.deterministics if v.name in arrays]
-        data = label(model, {name: arrays[name] for name in names}, 2)
-        data = data.assign_coords(chain=theta["chain"], draw=theta["draw"])
-        idata[group] = xr.DataTree(data.assign_attrs(theta.attrs))
-    idata["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
 
 
 def _default_sampler(kwargs) -> str:

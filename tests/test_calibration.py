@@ -7,6 +7,7 @@ import pytest
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.calibration import Calibration
+from pymc_vsgp.plots import plot_calibration
 
 X = np.linspace(0.0, 4.0, 30)[:, None]
 
@@ -30,12 +31,35 @@ def test_verdict(rng):
     assert "NOT uniform" in repr(narrow)
 
 
-def test_plot(rng):
+@pytest.mark.parametrize("kind", ["ecdf", "hist"])
+def test_plot(kind, rng):
     plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
-    ranks = {name: rng.integers(0, 50, size=100) for name in ("a", "b")}
-    axes = Calibration(ranks, 49).plot()
-    assert [ax.get_title() for ax in axes[:2]] == ["a", "b"]
+    low = rng.integers(0, 25, size=100)
+    result = Calibration({"a": rng.integers(0, 50, size=100), "b": low}, 49)
+    axes = plot_calibration(result, kind=kind)
+    assert [ax.get_title(loc="left") for ax in axes] == ["a", "b: not uniform"]
+    assert "99% of uniform" in axes[0].get_legend_handles_labels()[1][0]
+    if kind == "ecdf":
+        # Half of the range has all ranks, so that the curve is half a unit above.
+        curve = axes[1].lines[-1]
+        np.testing.assert_allclose(max(curve.get_ydata()), 0.5, atol=0.06)
+        band = axes[0].collections[0].get_paths()[0].vertices
+        assert 0.1 < band[:, 1].max() < 0.25  # 99 % of 100: 1.63 / sqrt(100), more or less
+    _, given = plt.subplots()
+    (same,) = result.plot(given, names=["a"], kind=kind)
+    assert same is given
+    same.figure.canvas.draw()
     plt.close("all")
+
+
+def test_refusals_of_the_plot(rng):
+    result = Calibration({"a": rng.integers(0, 50, size=100)}, 49)
+    with pytest.raises(TypeError, match="not a Calibration. Pass the result"):
+        plot_calibration(result.ranks)
+    with pytest.raises(ValueError, match="kind is 'bars'"):
+        plot_calibration(result, kind="bars")
+    with pytest.raises(ValueError, match=r"no ranks of \['z'\]. Choose from"):
+        plot_calibration(result, names=["z"])
 
 
 def test_bad_input():

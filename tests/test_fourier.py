@@ -439,3 +439,72 @@ def test_posterior_agrees_with_the_exact_process():
         error = np.sqrt(sum(float(az.mcse(b)) ** 2 for b in both))
         assert difference < 4.0 * error + 0.02
         assert float(az.rhat(both[0])) < 1.02
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Draws of the Gaussian stage of a model with waves over a grid, exposure on each row."""
+    X = grid_of((4, 5), (0, 1))
+    y = np.random.default_rng(0).poisson(2.0, size=20)
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 3, 8)
+        gp = pm.gp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=1.3 * pm.gp.cov.Matern52(2, ls=ls)
+        )
+        gp.prior("u", inducing=features_of(2))
+        gp.likelihood("y", vsgp.Poisson(exposure=np.linspace(0.5, 1.5, 20)), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    assert "35 coefficients" not in repr(stage)
+    assert "63 coefficients" in repr(stage)
+    return model, gp, X, stage.to_datatree(draws=60, random_seed=1)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # few draws
+def test_what_one_does_with_draws(drawn):
+    """Each of them once, and moments against those of the model itself."""
+    model, gp, X, idata = drawn
+    Xnew = np.random.default_rng(2).uniform(size=(6, 2))
+    with model:
+        moments = vsgp.predict(idata, Xnew, "moments", progressbar=False)
+        point = {n: idata.posterior[n].values[0, 3] for n in ("ls", "u")}
+        mean, variance = gp.predict(Xnew, point, diag=True)
+        _, covariance = gp.predict(Xnew, point)
+        joint = vsgp.predict(idata, Xnew, "f", joint=True, random_seed=1, progressbar=False)
+        check = vsgp.check_inducing(idata, progressbar=False)
+        assert vsgp.check_model().ok
+        assert np.isfinite(vsgp.loo(idata, progressbar=False).elpd)
+        assert vsgp.exact_weights(idata, progressbar=False).log_weights.size == 60
+    np.testing.assert_allclose(moments["mean"][0, 3], mean, rtol=1e-8)
+    np.testing.assert_allclose(moments["variance"][0, 3], variance, rtol=1e-8)
+    np.testing.assert_allclose(np.diag(covariance), variance, rtol=1e-5)
+    assert joint.shape == (1, 60, 6)
+    assert check.numbers == {"u": 63}
+    assert "63 Fourier coefficients" in repr(check)
+
+
+def test_a_short_period_is_told():
+    X, y = data_of(1)
+    with pm.Model():
+        ls = pm.Gamma("ls", 30, 40)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(1.1, 8, 0.5))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        idata = vsgp.fit_gaussian(progressbar=False).to_datatree(draws=10, random_seed=1)
+        check = vsgp.check_inducing(idata, nested=False, progressbar=False)
+    assert check.wrap > 0.5
+    assert check.verdict == "too few"
+    assert "The period is short" in check.advice
+
+
+def test_minibatches_and_advi(rng):
+    X, y = data_of(1, n=60)
+    full = vsgp.fit_gaussian(progressbar=False, model=build(X, y, features_of(1))[0])
+    model, _ = build(X, y, features_of(1))
+    some = vsgp.fit_gaussian(
+        "minibatch", n=1500, batch_size=30, random_seed=1, progressbar=False, model=model
+    )
+    spread = np.sqrt(full.covariance["u"])
+    assert np.abs((some.mean["u"] - full.mean["u"]) / spread).max() < 1.5
+    grid, _ = build(grid_of((4, 5), (0, 1)), np.ones(20), features_of(2))
+    with pytest.raises(ValueError, match="no minibatches"):
+        vsgp.fit_gaussian("minibatch", n=10, progressbar=False, model=grid)

@@ -10,6 +10,8 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.certificate import evidence_bounds, has_bounds
+from pymc_vsgp.draws import Fitted
 from pymc_vsgp.exactness import exact_weights
 from pymc_vsgp.inducing_check import check_inducing
 from pymc_vsgp.prediction import predict
@@ -19,8 +21,9 @@ GRID = np.exp(np.linspace(-2.0, 1.5, 71))
 quiet = {"progressbar": False}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def data():
+    """Of each test the same, whichever ran before it."""
     rng = np.random.default_rng(1)
     X = np.sort(rng.uniform(0, 10, N))[:, None]
     return X, np.sin(2 * X[:, 0]), rng
@@ -112,6 +115,67 @@ def test_missing_and_gain_are_those_of_the_evidence(data):
     gamma = predict(idata, None, "moments", model=model, n_draws=1, **quiet)["variance"].values
     np.testing.assert_allclose(check.missing[0], gamma.sum() / (2 * SIGMA**2), rtol=1e-8)
     np.testing.assert_allclose(check.unexplained, gamma[0, 0], rtol=1e-8)
+
+
+@pytest.mark.parametrize("approx", ["VFE", "tight"])
+@pytest.mark.parametrize("rows", [False, True])
+def test_bounds_of_the_evidence(approx, rows, data):
+    """Around the exact evidence, and the numbers of dense matrices."""
+    X, f, rng = data
+    c, ls, M = 0.4, 0.8, 13
+    sigma = np.linspace(0.2, 0.5, N) if rows else np.full(N, SIGMA)
+    y = c + f + sigma * rng.normal(size=N)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(c), cov_func=pm.gp.cov.ExpQuad(1, ls=ls)
+        )
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        noise = vsgp.Gaussian(sigma if rows else SIGMA, approx=approx)
+        gp.likelihood("y", noise, X=X, y=y)
+    fit = Fitted(prior_draws(model, 2), model)
+    assert has_bounds(fit)
+    lower, upper = evidence_bounds(fit, 0, X, y, [slice(0, 50), slice(50, 80)])
+    Z = vsgp.inducing.grid(X, M)
+    Kuu = reference_gp.ard_kernel(Z, Z, [ls], 1.0) + 1e-6 * np.eye(M)
+    Kuf = reference_gp.ard_kernel(Z, X, [ls], 1.0)
+    Q = Kuf.T @ np.linalg.solve(Kuu, Kuf)
+    K = reference_gp.ard_kernel(X, X, [ls], 1.0)
+    S = np.diag(sigma**2)
+    gamma = (1.0 - np.diag(Q)) / sigma**2
+    log_n = lambda C: stats.multivariate_normal.logpdf(y, np.full(N, c), C)  # noqa: E731  (short)
+    left = gamma if approx == "VFE" else np.log1p(gamma)
+    np.testing.assert_allclose(lower, log_n(Q + S) - left.sum() / 2.0, rtol=1e-6)
+    quadratic = [(y - c) @ np.linalg.solve(Q + S * a, y - c) for a in (1.0, 1.0 + gamma.sum())]
+    np.testing.assert_allclose(upper, log_n(Q + S) + (quadratic[0] - quadratic[1]) / 2.0, rtol=1e-6)
+    assert lower < log_n(K + S) < upper
+
+
+def test_where_there_are_no_bounds(data):
+    X, f, _ = data
+    poisson = build(X, np.round(f + 1), 5, vsgp.Poisson())
+    assert not has_bounds(Fitted(prior_draws(poisson, 2), poisson))
+    fitc = build(X, f, 5, vsgp.Gaussian(SIGMA, approx="FITC"))
+    assert not has_bounds(Fitted(prior_draws(fitc, 2), fitc))
+
+
+@pytest.mark.slow
+def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
+    X, f, rng = data
+    y = f + SIGMA * rng.normal(size=N)
+    model, more = (build(X, y, M, vsgp.Gaussian(SIGMA)) for M in (12, 36))
+    before = model["u_Xu"].get_value()
+    poor = check_inducing(fit(model), nested=False, refit=more, model=model, **quiet)
+    assert (poor.at_most > 0.8 * poor.missing).all()
+    assert not poor.certain
+    assert "certainly at most" in repr(poor)
+    # The gain at the best parameters, from numpy.
+    best = [(evidence(X, y, M) + stats.norm.logpdf(np.log(GRID))).max() for M in (12, 36)]
+    np.testing.assert_allclose(poor.refit_gain, best[1] - best[0], atol=0.2)
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), before)
+    rich = check_inducing(fit(more), nested=False, model=more, **quiet)
+    assert rich.certain
+    assert rich.verdict == "enough"
+    assert "refit" not in repr(rich)
 
 
 def test_counts_and_several_functions(data):

@@ -101,6 +101,18 @@ def test_classes(columns):
     ax.figure.canvas.draw()
 
 
+def test_two_classes_have_contours():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (N, 2))
+    model = build(X, (X[:, 0] > 0).astype(int), vsgp.Bernoulli())
+    axes = plot_function(prior_draws(model), n_points=8, model=model)
+    contours = [c for c in axes[0].collections if hasattr(c, "levels")]
+    np.testing.assert_allclose(contours[0].levels, [0.1, 0.5, 0.9])
+    labels = axes[0].get_legend_handles_labels()[1]
+    assert {"0", "1"} <= set(labels)
+    axes[0].figure.canvas.draw()
+
+
 def test_inducing_points_of_one_input(line):
     model, stage, idata = line
     _, ax = plt.subplots()

@@ -36,6 +36,7 @@ LEAST = np.float64(1e-24)
 
 # Copies of the torus on either side that add to the variance, by the number of inputs.
 IMAGES = {1: 4, 2: 3, 3: 2}
+NEAR = {1: 4, 2: 2, 3: 1}  # of those, in a matrix
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,8 @@ class Fourier:
 
     def covariance(self, cov_func, X: TensorVariable, Z: TensorVariable) -> TensorVariable:
         """Prior covariance of the function on the torus."""
-        copies = itertools.product((-1, 0, 1), repeat=self.n_columns)
+        n = NEAR[self.n_columns]
+        copies = itertools.product(range(-n, n + 1), repeat=self.n_columns)
         shifts = (np.array(c) * np.array(self.period) for c in copies)
         return sum(cov_func(X, Z + pt.constant(s)) for s in shifts)
 
@@ -245,6 +247,14 @@ class Fourier:
                 axes, self.center, self.period, self.n_frequencies, strict=True
             )
         ]
+
+    def matrix(self, waves: Sequence[TensorVariable]) -> TensorVariable:
+        """All products of waves, one column for each coefficient."""
+        at = np.indices(self.sizes).reshape(self.n_columns, -1)
+        full = waves[0][:, at[0]]
+        for b, i in zip(waves[1:], at[1:], strict=True):
+            full = full * b[:, i]
+        return full
 
     def combine(self, waves: Sequence[TensorVariable], w: TensorVariable) -> TensorVariable:
         """Sum of the products of waves, with weights: one for each row.

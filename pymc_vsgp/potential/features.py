@@ -13,7 +13,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier, Grid
-from pymc_vsgp.potential.moments import FLOOR, Kernel, Moments, mean_op
+from pymc_vsgp.potential.moments import FLOOR, Kernel, Moments, as_op
 
 __all__ = [
     "FeatureMoments",
@@ -24,15 +24,24 @@ __all__ = [
 
 
 class FeatureMoments(OpFromGraph):
-    """Moments at each input on its own: ``[X, w, residual, *theta] -> [mu, gamma]``.
+    """Moments at each input on its own: ``[X, w, residual, *theta, *prior] -> [mu, gamma]``.
 
     As `ConditionalMoments` an ordinary graph until a log density sees what it is made of. There the
-    rows of X may be taken to be a grid, if that is what they were when the model was made.
+    rows of X may be taken to be a grid, if that is what they were when the model was made. The last
+    inputs are the parameters of the prior covariance, which joint draws at other inputs need.
     """
 
-    def __init__(self, *args, features: Fourier, mean: Kernel, grid: Grid | None, **kwargs):
-        super().__init__(*args, inline=True, **kwargs)
-        self.features, self.mean, self.grid = features, mean, grid
+    def __init__(
+        self,
+        *args,
+        features: Fourier,
+        mean: Kernel,
+        covariance: Kernel,
+        grid: Grid | None,
+        **kwargs,
+    ):
+        super().__init__(*args, inline=True, on_unused_input="ignore", **kwargs)
+        self.features, self.mean, self.covariance, self.grid = features, mean, covariance, grid
 
 
 def feature_moments(f, mean, residual) -> Moments:
@@ -47,32 +56,34 @@ def residual_of(total, explained) -> TensorVariable:
 
 
 def conditional_feature_moments(
-    mean_at, features: Fourier, X, w, residual, grid: Grid | None = None
+    mean_at, cov_func, features: Fourier, X, w, residual, grid: Grid | None = None
 ) -> Moments:
     """Mean and variance of f at each row of `X`, given the coefficients `w`.
 
     With a matrix w, one column for each of several functions with this kernel, mu has those
     columns too.
     """
-    mean, theta = mean_op(mean_at, X)
-    arguments = [X, w, residual, *theta]
+    x, z = (pt.tensor(dtype="float64", shape=(None, X.type.shape[1])) for _ in range(2))
+    mean, theta = as_op([x], [mean_at(x)])
+    covariance, prior = as_op([x, z], [features.covariance(cov_func, x, z), cov_func(x, z)])
+    arguments = [X, w, residual, *theta, *prior]
     inputs = [pt.tensor(dtype="float64", shape=(None, X.type.shape[1]))]
     inputs += [a.type() for a in arguments[1:]]
-    x, w_, residual_, *theta_ = inputs
+    x, w_, residual_, *theta_ = inputs[: 3 + len(theta)]
     f = features.combine(features.waves(x), w_)
     (m,) = mean(x, *theta_, return_list=True)
     moments = feature_moments(f, m, residual_)
-    op = FeatureMoments(inputs, list(moments), features=features, mean=mean, grid=grid)
+    op = FeatureMoments(
+        inputs, list(moments), features=features, mean=mean, covariance=covariance, grid=grid
+    )
     return Moments(*op(*arguments, return_list=True))
 
 
-def joint_feature_moments(mean_at, features: Fourier, cov_func, X, w, explained) -> Moments:
+def joint_feature_moments(mean_at, cov_func, features: Fourier, X, w, explained) -> Moments:
     """Mean and full covariance of f at the rows of `X`, where the waves explain `explained`."""
     waves = features.waves(X)
     f = features.combine(waves, w)
     mean = mean_at(X) if f.type.ndim == 1 else mean_at(X)[:, None]
-    full = waves[0]
-    for b in waves[1:]:
-        full = (full[:, :, None] * b[:, None, :]).reshape((X.shape[0], -1))
+    full = features.matrix(waves)
     covariance = features.covariance(cov_func, X, X) - pt.dot(full * explained, full.T)
     return Moments(mean + f, covariance)

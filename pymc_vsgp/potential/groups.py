@@ -144,12 +144,14 @@ class FeatureGroup(NamedTuple):
 
     features: Fourier
     mean: Kernel
+    covariance: Kernel
     grid: Grid | None
     X: int
     axes: range
     v: int
     residual: int
     theta: range
+    prior: range
 
     @property
     def width(self):
@@ -220,14 +222,24 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
             op.kernel, rows.index(X), at, at + 1, at + 2, range(at + 3, at + len(rest))
         )
     assert isinstance(op, FeatureMoments)
-    w, residual, *theta = rest
+    w, residual, *more = rest
     axes = []
     if op.grid is not None:
         axes = op.grid.axes(X)
         residual = op.grid.checked(X, axes, residual)
-    shared += [*axes, w, residual, *theta]
+    shared += [*axes, w, residual, *more]
     k = at + len(axes)
-    stop = k + 2 + len(theta)
+    middle = k + 2 + len(op.mean.inner_inputs) - 1
+    theta, prior = range(k + 2, middle), range(middle, k + 2 + len(more))
     return FeatureGroup(
-        op.features, op.mean, op.grid, rows.index(X), range(at, k), k, k + 1, range(k + 2, stop)
+        op.features,
+        op.mean,
+        op.covariance,
+        op.grid,
+        rows.index(X),
+        range(at, k),
+        k,
+        k + 1,
+        theta,
+        prior,
     )

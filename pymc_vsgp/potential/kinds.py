@@ -74,6 +74,6 @@ class OfWaves(NamedTuple):
             w = w * (share if w.type.ndim == 1 else share[:, None])
             total, explained = component.total, share * component.variances
         if not diag:
-            return joint_feature_moments(mean_at, self.features, cov_func, X, w, explained)
+            return joint_feature_moments(mean_at, cov_func, self.features, X, w, explained)
         residual = residual_of(total, pt.sum(explained))
-        return conditional_feature_moments(mean_at, self.features, X, w, residual, grid)
+        return conditional_feature_moments(mean_at, cov_func, self.features, X, w, residual, grid)

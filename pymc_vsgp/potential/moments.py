@@ -33,9 +33,9 @@ __all__ = [
     "ConditionalMoments",
     "Kernel",
     "Moments",
+    "as_op",
     "conditional_moments",
     "joint_moments",
-    "mean_op",
     "prior_factor",
 ]
 
@@ -56,7 +56,7 @@ class Moments(NamedTuple):
 class Kernel(OpFromGraph):
     """What a process knows of a few inputs: ``[X, Xu, *theta] -> [Kuf, diag(Kff), mean]``.
 
-    Or its mean function alone: ``[X, *theta] -> [mean]``.
+    Of waves the mean and the kernel alone: ``[X, *theta] -> [mean]``, ``[X, Z, *theta] -> [K]``.
     """
 
 
@@ -162,21 +162,15 @@ def frontier(outputs: list[Variable], inputs: list[Variable]) -> list[Variable]:
     return list(found)
 
 
-def mean_op(mean_at, X: TensorVariable) -> tuple[Kernel, list]:
-    """Return the mean function as an Op ``[X, *theta] -> [mean]``, and what to call it with."""
-    x = pt.tensor(dtype="float64", shape=(None, X.type.shape[1]))
-    return _with_parameters([x], [mean_at(x)])
-
-
 def _kernel(mean_at, cov_func, X: TensorVariable, Xu: TensorVariable) -> tuple[Kernel, list]:
     """Return the kernel as an Op, and the parameters to call it with."""
     x, z = (pt.tensor(dtype="float64", shape=(None, a.type.shape[1])) for a in (X, Xu))
     # Some kernels of pm.gp give their diagonal in float32.
     outputs = [cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
-    return _with_parameters([x, z], pass_gradients(outputs, [x, z]))
+    return as_op([x, z], pass_gradients(outputs, [x, z]))
 
 
-def _with_parameters(arguments, outputs) -> tuple[Kernel, list]:
+def as_op(arguments, outputs) -> tuple[Kernel, list]:
     """Return the graph as an Op of its arguments and of everything else that it depends on."""
     theta = frontier(outputs, arguments)
     inputs = [t.type() for t in theta]

@@ -1,7 +1,4 @@
-"""Pictures of a fit: the function, the inducing points, the bound.
-
-Each takes the axes to draw on and returns them. matplotlib is imported when a picture is asked for.
-"""
+"""The function with its uncertainty."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +8,15 @@ import scipy.stats
 
 from pymc.model.core import Model
 
-from pymc_vsgp.draws import Fitted, n_classes
-from pymc_vsgp.gaussian.result import GaussianStage
-from pymc_vsgp.inducing_check import InducingCheck, check_inducing
+from pymc_vsgp.draws import Fitted
 from pymc_vsgp.likelihoods import as_likelihood
-from pymc_vsgp.prediction import _class_dim, _function_dim, _has_mean, predict
+from pymc_vsgp.observation import n_classes
+from pymc_vsgp.plots.style import BLUE, GREY, INK, ORANGE, SEVERAL, legend, new_axes, plain, strokes
+from pymc_vsgp.predicted import class_dim, function_dim, has_mean
+from pymc_vsgp.prediction import predict
 
-__all__ = ["plot_bound", "plot_function", "plot_inducing"]
+__all__ = ["plot_function"]
 
-BLUE, INK, ORANGE, GREEN, GREY = "#20639b", "#2b2b2b", "#d9541e", "#2a9d6f", "#8a8f98"
-SEVERAL = (BLUE, ORANGE, GREEN, "#8458b3", "#c79a00", "#c2417c", "#3aa6b9", "#6b6b6b")
 SAME_UNITS = ("Gaussian", "StudentT")  # observations have the units of the function
 
 
@@ -92,7 +88,7 @@ def plot_function(
         )
     fixed_rows = bool(fit.observation.row_params) and likelihood is None
     if what is None:
-        what = "mean" if _has_mean(fit.likelihood) and not fixed_rows else "f"
+        what = "mean" if has_mean(fit.likelihood) and not fixed_rows else "f"
     if what not in ("mean", "f", "y"):
         raise ValueError(f"what is {what!r}. Choose one of ['mean', 'f', 'y'].")
     options = {
@@ -103,26 +99,26 @@ def plot_function(
         "progressbar": False,
         "model": fit.model,
     }
-    Xu = fit.call("Xu0", 0, lambda: ([], [fit.observation.parts[0].Xu]))[0]
+    Xu = fit.places(0)
     n_points = n_points or (200 if X.shape[1] == 1 else 60)
     axes_of_grid = [_span(column, margin, n_points) for column in X.T]
     shows = what != "f" or type(fit.likelihood).__name__ in SAME_UNITS
     if X.shape[1] == 1:
         grid = axes_of_grid[0][:, None] if Xnew is None else np.asarray(Xnew, dtype="float64")
         grid = grid[np.argsort(grid[:, 0])]
-        ax = _axes(ax)
+        ax = new_axes(ax)
         _bands(ax, idata, fit, grid, what, intervals, n_lines, options)
         classes = n_classes(fit.likelihood) is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
         elif data and y.ndim == 1 and classes and what == "mean":
             _class_rug(ax, X[:, 0], y)
-        if inducing:
-            _ticks(ax, Xu[:, 0], ORANGE, "inducing inputs")
+        if inducing and len(Xu):
+            strokes(ax, Xu[:, 0], ORANGE, "inducing inputs")
         ax.set_xlabel(_feature(fit, 0))
         ax.set_ylabel(_label(fit, what))
         ax.set_xlim(grid[0, 0], grid[-1, 0])
-        _legend(ax, above=True)
+        legend(ax, above=True)
         return ax
     if Xnew is not None:
         raise ValueError("Over two inputs the map is of a grid. Leave Xnew out, or use predict.")
@@ -172,7 +168,7 @@ def _smooth_quantiles(idata, grid, q, options):
 def _series(fit, what, array):
     """Return color, label and values of each function or class."""
     classes = n_classes(fit.likelihood) is not None and what == "mean"
-    dims, coords = _class_dim(fit) if classes else _function_dim(fit)
+    dims, coords = class_dim(fit) if classes else function_dim(fit)
     if what == "y" or not dims or dims[0] not in array.dims:
         extra = [d for d in array.dims if d in fit.y_dims[1:]]
         if not extra:
@@ -196,9 +192,9 @@ def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
         mean, sd = mean.isel({mean.dims[1]: 0}), sd.isel({sd.dims[1]: 0})
     X, y = fit.X, np.asarray(fit.y)
     if classes and what == "mean":
-        ax = _axes(ax, (5.2, 4.4))
+        ax = new_axes(ax, (5.2, 4.4))
         _class_map(ax, a, b, mean.values.reshape(*shape, -1))
-        dims, coords = _class_dim(fit)
+        dims, coords = class_dim(fit)
         names = [str(c) for c in coords[dims[0]]]
         if data:
             for k in range(classes):
@@ -230,7 +226,9 @@ def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
             bar = panel.figure.colorbar(image, ax=panel, shrink=0.85, pad=0.02, extend="max")
             bar.outline.set_visible(False)
             panel.set_title(title, fontsize=10, loc="left", color=INK)
-            if data:
+            if type(fit.likelihood).__name__ == "Bernoulli" and what == "mean":
+                _two_classes(panel, a, b, mean.values.reshape(shape), X, y, data)
+            elif data:
                 panel.scatter(*X.T, s=7, color="white", edgecolor=INK, lw=0.4, alpha=0.8)
     for panel in every:
         if inducing:
@@ -239,11 +237,21 @@ def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
         panel.set_xlim(a[0], a[-1])
         panel.set_ylim(b[0], b[-1])
         panel.set_xlabel(_feature(fit, 0))
-        _plain(panel)
+        plain(panel)
     every[0].set_ylabel(_feature(fit, 1))
     if classes and what == "mean":
-        _legend(every[0], above=True)
+        legend(every[0], above=True)
     return ax
+
+
+def _two_classes(panel, a, b, p, X, y, data):
+    """Probabilities of 10, 50 and 90 %, and dots for both classes."""
+    widths = {"linewidths": [0.8, 1.6, 0.8], "linestyles": [":", "-", ":"]}
+    panel.contour(a, b, p, levels=[0.1, 0.5, 0.9], colors="white", **widths)
+    if data:
+        for k, color in enumerate((INK, "white")):
+            style = {"s": 12, "color": color, "edgecolor": GREY, "lw": 0.4, "alpha": 0.9}
+            panel.scatter(*X[y == k].T, label=f"{k}", **style)
 
 
 def _class_map(ax, a, b, p):
@@ -270,223 +278,6 @@ def _class_map(ax, a, b, p):
         ax.contour(a, b, p[..., k] - others, levels=[0.0], colors=[INK], linewidths=0.9)
 
 
-def plot_inducing(
-    check: Any,
-    *,
-    ax: Any = None,
-    n_draws: int = 50,
-    name: str | None = None,
-    model: Model | None = None,
-) -> Any:
-    """
-    Plot what inducing points leave out and where, or how a Gaussian stage moved them.
-
-    Parameters
-    ----------
-    check : InducingCheck, GaussianStage or DataTree
-        What :func:`check_inducing` returned, or draws to check. Of a stage, the inducing inputs
-        before and after.
-    ax : Axes, optional
-        By default of a new figure, which for a check has another one for the estimates of what is
-        missing, over draws.
-    n_draws : int
-        How many draws to check.
-    name : str, optional
-        Name of the likelihood, where the model has several.
-    model : Model, optional
-        By default the model on the context stack, where there are draws to check.
-
-    Returns
-    -------
-    Axes or ndarray of Axes
-    """
-    if isinstance(check, GaussianStage):
-        return _moves(check, ax)
-    if not isinstance(check, InducingCheck):
-        check = check_inducing(check, n_draws, name=name, progressbar=False, model=model)
-    import matplotlib.pyplot as plt
-
-    axes = ax
-    if ax is None:
-        _, axes = plt.subplots(1, 2, figsize=(10.5, 3.6), width_ratios=[2, 1], layout="constrained")
-    where = axes if ax is not None else axes[0]
-    _where(where, check)
-    if ax is None:
-        _missing(axes[1], check)
-        color = {"enough": GREEN, "too few": ORANGE}.get(check.verdict, "#b58900")
-        n = sum(len(z) for z in check.Xu.values())
-        text = f"{n} inducing points: {check.verdict}"
-        axes[0].figure.suptitle(text, color=color, fontsize=12, x=0.01, ha="left", weight="bold")
-    return axes
-
-
-def _where(ax, check):
-    X, left = check.X, 100.0 * check.unexplained
-    if X.shape[1] == 1:
-        order = np.argsort(X[:, 0])
-        x, values = X[order, 0], left[order]
-        ax.fill_between(x, 0.0, values, color=BLUE, alpha=0.25, lw=0)
-        ax.plot(x, values, color=BLUE, lw=1.2)
-        top = max(float(left.max()) * 1.1, 1e-12)
-        ax.set_ylim(-0.12 * top, top)
-        ax.set_ylabel("variance left, % of the prior's")
-        ax.set_xlabel("input")
-        for i, Z in enumerate(check.Xu.values()):
-            _ticks(ax, Z[:, 0], ORANGE, "inducing inputs" if i == 0 else None, 0.0)
-        if check.verdict != "enough":
-            for i, Z in enumerate(check.added.values()):
-                _ticks(ax, Z[:, 0], GREEN, "where more would help" if i == 0 else None, 0.05)
-    else:
-        dots = ax.scatter(*X[:, :2].T, c=left, s=14, cmap="magma_r", lw=0, vmin=0)
-        bar = ax.figure.colorbar(dots, ax=ax, shrink=0.9, pad=0.02)
-        bar.set_label("variance left, % of the prior's")
-        bar.outline.set_visible(False)
-        for i, Z in enumerate(check.Xu.values()):
-            named = "inducing inputs" if i == 0 else None
-            ax.scatter(*Z[:, :2].T, marker="+", s=45, color=BLUE, lw=1.5, label=named)
-        if check.verdict != "enough":
-            for i, Z in enumerate(check.added.values()):
-                named = "where more would help" if i == 0 else None
-                ax.scatter(*Z[:, :2].T, s=38, facecolor="none", edgecolor=GREEN, label=named)
-        ax.set_xlabel("input 0")
-        ax.set_ylabel("input 1")
-    _plain(ax)
-    _legend(ax, above=True)
-
-
-def _missing(ax, check):
-    values = np.clip(check.missing, 1e-6, None)
-    low, high = np.log10(values.min()) - 0.15, np.log10(values.max()) + 0.15
-    low, high = min(low, -1.2), max(high, 0.7)
-    bins = np.logspace(low, high, max(int((high - low) * 8), 12))
-    ax.axvspan(10**low, 0.5, color=GREEN, alpha=0.08, lw=0)
-    ax.axvspan(5.0, max(10**high, 5.0), color=ORANGE, alpha=0.08, lw=0)
-    ax.hist(values, bins=bins, color=BLUE, alpha=0.85)
-    if np.isfinite(check.gain) and check.gain > 10**low:
-        ax.axvline(check.gain, color=INK, lw=1.2, ls="--", label="gained by more points")
-    ax.set_xscale("log")
-    ax.set_xlim(10**low, 10**high)
-    ax.set_xlabel("missing to the exact posterior, nats")
-    ax.set_ylabel("draws")
-    _plain(ax)
-    _legend(ax, above=True)
-
-
-def _moves(stage: GaussianStage, ax):
-    names = list(stage.Xu)
-    if not names:
-        raise ValueError(
-            "The inducing inputs of this stage are expressions, so there is nothing to compare. "
-            "Pass arrays or pm.Data to prior."
-        )
-    ax = _axes(ax)
-    for i, name in enumerate(names):
-        before, after = stage.Xu_before[name], stage.Xu[name]
-        color = SEVERAL[i % len(SEVERAL)]
-        if before.shape[1] == 1:
-            y0, y1 = 2.0 * i + 1.0, 2.0 * i
-            ax.plot(
-                np.stack([before[:, 0], after[:, 0]]),
-                np.array([[y0], [y1]]) * np.ones(len(before)),
-                color=color,
-                alpha=0.35,
-                lw=1,
-            )
-            ax.scatter(before[:, 0], np.full(len(before), y0), s=22, color=GREY, zorder=3)
-            ax.scatter(after[:, 0], np.full(len(after), y1), s=26, color=color, zorder=3)
-        else:
-            p, q = before[:, :2], after[:, :2]
-            ax.plot(*np.stack([p, q]).transpose(2, 0, 1), color=color, alpha=0.45, lw=1)
-            ax.scatter(*p.T, s=20, color=GREY, label="before" if i == 0 else None, zorder=3)
-            ax.scatter(*q.T, s=26, color=color, label=f"after: {name}", zorder=3)
-    if stage.Xu_before[names[0]].shape[1] == 1:
-        at = [y for i in range(len(names)) for y in (2.0 * i + 1.0, 2.0 * i)]
-        labels = [t for n in names for t in (f"{n}, before", f"{n}, after")]
-        ax.set_yticks(at, labels)
-        ax.set_ylim(min(at) - 0.5, max(at) + 0.5)
-        ax.set_xlabel("input")
-        ax.tick_params(axis="y", length=0)
-        _plain(ax)
-        ax.spines["left"].set_visible(False)
-    else:
-        ax.set_xlabel("input 0")
-        ax.set_ylabel("input 1")
-        _plain(ax)
-        _legend(ax, above=True)
-    return ax
-
-
-def plot_bound(stage: GaussianStage, *, ax: Any = None) -> Any:
-    """
-    Plot how the bound of a Gaussian stage rose.
-
-    Parameters
-    ----------
-    stage : GaussianStage
-        What :func:`fit_gaussian` returned.
-    ax : Axes, optional
-        By default of a new figure.
-
-    Returns
-    -------
-    Axes
-    """
-    if not isinstance(stage, GaussianStage):
-        raise TypeError(
-            f"stage is of type {type(stage).__name__}, not a GaussianStage. "
-            "Pass the result of fit_gaussian."
-        )
-    ax = _axes(ax, (6.0, 3.2))
-    history = np.asarray(stage.history, dtype="float64")
-    rounds = np.arange(1, len(history) + 1)
-    ax.plot(rounds, history, color=BLUE, lw=1.6, marker="o", ms=3.5 if len(history) < 60 else 0)
-    ax.axhline(stage.bound, color=GREY, lw=0.8, ls=":")
-    # The first rounds may be far below everything of interest.
-    if len(history) > 4:
-        low, high = np.quantile(history, 0.15), history.max()
-        room = max(high - low, 1.0)
-        if history.min() < low - 3.0 * room:
-            ax.set_ylim(low - 0.6 * room, high + 0.12 * room)
-    state = "converged" if stage.converged else "not converged"
-    ax.set_title(
-        f"bound {stage.bound:.2f} nats, {state}",
-        loc="left",
-        fontsize=10,
-        color=INK if stage.converged else ORANGE,
-    )
-    ax.set_xlabel("round")
-    ax.set_ylabel("bound of the log evidence, nats")
-    if len(history) < 15:
-        ax.set_xticks(rounds)
-    _plain(ax)
-    return ax
-
-
-def _axes(ax, size=(7.0, 3.8)):
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        _, ax = plt.subplots(figsize=size, layout="constrained")
-    _plain(ax)
-    return ax
-
-
-def _plain(ax):
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(colors=INK, labelsize=9)
-
-
-def _legend(ax, above=False):
-    handles, labels = ax.get_legend_handles_labels()
-    if not handles:
-        return
-    place: dict[str, Any] = {"loc": "best"}
-    if above:
-        place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.99), "ncols": len(handles)}
-        place |= {"columnspacing": 1.4, "handlelength": 1.4, "handletextpad": 0.5}
-    ax.legend(frameon=False, fontsize=8.5, **place)
-
-
 def _dots(ax, x, y):
     size = float(np.clip(900.0 / max(len(x), 1), 4.0, 22.0))
     ax.scatter(x, y, s=size, color=INK, alpha=0.55, lw=0, label="data", zorder=2.5)
@@ -498,21 +289,6 @@ def _class_rug(ax, x, y):
         level = 1.03 + 0.035 * int(k)
         color = SEVERAL[int(k) % len(SEVERAL)]
         ax.plot(x[at], np.full(at.sum(), level), "|", color=color, ms=5, alpha=0.7, mew=0.9)
-
-
-def _ticks(ax, x, color, label, height=0.0):
-    """Short strokes that stand on the lower edge."""
-    ax.plot(
-        x,
-        np.full(len(x), height + 0.022),
-        "|",
-        color=color,
-        ms=8,
-        mew=1.5,
-        transform=ax.get_xaxis_transform(),
-        label=label,
-        zorder=4,
-    )
 
 
 def _span(column, margin, n_points):

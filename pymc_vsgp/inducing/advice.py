@@ -1,0 +1,195 @@
+"""Which inducing variables, and how many."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.compile.mode import Mode
+
+from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.inducing.fourier import Fourier, find_grid
+from pymc_vsgp.inducing.placement import kmeans
+from pymc_vsgp.inducing.spectrum import spectral_density
+
+__all__ = ["Suggestion", "suggest_inducing"]
+
+# Rows and points that the rank of the kernel matrix is found from.
+SOME_ROWS, MOST_POINTS = 800, 400
+
+# Of one core: operations a second in products of large and of small matrices, seconds that a row
+# takes besides, and those of an evaluation however small.
+LARGE, SMALL, ROW, LEAST = 5e10, 1e10, 4e-8, 1e-4
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to choose inducing variables."""
+
+    kind: str
+    n_inducing: int
+    left_out: float
+    """Share of the prior variance that they don't explain."""
+    seconds: float
+    """A guess at those of one evaluation of the density with its gradient."""
+    enough: bool
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What :func:`suggest_inducing` found.
+
+    Attributes
+    ----------
+    best : str
+        Kind of the cheapest option that explains enough.
+    options : dict
+        All kinds that were looked at.
+    prior_kwargs : dict
+        Arguments for ``gp.prior``: inducing points, or features.
+    """
+
+    best: str
+    options: dict[str, Option]
+    prior_kwargs: dict[str, Any] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self):
+        """Show a table, and a sentence."""
+        lines = ["inducing      number  left out  ms an evaluation"]
+        for option in self.options.values():
+            mark = "*" if option.kind == self.best else " "
+            lines.append(
+                f"{mark} {option.kind:<10} {option.n_inducing:>8} {option.left_out:>9.1%}"
+                f" {1e3 * option.seconds:>17.2f}"
+            )
+        call = "Xu=..." if self.best == "points" else "inducing=..."
+        lines.append(f"Pass gp.prior(name, **suggestion.prior_kwargs), which is {call}")
+        return "\n".join([*lines, *self.notes])
+
+
+def suggest_inducing(
+    X: Any,
+    cov_func: Any,
+    *,
+    residual: float = 0.02,
+    quantile: float = 0.9,
+    draws: int = 40,
+    random_seed=0,
+) -> Suggestion:
+    """
+    Say which inducing variables a process needs, how many, and what they cost.
+
+    Parameters
+    ----------
+    X : array_like, shape (N, D)
+        Inputs of the data.
+    cov_func : Covariance
+        The kernel. Its parameters may be random variables: what is suggested is enough for most of
+        their prior. :func:`check_inducing` tells whether it is for the posterior.
+    residual : float
+        Share of the prior variance at the data that may be left out.
+    quantile : float
+        Part of the prior for which that holds.
+    draws : int
+        Draws from the prior.
+    random_seed : int or Generator
+        Of the draws and of the places of points.
+
+    Returns
+    -------
+    Suggestion
+        It shows itself as a table; ``prior_kwargs`` are arguments for ``gp.prior``.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with model:
+            suggestion = vsgp.suggest_inducing(X, cov)
+            print(suggestion)
+            gp.prior("u", **suggestion.prior_kwargs)
+    """
+    X = as_inputs(X, "X")
+    n, n_columns = X.shape
+    rng = np.random.default_rng(random_seed)
+    options: dict[str, Option] = {}
+    kwargs: dict[str, dict[str, Any]] = {}
+    notes = []
+
+    points, left = _points(X, cov_func, residual, quantile, draws, rng)
+    # Three products with M^2 entries a row, and what is done to M x M matrices.
+    seconds = 6.0 * n * points**2 / LARGE + 10.0 * points**3 / LARGE + n * ROW + LEAST
+    options["points"] = Option("points", points, left, seconds, left <= 1.05 * residual)
+    kwargs["points"] = {"Xu": kmeans(X, points, random_seed=rng)}
+
+    try:
+        if n_columns > 3:
+            raise ValueError("Fourier features are for one to three inputs.")
+        spectral_density(cov_func, pt.ones((1, n_columns)))
+    except (ValueError, NotImplementedError) as error:
+        notes.append(f"No Fourier features: {error}")
+    else:
+        features = Fourier.for_data(
+            X, cov_func, residual=residual, quantile=quantile, draws=draws, random_seed=rng
+        )
+        left = _left_out(features, cov_func, quantile, draws, rng)
+        M = features.n_features
+        grid = find_grid(X)
+        rows = n if grid is None else grid.shape[0]
+        seconds = 6.0 * rows * M / SMALL + n * ROW + LEAST
+        options["Fourier"] = Option("Fourier", M, left, seconds, left <= 2.0 * residual)
+        kwargs["Fourier"] = {"inducing": features}
+        if grid is not None:
+            notes.append(f"The data are a grid of {' x '.join(map(str, grid.shape))}.")
+
+    fine = [o for o in options.values() if o.enough] or list(options.values())
+    best = min(fine, key=lambda o: o.seconds)
+    if not best.enough:
+        notes.append(
+            f"None explains all but {residual:.0%} for {quantile:.0%} of the prior. "
+            "A prior with fewer short lengthscales would need fewer."
+        )
+    return Suggestion(best.kind, options, kwargs[best.kind], tuple(notes))
+
+
+def _points(X, cov_func, residual, quantile, draws, rng) -> tuple[int, float]:
+    """Return how many points explain enough of most kernel matrices, and what they leave."""
+    rows = np.unique(X, axis=0)
+    rows = rows[rng.permutation(len(rows))[:SOME_ROWS]]
+    mode = Mode(linker="py", optimizer="fast_compile")
+    K = cov_func(pt.constant(rows))
+    seeds = rng.integers(2**31, size=draws)
+    most = min(MOST_POINTS, len(rows))
+    curves = np.stack(
+        [_variance_left(pm.draw(K, random_seed=int(s), mode=mode), most) for s in seeds]
+    )
+    left = np.quantile(curves, quantile, axis=0)
+    enough = left <= residual
+    points = int(np.argmax(enough)) + 1 if enough.any() else most
+    return points, float(left[points - 1])
+
+
+def _variance_left(K, most) -> np.ndarray:
+    """Share of the variance that the best 1, 2, ... rows leave, by a pivoted Cholesky."""
+    left = np.diag(K).astype("float64").copy()
+    total, out = left.sum(), np.zeros(most)
+    factor = np.empty((most, len(K)))
+    for i in range(most):
+        row = int(np.argmax(left))
+        if left[row] <= 1e-12 * total:
+            break
+        factor[i] = (K[row] - factor[:i, row] @ factor[:i]) / np.sqrt(left[row])
+        left = np.maximum(left - factor[i] ** 2, 0.0)
+        out[i] = left.sum() / total
+    return out
+
+
+def _left_out(features, cov_func, quantile, draws, rng) -> float:
+    total = features.total_variance(cov_func)
+    share = 1.0 - pt.sum(features.variances(cov_func)) / total
+    mode = Mode(linker="py", optimizer="fast_compile")
+    found = pm.draw(share, draws=draws, random_seed=rng, mode=mode)
+    return float(max(np.quantile(found, quantile), 0.0))

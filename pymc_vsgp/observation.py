@@ -1,0 +1,242 @@
+"""The likelihoods of a model, as graphs of its random variables: which process, kernel and data."""
+
+from typing import Any, NamedTuple
+
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.model.core import Model
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.linalg import solve_triangular
+
+from pymc_vsgp.inducing.variable import InducingRV
+from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.quadrature import expectation, product_expectation
+from pymc_vsgp.potential.features import feature_moments
+from pymc_vsgp.potential.groups import FeatureGroup
+from pymc_vsgp.potential.moments import Kernel, Moments, inline, moments_of
+from pymc_vsgp.potential.streaming import BlockSum
+
+__all__ = [
+    "Observation",
+    "Process",
+    "Waves",
+    "expected_mean",
+    "find_observation",
+    "n_classes",
+    "observations",
+]
+
+
+class Process(NamedTuple):
+    """One process with inducing points, as graphs of the model's random variables."""
+
+    u: Variable
+    kernel: Kernel
+    Xu: Variable
+    R: Variable
+    v: Variable
+    theta: list[Variable]
+
+    @property
+    def places(self) -> Variable:
+        """Inducing inputs."""
+        return self.Xu
+
+    def moments(self, X: Variable) -> Moments:
+        """Moments of f at each row of X on its own."""
+        return moments_of(self.kernel, X, self.Xu, self.R, self.v, *self.theta)[1]
+
+    def prior_mean(self, X: Variable) -> Variable:
+        """Prior mean of f at the rows of X."""
+        nothing = pt.zeros_like(self.v)
+        return moments_of(self.kernel, X, self.Xu, self.R, nothing, *self.theta)[1].mu
+
+    def cross(self, X: Variable, Z: Variable) -> tuple[Variable, Variable]:
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        K, prior, _ = inline(self.kernel, X, Z, *self.theta)
+        return K, prior
+
+    def prior_covariance(self, X: Variable) -> Variable:
+        """Prior covariance of f at the rows of X, white noise included."""
+        K, prior = self.cross(X, X)
+        return K - pt.diag(pt.diagonal(K)) + pt.diag(prior)
+
+    def solve(self, X: Variable) -> Variable:
+        """``A = R^-1 Kuf``."""
+        return solve_triangular(self.R, self.cross(X, self.Xu)[0], lower=True, b_ndim=2)
+
+    def joint(self, X: Variable) -> Moments:
+        """Mean and covariance of f at the rows of X."""
+        A = self.solve(X)
+        return Moments(self.moments(X).mu, self.prior_covariance(X) - pt.dot(A.T, A))
+
+
+class Waves(NamedTuple):
+    """One process with Fourier coefficients, as graphs of the model's random variables."""
+
+    u: Variable
+    group: FeatureGroup
+    v: Variable
+    residual: Variable
+    theta: list[Variable]
+    prior: list[Variable]
+
+    @property
+    def places(self) -> Variable:
+        """Inducing inputs: none."""
+        return pt.zeros((0, self.group.features.n_columns))
+
+    @property
+    def scale(self) -> Variable:
+        """Prior standard deviations of the coefficients."""
+        return self.u.owner.inputs[2]
+
+    def prior_mean(self, X: Variable) -> Variable:
+        """Prior mean of f at the rows of X."""
+        mean = inline(self.group.mean, X, *self.theta)[0]
+        return mean if self.v.type.ndim == 1 else mean[:, None] + pt.zeros((1, self.v.shape[1]))
+
+    def moments(self, X: Variable) -> Moments:
+        """Moments of f at each row of X on its own."""
+        features = self.group.features
+        mean = inline(self.group.mean, X, *self.theta)[0]
+        return feature_moments(features.combine(features.waves(X), self.v), mean, self.residual)
+
+    def cross(self, X: Variable, Z: Variable) -> tuple[Variable, Variable]:
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        K = inline(self.group.covariance, Z, X, *self.prior)[0]
+        return K, pt.ones_like(X[:, 0]) * (self.residual + pt.sum(self.scale**2))
+
+    def wrap(self, X: Variable) -> Variable:
+        """Correlation of the first row of X with the others that is due to the torus alone."""
+        torus, plane = inline(self.group.covariance, X[:1], X, *self.prior)
+        return pt.max(pt.abs(torus - plane)[0, 1:]) / (self.residual + pt.sum(self.scale**2))
+
+    def prior_covariance(self, X: Variable) -> Variable:
+        """Prior covariance of f at the rows of X."""
+        return self.cross(X, X)[0]
+
+    def solve(self, X: Variable) -> Variable:
+        """What the coefficients explain: ``A`` such that the covariance explained is ``A^T A``."""
+        features = self.group.features
+        return (features.matrix(features.waves(X)) * self.scale).T
+
+    def joint(self, X: Variable) -> Moments:
+        """Mean and covariance of f at the rows of X."""
+        A = self.solve(X)
+        return Moments(self.moments(X).mu, self.prior_covariance(X) - pt.dot(A.T, A))
+
+
+class Observation(NamedTuple):
+    """One likelihood of a model, as graphs of the model's random variables."""
+
+    name: str
+    likelihood: Likelihood
+    parts: tuple[Process | Waves, ...]
+    X: Variable
+    y: Variable
+    row_params: tuple[str, ...]
+
+
+def observations(model: Model) -> dict[str, Observation]:
+    """Return the likelihoods of a model's sparse processes, by name."""
+    found = {}
+    for rv in model.observed_RVs:
+        if any(_is_inducing(a) for a in ancestors([rv])):
+            terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
+            found[rv.name] = _observation(rv.name, terms)
+    for potential in model.potentials:
+        found[potential.name] = _observation(potential.name, potential)
+    return {name: o for name, o in found.items() if o is not None}
+
+
+def find_observation(model: Model, name: str | None) -> Observation:
+    """Return the likelihood with that name, or the only one."""
+    if not any(_is_inducing(rv) for rv in model.free_RVs):
+        raise ValueError(
+            "The model has no variationally sparse process. "
+            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+        )
+    known = observations(model)
+    if not known:
+        raise ValueError(
+            "The model has no likelihood that streams over its data. "
+            "Add one with gp.likelihood, and without block_size=False."
+        )
+    if name is None:
+        if len(known) > 1:
+            raise ValueError(
+                f"The model has {len(known)} likelihoods. Say which one: pass name, one of "
+                f"{list(known)}."
+            )
+        return next(iter(known.values()))
+    if name not in known:
+        raise ValueError(f"The model has no likelihood named {name!r}. Pass one of {list(known)}.")
+    return known[name]
+
+
+def _is_inducing(variable: Variable) -> bool:
+    return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
+
+
+def _observation(name: str, terms: Variable) -> Observation | None:
+    nodes = [
+        v.owner
+        for v in ancestors([terms])
+        if v.owner is not None and isinstance(v.owner.op, BlockSum)
+    ]
+    if not nodes:
+        return None
+    node = nodes[0]
+    recipe, inputs = node.op.recipe, node.inputs
+    parts: list[Process | Waves] = []
+    for g in recipe.groups:
+        v = inputs[g.v]
+        u = next(a for a in ancestors([v]) if _is_inducing(a))
+        theta = [inputs[i] for i in g.theta]
+        if isinstance(g, FeatureGroup):
+            prior = [inputs[i] for i in g.prior]
+            residual = _unchecked(inputs[g.residual], g)
+            parts.append(Waves(u, g, v, residual, theta, prior))
+            continue
+        parts.append(Process(u, g.kernel, inputs[g.Xu], inputs[g.R], v, theta))
+    likelihood = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
+    rows = tuple(n for n, i in recipe.params.items() if i < recipe.n_rows)
+    X = inputs[recipe.groups[0].X]
+    return Observation(name, likelihood, tuple(parts), X, inputs[1], rows)
+
+
+def _unchecked(residual: Variable, group: FeatureGroup) -> Variable:
+    """Return a residual variance without the condition that the data are a grid."""
+    return residual if group.grid is None else residual.owner.inputs[1]
+
+
+def n_classes(likelihood: Likelihood) -> int | None:
+    """Return the number of classes of a likelihood of classes, else None."""
+    if not hasattr(likelihood, "conditional_probabilities"):
+        return None
+    number = getattr(likelihood, "n_classes", None)
+    return None if number is None else int(number)
+
+
+def expected_mean(lik: Any, mu: Variable, gamma: Variable) -> Variable:
+    """``E[y]`` for f ~ N(mu, gamma): of numbers their mean, of classes their probabilities."""
+    number = n_classes(lik)
+    if number is not None:
+        y = pt.zeros_like(mu if mu.type.ndim == 1 else mu[:, 0], dtype="int64")
+        p = [pt.exp(lik.log_predictive(mu, gamma, y + c)) for c in range(number)]
+        return pt.stack(p, axis=-1)
+    if hasattr(lik, "moments"):  # outputs that mix functions: each has its own
+        mu, gamma = lik.moments(mu, gamma)
+        return expected_mean(lik.now, mu, gamma)
+    expected_rate = getattr(getattr(lik, "link", None), "expected_rate", None)
+    if "exposure" in lik.params and expected_rate is not None:
+        return lik.exposure * expected_rate(mu, gamma)
+    if lik.n_latent == 1:
+        return expectation(lik.conditional_mean, mu, gamma, mu.type.ndim)
+    mu = pt.specify_shape(mu, (None, lik.n_latent))
+    return product_expectation(
+        lambda *f: lik.conditional_mean(pt.stack(pt.broadcast_arrays(*f), axis=-1)), mu, gamma, 1
+    )

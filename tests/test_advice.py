@@ -1,0 +1,47 @@
+"""Which inducing variables are suggested, and that they are enough."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_vsgp as vsgp
+
+
+def kernel(n_columns):
+    return 1.5 * pm.gp.cov.Matern52(n_columns, ls=pm.Uniform("ls", 1.0, 2.0))
+
+
+@pytest.mark.parametrize(("n_columns", "kind"), [(1, "Fourier"), (2, "Fourier"), (6, "points")])
+def test_suggestions_explain_what_they_say(n_columns, kind, rng):
+    X = rng.uniform(0.0, 5.0, size=(300, n_columns))
+    if n_columns == 6:
+        X = X / 5.0
+    with pm.Model():
+        cov = kernel(n_columns)
+        suggestion = vsgp.suggest_inducing(X, cov, residual=0.05, quantile=1.0, draws=20)
+        assert suggestion.best == kind
+        assert suggestion.best in repr(suggestion)
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        u = gp.prior("u", **suggestion.prior_kwargs)
+        shortest = {"ls": 1.02, "u": np.zeros(suggestion.options[kind].n_inducing)}
+        _, left = gp.predict(X, shortest, diag=True)
+    assert u.eval().shape == (suggestion.options[kind].n_inducing,)
+    # k-means puts points elsewhere than where their number was found, and knows no kernel.
+    assert left.mean() / 1.5 < (0.06 if kind == "Fourier" else 0.15)
+
+
+def test_a_kernel_without_a_density_gets_points(rng):
+    X = rng.uniform(0.0, 5.0, size=(50, 1))
+    with pm.Model():
+        cov = pm.gp.cov.Gibbs(1, lambda x: 1.0 + 0.1 * x)
+        suggestion = vsgp.suggest_inducing(X, cov, draws=5)
+    assert suggestion.best == "points"
+    assert "No Fourier features" in repr(suggestion)
+
+
+def test_too_short_a_prior_is_told(rng):
+    X = rng.uniform(0.0, 100.0, size=(2000, 3))
+    with pm.Model():
+        suggestion = vsgp.suggest_inducing(X, kernel(3), draws=5)
+    assert not suggestion.options[suggestion.best].enough
+    assert "None explains" in repr(suggestion)

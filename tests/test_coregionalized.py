@@ -1,0 +1,161 @@
+"""Outputs that share functions: which axis is which, and predictions."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import reference_gp
+import xarray as xr
+
+import pymc_vsgp as vsgp
+
+N, P = 9, 3
+X = np.random.default_rng(3).uniform(0, 4, size=(N, 2))
+XU, XU_OTHER = X[::3], X[1::4]
+Y = np.random.default_rng(4).normal(size=(N, P))
+Y[2, 1] = np.nan
+W = np.array([[1.0, 0.3], [-0.5, 2.0], [0.0, 0.7]])
+COORDS = {"output": ["Cd", "Ni", "Zn"], "obs": np.arange(N) + 100}
+
+
+def mixed_process(weights=W):
+    """Three outputs of two processes that differ in all they have."""
+    first = pm.gp.VariationalSparse(
+        mean_func=pm.gp.mean.Constant(0.4), cov_func=1.3 * pm.gp.cov.ExpQuad(2, ls=1.5)
+    )
+    second = pm.gp.VariationalSparse(
+        mean_func=pm.gp.mean.Constant(-0.7), cov_func=0.8 * pm.gp.cov.ExpQuad(2, ls=0.9)
+    )
+    first.prior("u", Xu=XU)
+    second.prior("w", Xu=XU_OTHER)
+    return vsgp.Coregionalized(weights, [first, second])
+
+
+def observed(y, dims, coords=None, X=X, weights=W):
+    with pm.Model(coords=coords) as model:
+        f = mixed_process(weights)
+        f.likelihood("y", vsgp.Gaussian(sigma=0.5), X=X, y=y, dims=dims)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("y", "dims", "coords"),
+    [
+        (Y, ("obs", "output"), None),
+        (Y, ("obs", "output"), COORDS),
+        (Y, ("output", "obs"), COORDS),
+        (Y, ("output", "obs"), {"output": COORDS["output"]}),
+        (Y, ("output", "obs"), {"obs": COORDS["obs"]}),
+        (Y.T, ("output", "obs"), None),
+        (Y.T, ("output", "obs"), COORDS),
+        (Y.T, ("obs", "output"), COORDS),
+        (Y.T, "obs", None),
+        (Y.T, None, None),
+    ],
+)
+def test_outputs_and_rows_in_either_order(y, dims, coords):
+    model = observed(y, dims, coords)
+    rows, outputs = model.named_vars_to_dims["y"]
+    assert rows == ("y_obs" if dims is None else "obs")
+    assert outputs == ("output" if isinstance(dims, tuple) else "y_output")
+    assert model.dim_lengths[rows].eval() == N and model.dim_lengths[outputs].eval() == P
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, Y)
+
+
+def test_a_square_of_observations_is_as_its_dims_say():
+    """With as many rows as outputs shapes do not tell, but names may."""
+    few, square = X[:P], np.arange(9.0).reshape(P, P)
+    for dims, wanted in (
+        (None, square),
+        (("obs", "output"), square),
+        (("output", "obs"), square.T),
+    ):
+        with pm.Model(coords=COORDS | {"obs": range(P)}) as model:
+            weights = pm.Normal("W", dims=("output", "latent"), shape=(P, 2))
+            inputs = pm.Data("X", few, dims=("obs", "feature"))
+            f = vsgp.Coregionalized(weights, mixed_process().processes)
+            f.likelihood("y", vsgp.Gaussian(sigma=0.5), X=inputs, y=square, dims=dims)
+        rows, outputs = model.named_vars_to_dims["y"]
+        assert rows == "obs"
+        assert outputs == ("y_output" if dims is None else "output")
+        np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, wanted)
+
+
+def test_a_container_of_data_keeps_its_place():
+    """It stays what is observed, so that `pm.set_data` reaches the model."""
+    full = np.nan_to_num(Y)
+    with pm.Model(coords=COORDS) as model:
+        y = pm.Data("measured", full, dims=("obs", "output"))
+        f = mixed_process()
+        f.likelihood("y", vsgp.Gaussian(sigma=0.5), X=X, y=y, dims=("output", "obs"))
+    assert model.named_vars_to_dims["y"] == ("obs", "output")
+    assert model.rvs_to_values[model["y"]] is y
+
+
+def test_a_wrong_shape_is_still_a_mistake():
+    with pytest.raises(ValueError, match="columns, but W has 3 rows"):
+        observed(Y[:, :2], None)
+    with pytest.raises(ValueError, match="X has 9 rows but y has 8 entries"):
+        observed(Y[:8], None)
+
+
+def reference_predictions(Xnew, u, w):
+    """Mean and covariance of the outputs, by dense inverses."""
+    means, covs = [], []
+    for Xu, values, mean, variance, ls in (
+        (XU, u, 0.4, 1.3, 1.5),
+        (XU_OTHER, w, -0.7, 0.8, 0.9),
+    ):
+        ls = np.full(2, ls)
+        Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + 1e-6 * variance * np.eye(len(Xu))
+        Kuf = reference_gp.ard_kernel(Xu, Xnew, ls, variance)
+        solved = np.linalg.solve(Kuu, Kuf)
+        means.append(mean + solved.T @ (values - mean))
+        covs.append(reference_gp.ard_kernel(Xnew, Xnew, ls, variance) - Kuf.T @ solved)
+    mean = np.array([sum(W[p, q] * means[q] for q in range(2)) for p in range(P)])
+    cov = np.array([sum(W[p, q] ** 2 * covs[q] for q in range(2)) for p in range(P)])
+    return mean, cov
+
+
+def test_predict_equals_the_reference(rng):
+    Xnew = rng.uniform(0, 4, size=(5, 2))
+    u, w = rng.normal(size=len(XU)), rng.normal(size=len(XU_OTHER))
+    mean, cov = reference_predictions(Xnew, u, w)
+    with pm.Model() as model:
+        weights = pm.Normal("W", shape=W.shape)
+        f = mixed_process(weights)
+    point = {"u": u, "w": w, "W": W}
+    got = f.predict(Xnew, point, model=model)
+    np.testing.assert_allclose(got[0], mean, rtol=1e-8)
+    np.testing.assert_allclose(got[1], cov, rtol=1e-8, atol=1e-9)
+    got = f.predict(Xnew, point, diag=True, model=model)
+    np.testing.assert_allclose(got[0], mean, rtol=1e-8)
+    np.testing.assert_allclose(got[1], np.array([np.diag(c) for c in cov]), rtol=1e-8, atol=1e-9)
+    with pytest.raises(ValueError, match=r"no value for \['W'\]"):
+        f.predict(Xnew, {"u": u, "w": w}, model=model)
+
+
+def test_predict_with_several_functions_of_a_process(rng):
+    """K functions with one kernel are K processes."""
+    Xnew, u = rng.uniform(0, 4, size=(4, 2)), rng.normal(size=(2, len(XU)))
+    with pm.Model():
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.5))
+        gp.prior("u", Xu=XU, n_outputs=2)
+        mean, cov = vsgp.Coregionalized(W, gp).predict(Xnew, {"u": u})
+        each, shared = gp.predict(Xnew, {"u": u})
+    np.testing.assert_allclose(mean, W @ each)
+    np.testing.assert_allclose(cov, (W**2).sum(axis=1)[:, None, None] * shared)
+
+
+def test_draws_of_a_posterior_predict_outputs(rng):
+    """`vsgp.predict` gives means of the outputs, which are those at each draw."""
+    model = observed(Y, ("output", "obs"), COORDS)
+    Xnew = rng.uniform(0, 4, size=(5, 2))
+    u, w = rng.normal(size=(1, 2, len(XU))), rng.normal(size=(1, 2, len(XU_OTHER)))
+    dims = ("chain", "draw")
+    posterior = xr.Dataset({"u": ((*dims, "i"), u), "w": ((*dims, "j"), w)})
+    mean = vsgp.predict(posterior, Xnew, "mean", model=model, progressbar=False)
+    assert mean.dims == ("chain", "draw", "point", "output")
+    assert list(mean["output"].values) == COORDS["output"]
+    for s in range(2):
+        wanted = reference_predictions(Xnew, u[0, s], w[0, s])[0]
+        np.testing.assert_allclose(mean[0, s].T, wanted, rtol=1e-8)

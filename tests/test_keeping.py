@@ -1,0 +1,202 @@
+"""Draws on disk: round trips, a new process, and a run that is killed."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.keeping import _lengths, _rectangle
+
+pytest.importorskip("zarr", reason="zarr is not installed")
+pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+
+quiet = {"progressbar": False}
+XNEW = np.linspace(-1.0, 11.0, 9)[:, None]
+SETTINGS = {"tune": 100, "chains": 2, "cores": 2, "random_seed": 3, **quiet}
+
+
+def make_data():
+    rng = np.random.default_rng(4)
+    X = np.sort(rng.uniform(0.0, 10.0, 60))[:, None]
+    return X, rng.poisson(2.0 * np.exp(np.sin(X[:, 0])))
+
+
+def build(likelihood=vsgp.Poisson):
+    """Everything that another process needs besides the file."""
+    X, y = make_data()
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 4.0, 2.0)
+        mean = pm.gp.mean.Constant(pm.Normal("c", 0.0, 2.0))
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls), mean_func=mean)
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 7))
+        gp.likelihood("y", likelihood(), X=X, y=y)
+    return model
+
+
+def noisy():
+    return vsgp.Gaussian(pm.HalfNormal("s"))
+
+
+def moments(idata, model):
+    return vsgp.predict(idata, XNEW, "moments", model=model, **quiet)
+
+
+def child(script, folder, **popen):
+    code = f"import sys; sys.path[:0] = {sys.path!r}\n" + textwrap.dedent(script)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, **popen)
+
+
+@pytest.fixture(scope="module")
+def moved():
+    """Draws whose inducing inputs are not where the code puts them."""
+    model = build()
+    stage = vsgp.fit_gaussian(model=model, move_inducing=True, max_rounds=5, **quiet)
+    assert np.abs(stage.Xu["u_Xu"] - stage.Xu_before["u_Xu"]).max() > 1e-3
+    return stage.to_datatree(20, random_seed=1), model
+
+
+def save(idata, path):
+    if path.suffix == ".nc":
+        idata.to_netcdf(path, engine="h5netcdf")
+    else:
+        idata.to_zarr(path, consolidated=False)
+
+
+@pytest.mark.parametrize("name", ["draws.nc", "draws.zarr"])
+def test_round_trip(name, moved, tmp_path):
+    idata, model = moved
+    save(idata, tmp_path / name)
+    loaded = vsgp.open_draws(tmp_path / name)
+    for group in ("posterior", "observed_data", "constant_data"):
+        xr.testing.assert_identical(loaded[group].to_dataset().load(), idata[group].to_dataset())
+    xr.testing.assert_identical(moments(loaded, build()), moments(idata, model))
+    loaded.close()
+
+
+@pytest.mark.slow
+def test_a_new_process_predicts_the_same(moved, tmp_path):
+    idata, model = moved
+    for name in ("draws.nc", "draws.zarr"):
+        save(idata, tmp_path / name)
+    script = """
+        import pymc_vsgp as vsgp
+        from test_keeping import build, moments
+        for name in ("draws.nc", "draws.zarr"):
+            moments(vsgp.open_draws(name), build()).to_netcdf(f"{name}.out", engine="h5netcdf")
+    """
+    assert child(script, tmp_path).wait() == 0
+    for name in ("draws.nc", "draws.zarr"):
+        there = xr.open_dataset(tmp_path / f"{name}.out", engine="h5netcdf")
+        xr.testing.assert_allclose(there, moments(idata, model), rtol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    for name in ("nutpie", "obstore"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    path = tmp_path_factory.mktemp("runs") / "finished.zarr"
+    model = build()
+    idata = vsgp.sample(draws=150, store=path, model=model, **SETTINGS)
+    return model, idata, path
+
+
+@pytest.mark.slow
+def test_what_was_written_is_what_was_drawn(finished):
+    model, idata, path = finished
+    assert idata["posterior"].sizes["draw"] == 150
+    assert idata["posterior"].attrs["sampling_time"] > 0.0
+    assert set(idata["posterior"].data_vars) == {"ls", "c", "u"}
+    assert {"energy", "diverging", "n_steps"} <= set(idata["sample_stats"].data_vars)
+    read = vsgp.open_draws(path)
+    for group in ("posterior", "sample_stats", "constant_data", "observed_data"):
+        xr.testing.assert_equal(read[group].to_dataset(), idata[group].to_dataset())
+    np.testing.assert_array_equal(read["observed_data"]["y"], make_data()[1])
+    with pytest.raises(FileExistsError, match=r"exists.*Pass a new path.*vsgp.open_draws"):
+        vsgp.sample(draws=150, store=path, model=model, **SETTINGS)
+
+
+@pytest.mark.slow
+def test_a_killed_run_keeps_its_draws(finished, tmp_path):
+    _, whole, _ = finished
+    script = """
+        import pymc_vsgp as vsgp
+        from test_keeping import SETTINGS, build
+        vsgp.sample(draws=20_000, store="draws.zarr", model=build(), **SETTINGS)
+    """
+    process = child(script, tmp_path)
+    chunks, deadline = [], time.monotonic() + 240.0
+    try:
+        while len(chunks) < 8 and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.2)
+            chunks = list((tmp_path / "draws.zarr" / "posterior" / "u" / "c").glob("*/*/*"))
+    finally:
+        process.kill()
+        assert process.wait() != 0
+    idata = vsgp.open_draws(tmp_path / "draws.zarr")
+    posterior = idata["posterior"].to_dataset().load()
+    n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    # nutpie writes a chunk of draws at a time; all that were on disk before the end are there.
+    assert n_chains * n_draws >= 100
+    assert all(np.isfinite(v).all() for v in posterior.data_vars.values())
+    assert idata["sample_stats"].sizes == {"chain": n_chains, "draw": n_draws}
+    # They are those of a run that was left alone.
+    same = min(n_draws, 150)
+    xr.testing.assert_allclose(
+        posterior.isel(draw=slice(same)),
+        whole["posterior"].to_dataset().sel(chain=posterior["chain"]).isel(draw=slice(same)),
+    )
+    f = moments(idata, build())["mean"]
+    assert np.isfinite(f).all()
+    assert vsgp.check_inducing(idata, 20, model=build(), **quiet).missing.shape == (20,)
+
+
+@pytest.mark.slow
+def test_inducing_values_that_were_integrated_out_come_back(tmp_path):
+    for name in ("nutpie", "obstore"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    model = build(noisy)
+    idata = vsgp.sample(draws=60, store=tmp_path / "draws.zarr", model=model, **SETTINGS)
+    assert idata["posterior"]["u"].dims == ("chain", "draw", "u_inducing")
+    alone = vsgp.open_draws(tmp_path / "draws.zarr")
+    assert "u" not in alone["posterior"]
+    read = vsgp.open_draws(tmp_path / "draws.zarr", model=model, random_seed=1)
+    xr.testing.assert_equal(read["posterior"]["ls"], idata["posterior"]["ls"])
+    # Two draws of u given the same parameters.
+    a, b = (moments(t, model)["mean"].mean(["chain", "draw"]) for t in (read, idata))
+    spread = moments(idata, model)["mean"].std(["chain", "draw"])
+    assert (np.abs(a - b) < 5.0 * spread * np.sqrt(2.0 / 120)).all()
+
+
+def test_lengths_of_chains():
+    x = np.arange(12.0).reshape(2, 6)
+    x[0, 4:] = np.nan
+    x[1, 2:] = np.nan
+    d = xr.Dataset({"a": (("chain", "draw"), x), "n": (("chain", "draw"), np.zeros((2, 6), int))})
+    np.testing.assert_array_equal(_lengths(d), [4, 2])
+    for lengths, chains, n in (
+        ([4, 2], [0, 1], 2),
+        ([10, 2, 9], [0, 2], 9),
+        ([0, 5], [1], 5),
+        ([7, 7, 7], [0, 1, 2], 7),
+    ):
+        kept, length = _rectangle(np.array(lengths))
+        assert list(kept) == chains
+        assert length == n
+
+
+def test_refusals(moved, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing at .*Pass the path"):
+        vsgp.open_draws(tmp_path / "missing.zarr")
+    idata, _ = moved
+    idata.drop_nodes("posterior").to_zarr(tmp_path / "empty.zarr", consolidated=False)
+    with pytest.raises(ValueError, match="no posterior.*Pass the path of draws"):
+        vsgp.open_draws(tmp_path / "empty.zarr")
+    with pytest.raises(ValueError, match="Only nutpie writes draws.*Drop store"):
+        vsgp.sample(store=tmp_path / "x.zarr", nuts_sampler="pymc", model=build(), **quiet)

@@ -1,0 +1,187 @@
+"""Expectations of likelihoods of several functions, beside means of ten million draws in numpy."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import reference_latents
+
+from scipy import special
+
+from pymc_vsgp import likelihoods
+from pymc_vsgp.likelihoods.mixed import Mixed
+
+N_DRAWS, CHUNK = 10_000_000, 250_000
+W = np.array([[1.0, -0.4], [0.3, 0.8]])
+
+
+def log_rising(a, y):
+    return special.gammaln(a + y) - special.gammaln(a)
+
+
+def softmax(f, y):
+    top = f.max(axis=0)
+    return f[y] - top - np.log(np.exp(f - top).sum(axis=0))
+
+
+def robust_max(f, y, epsilon=0.05):
+    return np.where(f.argmax(axis=0) == y, np.log1p(-epsilon), np.log(epsilon / (len(f) - 1)))
+
+
+def student_t(f, y, nu=4.0):
+    constant = special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2) - np.log(nu * np.pi) / 2
+    z = (y - f[0]) * np.exp(-f[1])
+    return constant - f[1] - (nu + 1) / 2 * np.log1p(z * z / nu)
+
+
+def normal(f, y):
+    return -np.log(2 * np.pi) / 2 - f[1] - ((y - f[0]) * np.exp(-f[1])) ** 2 / 2
+
+
+def negative_binomial(f, y):
+    a, m = np.exp(f[1]), 2.0 * np.exp(f[0])
+    counted = log_rising(a, y) - special.gammaln(y + 1) + y * np.log(m / (a + m))
+    return counted - a * np.log1p(m / a)
+
+
+def beta_binomial(f, y, n=12):
+    p, total = 1 / (1 + np.exp(-f[0])), np.exp(f[1])
+    rising = log_rising(total * p, y) + log_rising(total * (1 - p), n - y) - log_rising(total, n)
+    return np.log(special.comb(n, y)) + rising
+
+
+def zero_inflated_poisson(f, y):
+    inflated, rate = 1 / (1 + np.exp(-f[1])), 2.0 * np.exp(f[0])
+    if y == 0:
+        return np.log(inflated + (1 - inflated) * np.exp(-rate))
+    return np.log1p(-inflated) + y * np.log(rate) - rate - special.gammaln(y + 1)
+
+
+def custom_gamma(f, y):
+    return reference_latents.custom_gamma(*f, y)
+
+
+def mixed_poisson(f, y):
+    logs = (W @ f) * np.c_[y] - np.exp(W @ f) - special.gammaln(np.c_[y] + 1)
+    return logs.sum(axis=0)
+
+
+def gamma_of_two(f, g):
+    return pm.Gamma.dist(mu=pm.math.exp(f), sigma=pm.math.exp(g))
+
+
+# name: (likelihood, log density of f, one function a row, and y; y, means, variances)
+CASES = {
+    "Softmax 3": (likelihoods.Softmax(3), softmax, 1, [0.4, -0.3, 1.0], [1.0, 0.5, 2.0]),
+    "Softmax 10": (
+        likelihoods.Softmax(10),
+        softmax,
+        4,
+        np.linspace(-1.5, 1.5, 10),
+        np.linspace(0.2, 3.0, 10),
+    ),
+    "RobustMax 3": (
+        likelihoods.RobustMax(3, epsilon=0.05),
+        robust_max,
+        2,
+        [0.4, -0.3, 0.5],
+        [1.0, 0.01, 2.0],
+    ),
+    "RobustMax 10": (
+        likelihoods.RobustMax(10, epsilon=0.05),
+        robust_max,
+        8,
+        np.linspace(-1.5, 1.5, 10),
+        np.linspace(0.2, 3.0, 10),
+    ),
+    "HeteroskedasticGaussian": (
+        likelihoods.HeteroskedasticGaussian(),
+        normal,
+        1.2,
+        [0.3, -0.2],
+        [0.5, 0.1],
+    ),
+    "HeteroskedasticStudentT": (
+        likelihoods.HeteroskedasticStudentT(nu=4.0),
+        student_t,
+        3.0,
+        [0.3, -0.2],
+        [0.5, 0.4],
+    ),
+    "HeteroskedasticNegativeBinomial": (
+        likelihoods.HeteroskedasticNegativeBinomial(exposure=2.0),
+        negative_binomial,
+        3,
+        [0.3, 0.5],
+        [0.3, 0.4],
+    ),
+    "HeteroskedasticBetaBinomial": (
+        likelihoods.HeteroskedasticBetaBinomial(n=12),
+        beta_binomial,
+        4,
+        [0.3, 1.0],
+        [0.5, 0.4],
+    ),
+    "HeteroskedasticZeroInflatedPoisson, zero": (
+        likelihoods.HeteroskedasticZeroInflatedPoisson(exposure=2.0),
+        zero_inflated_poisson,
+        0,
+        [0.3, 0.5],
+        [0.8, 2.0],
+    ),
+    "HeteroskedasticZeroInflatedPoisson, three": (
+        likelihoods.HeteroskedasticZeroInflatedPoisson(exposure=2.0),
+        zero_inflated_poisson,
+        3,
+        [0.3, -0.5],
+        [0.3, 0.8],
+    ),
+    "Custom": (
+        likelihoods.Custom(gamma_of_two),
+        custom_gamma,
+        1.3,
+        [0.5, -0.6],
+        [0.05, 0.1],
+    ),
+    "Coregionalized": (
+        Mixed(likelihoods.Poisson(), W),
+        mixed_poisson,
+        [2.0, 1.0],
+        [0.3, -0.4],
+        [0.3, 0.5],
+    ),
+}
+
+
+def monte_carlo(logp, y, mu, gamma, seed):
+    """Mean of the log density over draws, and its standard error."""
+    rng = np.random.default_rng(seed)
+    mu, sd = np.c_[mu], np.sqrt(np.c_[gamma])
+    n_chunks = N_DRAWS // CHUNK
+    total = square = origin = 0.0
+    for i in range(n_chunks):
+        f = rng.standard_normal((len(mu), CHUNK))
+        f *= sd
+        f += mu
+        values = logp(f, y)
+        origin = values.mean() if i == 0 else origin
+        values -= origin
+        total += values.sum()
+        square += values @ values
+    mean = total / N_DRAWS
+    return origin + mean, np.sqrt((square / N_DRAWS - mean**2) / N_DRAWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_expectation_is_the_mean_of_ten_million_draws(name):
+    lik, logp, y, mu, gamma = CASES[name]
+    m, g = pt.dmatrices("mu", "gamma")
+    expected = lik.expected_logp(m, g, pt.as_tensor(np.array([y])))
+    fn = pytensor.function([m, g], expected, mode="FAST_COMPILE")
+    got = fn(np.atleast_2d(mu).astype(float), np.atleast_2d(gamma).astype(float))[0]
+    mean, error = monte_carlo(logp, y, mu, gamma, seed=20150612)
+    # Without the variances most means would be off by a tenth and more.
+    assert 0.0 < error < 1e-3
+    assert abs(got - mean) < 5 * error
