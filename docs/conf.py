@@ -1,8 +1,11 @@
-import importlib.metadata
+import urllib.error
+import urllib.request
+
+import pymc_vsgp
 
 project = "pymc-vsgp"
 author = "The pymc-vsgp developers"
-release = importlib.metadata.version("pymc-vsgp")
+release = pymc_vsgp.__version__
 version = release
 
 extensions = [
@@ -10,16 +13,52 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
 ]
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+# The tests run the code of every page, each block once; a build would only do it again.
 nb_execution_mode = "off"
 numpydoc_show_class_members = False
 autosummary_generate = True
+autodoc_typehints = "none"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
-exclude_patterns = ["_build", "generated"]
+
+def reachable(url):
+    """Whether `url` answers: a build without network has no links to other projects."""
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except (urllib.error.URLError, TimeoutError, OSError):
+        return False
+
+
+intersphinx_mapping = {
+    name: (url, None)
+    for name, url in {
+        "arviz": "https://python.arviz.org/en/stable/",
+        "numpy": "https://numpy.org/doc/stable/",
+        "pymc": "https://www.pymc.io/projects/docs/en/stable/",
+        "pytensor": "https://pytensor.readthedocs.io/en/latest/",
+        "xarray": "https://docs.xarray.dev/en/stable/",
+    }.items()
+    if reachable(url + "objects.inv")
+}
+
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc-vsgp"
-html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
+html_static_path = ["_static"]
+html_show_sourcelink = False
+html_css_files = ["wide.css"]
+html_sidebars = {"**": ["all-pages"]}
+html_theme_options = {
+    "navbar_center": [],
+    "show_prev_next": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+}

@@ -216,10 +216,11 @@ class VariationalSparse(Base):
 
     def _of_waves(self, model, features, inducing_dim):
         """Return Fourier coefficients as a kind of inducing variables, and their prior."""
+        features = features.of_columns(getattr(self.cov_func, "input_dim", 1))
         example = np.array([features.center])
         self._check_kernel(example, "inducing")
         self._check_shapes(example, "inducing")
-        kind = OfWaves.of(features, self.cov_func)
+        kind = OfWaves.of(features, self.cov_func, lambda x: _mean_at(self.mean_func, x))
         length = features.n_features
         known = model.dim_lengths.get(inducing_dim)
         if known is None:
@@ -229,7 +230,7 @@ class VariationalSparse(Base):
                 f"Dimension {inducing_dim!r} has length {int(known.eval())}, but there are "
                 f"{length} coefficients. Choose another name with inducing_dims."
             )
-        return kind, np.zeros(length), kind.scale, features.n_columns
+        return kind, kind.mean, kind.scale, features.n_columns
 
     def likelihood(
         self,

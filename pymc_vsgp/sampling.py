@@ -44,7 +44,7 @@ def sample(
     random_seed=None,
     nuts_sampler: str | None = None,
     progressbar: bool = True,
-    target_accept: float = 0.9,
+    target_accept: float | None = None,
     collapse: bool | None = None,
     fit_kwargs: dict[str, Any] | None = None,
     store: str | os.PathLike | None = None,
@@ -69,8 +69,9 @@ def sample(
         By default nutpie if it is installed, else PyMC's own.
     progressbar : bool
         Whether to show progress.
-    target_accept : float
-        Acceptance that the step size is tuned to.
+    target_accept : float, optional
+        Acceptance that the step size is tuned to. By default 0.9, and 0.8 where hundreds of Fourier
+        coefficients are sampled: in so many dimensions smaller steps cost more than they give.
     collapse : bool, optional
         Whether to integrate the inducing values out, sample the parameters alone, and draw the
         inducing values afterwards from their exact conditional. By default wherever that is
@@ -128,6 +129,9 @@ def sample(
         asked = kwargs.get("compile_kwargs")
         kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
     nuts = dict(kwargs.pop("nuts", None) or {})
+    if target_accept is None:
+        many = any(sites.root.ndim == 2 for sites in stage.sites.values())
+        target_accept = 0.8 if many else 0.9
     nuts.setdefault("target_accept", target_accept)
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")

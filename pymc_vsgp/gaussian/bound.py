@@ -14,9 +14,10 @@ so that q follows theta while the sites are held. The bound is
 One pass over the data gives its value, its gradient in theta, and what a natural-gradient step of
 the sites needs.
 
-Fourier coefficients have sites with a diagonal :math:`\Lambda`. Steps of all of them at once
-would overshoot, so their q has parameters that move with theta besides: an offset e of the mean and
-logarithms t of factors of the deviations, both in units of what the sites make of it,
+A few Fourier coefficients are treated alike, but that their sites are of them and not of v. Many
+have sites with a diagonal :math:`\Lambda`. Steps of all of them at once would overshoot, so their q
+has parameters that move with theta besides: an offset e of the mean and logarithms t of factors of
+the deviations, both in units of what the sites make of it,
 
 .. math:: q(v) = N(P^{-1} R \lambda + P^{-1/2} e,\; P^{-1} e^{2t}).
 """
@@ -49,6 +50,9 @@ from pymc_vsgp.potential.streaming import BlockSum
 
 __all__ = ["ONCE", "Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
 
+
+MOST_DENSE = 150
+"""More Fourier coefficients than this are independent under q: a factor would cost too much."""
 
 ONCE = Mode(linker="py", optimizer="fast_compile")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
@@ -85,7 +89,7 @@ class Evaluation(NamedTuple):
     linear: list[np.ndarray]
     """Of each process: the sites that a full natural-gradient step leads to, ..."""
     precision: list[np.ndarray]
-    """... in whitened coordinates at this theta; for coefficients in their own, the diagonal."""
+    """... in whitened coordinates at this theta; for Fourier coefficients in their own."""
     mean: list[np.ndarray]
     """Of q(v)."""
     factor: list[np.ndarray]
@@ -106,13 +110,18 @@ class _Process:
     linear: TensorVariable
     root: TensorVariable
     offset: Sequence[TensorVariable] = ()
-    """e and t, for coefficients."""
+    """e and t, for many coefficients."""
     coefficients: TensorVariable | None = None
-    """Those in terms of the whitened value."""
+    """Fourier coefficients, if these are some, less their means in terms of the whitened value."""
+
+    @property
+    def waves(self) -> bool:
+        """Whether these are coefficients."""
+        return self.coefficients is not None
 
     @property
     def diagonal(self) -> bool:
-        """Whether these are coefficients."""
+        """Whether these are so many coefficients that they are independent under q."""
         return bool(self.offset)
 
     def pieces(self, mean, R) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
@@ -168,13 +177,13 @@ class Bound:
         self.start = self.ravel(start)
         self.processes = [_process(model, u, start) for u in us]
         if move_inducing:
-            fixed = [p.u.name for p in self.processes if p.Xu is None and not p.diagonal]
+            fixed = [p.u.name for p in self.processes if p.Xu is None and not p.waves]
             if fixed:
                 raise ValueError(
                     f"The inducing inputs of {fixed} are an expression, so they can't be moved. "
                     "Pass an array or a pm.Data to prior, or move_inducing=False."
                 )
-        points = [p for p in self.processes if not p.diagonal]
+        points = [p for p in self.processes if not p.waves]
         self.moving = moving = [p.Xu for p in points] if move_inducing else []
         offsets = [x for p in self.processes for x in p.offset]
 
@@ -195,11 +204,11 @@ class Bound:
         per = len(pieces) // len(self.processes)
         pieces = [pieces[i : i + per] for i in range(0, len(pieces), per)]
         swaps = {}
-        for p, (m, _, C, mean, R), (mean_in, root_in) in zip(
+        for p, (m, _, C, _, R), (mean_in, root_in) in zip(
             self.processes, pieces, self._stand_ins, strict=True
         ):
-            if p.diagonal:  # of the coefficients themselves
-                m, C = mean + R * m, R * C
+            if p.waves:  # of the coefficients themselves, less their means
+                m, C = R * m, (R if p.diagonal else R[:, None]) * C
             single = p.value.type.ndim == 1
             swaps[mean_in] = m[0] if single else m.T
             swaps[root_in] = C[0] if single else C
@@ -221,8 +230,11 @@ class Bound:
         # The linear part of the sites is the gradient in m, less what the quadratic part explains.
         for i, (m, _, _, mean, R) in enumerate(pieces):
             at = 1 + 2 * i
-            if self.processes[i].diagonal:
-                outputs[at] = outputs[at] + outputs[at + 1] * (mean + R * m)
+            p = self.processes[i]
+            if p.waves:
+                m = mean + R * m
+            if p.diagonal:
+                outputs[at] = outputs[at] + outputs[at + 1] * m
             else:
                 outputs[at] = outputs[at] + pt.matmul(outputs[at + 1], m[:, :, None])[:, :, 0]
         flat = [q for piece in pieces for q in (piece[0], piece[1], piece[4], piece[3])]
@@ -288,7 +300,7 @@ class Bound:
         while v.owner is not None and isinstance(v.owner.op, DimShuffle):
             v = v.owner.inputs[0]
         for i, p in enumerate(self.processes):
-            if v is p.value or p.diagonal and equal_computations([v], [p.coefficients]):
+            if v is p.value or p.waves and equal_computations([v], [p.coefficients]):
                 return i
         raise ValueError(
             "The model transforms inducing values before a likelihood uses them, so the Gaussian "
@@ -366,9 +378,12 @@ def _process(model, u, start):
     Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
     linear = pt.tensor(dtype="float64", shape=(K, M))
     if chol.type.ndim == 1:
-        coefficients = rewrite_pregrad(model.replace_rvs_by_values([u])[0])
-        root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
-        return _Process(u, value, K, M, None, linear, root, offset, coefficients)
+        (coefficients,) = rewrite_pregrad(model.replace_rvs_by_values([u - u.owner.inputs[1]]))
+        if M > MOST_DENSE:
+            root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
+            return _Process(u, value, K, M, None, linear, root, offset, coefficients)
+        root = pt.tensor(dtype="float64", shape=(K, M, M))
+        return _Process(u, value, K, M, None, linear, root, (), coefficients)
     root = pt.tensor(dtype="float64", shape=(K, M, M))
     return _Process(u, value, K, M, Xu, linear, root)
 

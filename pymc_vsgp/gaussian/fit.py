@@ -157,7 +157,7 @@ def fit_gaussian(
             for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
         },
         covariance={
-            name: (R / Ls) ** 2 if R.ndim == 1 else np.stack([_spread(R, L) for L in Ls])
+            name: (R / Ls) ** 2 if Ls.ndim == 2 else np.stack([_spread(R, L) for L in Ls])
             for name, Ls, R in zip(names, ev.factor, ev.R, strict=True)
         },
         sites=dict(zip(names, fit.sites, strict=True)),
@@ -174,6 +174,7 @@ def _unwhiten(m, R, mean):
 
 
 def _spread(R, L):
+    R = np.diag(R) if R.ndim == 1 else R
     root = scipy.linalg.solve_triangular(L, R.T, lower=True)
     return root.T @ root
 
@@ -238,7 +239,7 @@ class _Natural:
     def _blended(self, ev: Evaluation, step: float) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
         return [
-            s if p.diagonal else _blend(s, ev, i, step)
+            s if p.diagonal else (_blend_waves if p.waves else _blend)(s, ev, i, step)
             for i, (s, p) in enumerate(zip(self.sites, self.bound.processes, strict=True))
         ]
 
@@ -325,6 +326,18 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
             scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
         )
         root.append(new)
+    return Sites(np.stack(linear), np.stack(root))
+
+
+def _blend_waves(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
+    """Return the same for Fourier coefficients, whose sites are of them and not of v."""
+    linear, root = [], []
+    for B, old, new_linear, new in zip(
+        sites.root, sites.linear, ev.linear[i], ev.precision[i], strict=True
+    ):
+        w, V = np.linalg.eigh((1.0 - step) * (B @ B.T) + step * (new + new.T) / 2.0)
+        root.append(V * np.sqrt(np.clip(w, 0.0, None)))
+        linear.append((1.0 - step) * old + step * new_linear)
     return Sites(np.stack(linear), np.stack(root))
 
 
@@ -421,9 +434,12 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
             continue
         S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
         S = np.stack([S[k, :, k] for k in range(p.n_functions)])
+        if p.waves:
+            R = np.diag(R)
         inverse = np.linalg.inv(S)
         ev.linear[i] = np.einsum("kij,kj->ki", inverse, m)
         ev.precision[i] = inverse - np.eye(p.n_inducing)
+        ev.R[i] = R
         sites[p.u.name] = _blend(nothing[i], ev, i, 1.0)
         covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)

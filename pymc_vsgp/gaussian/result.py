@@ -88,7 +88,7 @@ class GaussianStage:
             what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
             lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
         for name, sites in self.sites.items():
-            if sites.root.ndim == 2:
+            if self.model[name].owner.inputs[2].type.ndim == 1:
                 lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
         if not self.converged:
             lines.append(f"  {self.message}")
@@ -194,7 +194,7 @@ class _applied:
     def __enter__(self):
         model = self.stage.model
         us = inducing_variables(model)
-        self.sites = {u.name: _sites_of(u) for u in us}
+        self.sites = {u.name: _sites_of(model, u) for u in us}
         self.inputs = {n: model[n].get_value() for n in self.stage.Xu if n in model.named_vars}
         self.stage.apply()
 
@@ -233,12 +233,14 @@ def reset(model: Model | None = None) -> None:
         model[name].set_value(value)
 
 
-def _sites_of(u) -> Sites | None:
+def _sites_of(model: Model, u) -> Sites | None:
     """Return the sites of a variable, or None if it has none."""
     linear, root = u.owner.inputs[3:5]
     if not isinstance(linear, SharedVariable):
         return None
-    return Sites(linear.get_value(), root.get_value())
+    value = root.get_value()
+    diagonal = isinstance(model.rvs_to_transforms[u], Diagonal)
+    return Sites(linear.get_value(), value[:, :, 0] if diagonal else value)
 
 
 def _set_sites(model: Model, u, sites: Sites | None) -> None:
@@ -248,17 +250,18 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     coordinates, and functions compiled for other sites can be used again.
     """
     names = [f"{u.name}_sites_{what}" for what in Sites._fields]
-    diagonal = u.owner.inputs[2].type.ndim == 1
     if sites is None:
         model.rvs_to_transforms[u] = Whitened()
-        linear, root = NO_SITES
-        u.owner.inputs[3:5] = [pt.constant(linear), pt.constant(linear if diagonal else root)]
+        u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
         for name in names:
             model.named_vars.pop(name, None)
             if name in (data := {d.name: d for d in model.data_vars}):
                 model.data_vars.remove(data[name])
         return
-    if _sites_of(u) is None:
+    diagonal = sites.root.ndim == 2
+    if diagonal:
+        sites = Sites(sites.linear, sites.root[:, :, None])
+    if not isinstance(u.owner.inputs[3], SharedVariable):
         with model:
             u.owner.inputs[3:5] = [
                 pm.Data(name, value) for name, value in zip(names, sites, strict=True)

@@ -153,7 +153,8 @@ class Diagonal(Whitened):
     r"""Coordinates of independent coefficients, with sites that keep them independent.
 
     `Tied` with a diagonal B, at the cost of M: where the data say about as much everywhere, waves
-    of different frequencies hardly correlate under the posterior.
+    of different frequencies hardly correlate under the posterior. The sites' root, which has the
+    axes of that of `Tied`, holds the diagonal in a column.
     """
 
     def forward(self, value, *inputs):
@@ -181,15 +182,22 @@ def apply_diagonal_sites(mean, scale, linear, root):
     return scale * (linear - root**2 * mean) / L, L
 
 
-def _like(value, *sites):
-    return [s[0] for s in sites] if value.type.ndim == 1 else sites
+def _like(value, linear, root):
+    root = root[:, :, 0]
+    return (linear[0], root[0]) if value.type.ndim == 1 else (linear, root)
 
 
 def apply_sites(mean, R, linear, root):
-    """Return ``L^T`` times the center of v, and L, for the sites of one function; see `Tied`."""
-    G = pt.dot(R.T, root)
+    """Return ``L^T`` times the center of v, and L, for the sites of one function; see `Tied`.
+
+    A vector R stands for a diagonal matrix.
+    """
+    if R.type.ndim == 1:
+        G, h = R[:, None] * root, R * (linear - pt.dot(root, pt.dot(root.T, mean)))
+    else:
+        G = pt.dot(R.T, root)
+        h = pt.dot(R.T, linear - pt.dot(root, pt.dot(root.T, mean)))
     L = cholesky(pt.dot(G, G.T) + pt.eye(R.shape[0], dtype="float64"), lower=True)
-    h = pt.dot(R.T, linear - pt.dot(root, pt.dot(root.T, mean)))
     return solve_triangular(L, h, lower=True, b_ndim=1), L
 
 

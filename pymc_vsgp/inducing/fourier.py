@@ -3,12 +3,14 @@ r"""Fourier features: the function's coefficients on a torus.
 On a torus of periods :math:`L_d`, longer than the range of the data, a stationary process is a sum
 of independent waves,
 
-.. math:: f(x) = m(x) + \sum_j u_j \phi_j(x), \qquad u_j \sim N(0, S_j),
+.. math:: f(x) = m(x) - m(c) + \sum_j u_j \phi_j(x), \qquad u_j \sim N(m_j, S_j),
 
 with products over the inputs of :math:`1, \sqrt 2 \cos(2\pi k x/L), \sqrt 2 \sin(2\pi k x/L)` for
-:math:`\phi_j` and the spectral density over the volume for :math:`S_j`. The waves do not depend on
-the kernel's parameters and the prior is diagonal, so an evaluation costs :math:`N M`. What the
-waves that are left out contribute to the variance is known exactly and the same everywhere.
+:math:`\phi_j` and the spectral density over the volume for :math:`S_j`. The first, constant one has
+the mean at the center c, :math:`m_0 = m(c)`, the others have the mean zero. The waves do not
+depend on the kernel's parameters and the prior is diagonal, so an evaluation costs :math:`N M`.
+What the waves that are left out contribute to the variance is known exactly and the same
+everywhere.
 """
 
 import itertools
@@ -51,9 +53,10 @@ class Fourier:
         few lengthscales: what is a period apart is taken to be the same place.
     n_frequencies : int or sequence of int
         Waves in each input, without the constant. With :math:`k_d` of them there are
-        :math:`\prod_d (2 k_d + 1)` coefficients.
+        :math:`\prod_d (2 k_d + 1)` coefficients. Single numbers are those of every input.
     center : float or sequence of float
-        Where phases are counted from. It changes nothing but the signs of coefficients.
+        Where phases are counted from, and where the mean function is that of the first coefficient.
+        The posterior of the function does not depend on it.
 
     See Also
     --------
@@ -185,6 +188,12 @@ class Fourier:
         while np.prod(2 * np.floor(counts) + 1) > n:
             counts *= 0.98
         return Fourier(self.period, tuple(np.floor(counts).astype(int)), self.center)
+
+    def of_columns(self, n: int) -> "Fourier":
+        """Return the same for n inputs, where it was made from single numbers."""
+        if self.n_columns > 1 or n == 1:
+            return self
+        return Fourier(self.period * n, self.n_frequencies * n, self.center * n)
 
     @property
     def n_columns(self) -> int:

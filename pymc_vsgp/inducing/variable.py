@@ -74,7 +74,7 @@ class CoefficientsRV(InducingRV):
     """Independent normals given by their means and standard deviations."""
 
     name = "coefficients"
-    extended_signature = "[rng],(m),(m),(k,s),(k,s)->[rng],(m)"
+    extended_signature = "[rng],(m),(m),(k,s),(k,s,t)->[rng],(m)"
     _print_name = ("Coefficients", "\\operatorname{Coefficients}")
 
     @classmethod
@@ -86,7 +86,7 @@ class CoefficientsRV(InducingRV):
         if rv_size_is_none(size):
             size = implicit_size_from_params(mean, scale, ndims_params=(1, 1))
         next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
-        unused = [pt.tensor(dtype="float64", shape=(None, None)) for _ in range(2)]
+        unused = [pt.tensor(dtype="float64", shape=(None,) * n) for n in (2, 3)]
         op = cls(inputs=[rng, mean, scale, *unused], outputs=[next_rng, mean + v * scale])
         return op(rng, mean, scale, linear, root)
 
@@ -114,7 +114,7 @@ class Coefficients(Distribution):
     @classmethod
     def dist(cls, mean, scale, **kwargs):
         """Return the variable without registering it in a model."""
-        return super().dist([mean, scale, NO_SITES[0], NO_SITES[0]], **kwargs)
+        return super().dist([mean, scale, *NO_SITES], **kwargs)
 
 
 @_default_transform.register(InducingRV)

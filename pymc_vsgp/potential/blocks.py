@@ -178,7 +178,7 @@ def _block(recipe: Recipe, inputs, roots_at):
     pieces, moments = zip(*(g.moments(inputs) for g in groups), strict=True)
     roots = [inputs[i] for i in roots_at]
     # Variance of f from that of v, one for each function.
-    extra = [g.spread(p, C) for g, p, C in zip(groups, pieces, roots, strict=False)]
+    extra = [g.spread(inputs, p, C) for g, p, C in zip(groups, pieces, roots, strict=False)]
     mu, gamma = stack_latents(moments)
     if extra:
         spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
@@ -228,7 +228,8 @@ def _block(recipe: Recipe, inputs, roots_at):
             outputs.append(c.outer)
             shapes.append(g.R)
     for i, g, c in zip(roots_at, groups, found, strict=False):
-        rules[i] = Root(len(outputs), diagonal=isinstance(g, FeatureGroup))
+        diagonal = isinstance(g, FeatureGroup) and g.diagonal(inputs, inputs[i])
+        rules[i] = Root(len(outputs), diagonal)
         outputs.append(c.gram)
         # A root may have fewer columns than rows.
         shapes.append(g.R if isinstance(g, PointGroup) and c.gram.type.ndim == 2 else i)

@@ -49,7 +49,7 @@ class Group(Protocol):
     def moments(self, inputs) -> tuple[Any, Moments]:
         """Build the moments, and what they are computed from."""
 
-    def spread(self, pieces, root: Variable) -> TensorVariable:
+    def spread(self, inputs, pieces, root: Variable) -> TensorVariable:
         """Variance of the mean of f where v has the covariance ``root root^T``."""
 
     def wrt(self, pieces, moments: Moments) -> list[TensorVariable]:
@@ -86,7 +86,7 @@ class PointGroup(NamedTuple):
             self.kernel, inputs[self.X], inputs[self.Xu], inputs[self.R], inputs[self.v], *theta
         )
 
-    def spread(self, pieces, root):
+    def spread(self, inputs, pieces, root):
         """Variance of the mean of f where v has the covariance ``root root^T``."""
         if root.type.ndim == 2:
             return pt.sum(pt.dot(root.T, pieces.A) ** 2, axis=0)
@@ -178,9 +178,25 @@ class FeatureGroup(NamedTuple):
             return self.features.combine(waves, w)
         return self.features.combine_grid(waves, w, self.grid)
 
-    def spread(self, pieces, root):
-        """Variance of the mean of f where the coefficients have the deviations `root`."""
-        return self._combine_squares(pieces, root**2)
+    def spread(self, inputs, pieces, root):
+        """Variance of the mean of f where the coefficients have the covariance ``root root^T``.
+
+        Where they are independent `root` is its diagonal.
+        """
+        if self.diagonal(inputs, root):
+            return self._combine_squares(pieces, root**2)
+        A = self._matrix(inputs).T
+        if root.type.ndim == 2:
+            return pt.sum(pt.dot(root.T, A) ** 2, axis=0)
+        K = root.type.shape[0]
+        return pt.stack([pt.sum(pt.dot(root[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
+
+    def diagonal(self, inputs, root) -> bool:
+        """Whether coefficients with this root are independent."""
+        return root.type.ndim == inputs[self.v].type.ndim
+
+    def _matrix(self, inputs):
+        return self.features.matrix(self.features.waves(inputs[self.X]))
 
     def _combine_squares(self, waves, squares):
         return self._combine(
@@ -197,7 +213,14 @@ class FeatureGroup(NamedTuple):
             pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
         )
         gram = None
-        if root is not None:
+        if root is not None and not self.diagonal(inputs, root):
+            A, w = self._matrix(inputs).T, 2.0 * of_spread
+            gram = (
+                weighted_gram(A, w)
+                if w.type.ndim == 1
+                else pt.stack([weighted_gram(A, w[:, k]) for k in range(root.type.shape[0])])
+            )
+        elif root is not None:
             squares = disconnected_grad(root) ** 2
             spread = self._combine_squares(pieces, squares)
             gram = 2.0 * grad(pt.sum(disconnected_grad(of_spread) * spread), squares)

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
@@ -39,20 +40,28 @@ class AtPoints(NamedTuple):
 
 
 class OfWaves(NamedTuple):
-    """Fourier coefficients of the function."""
+    """Fourier coefficients of the function.
+
+    The coefficient of the constant wave includes the mean at the center. So what the data say of
+    it does not depend on the mean's level, and coordinates that the data gave follow that, too.
+    """
 
     features: Fourier
     cov_func: Any
+    mean: TensorVariable
+    """Prior means of the coefficients."""
     total: TensorVariable
     """Variance of the function."""
     variances: TensorVariable
     """Prior variances of the coefficients."""
 
     @classmethod
-    def of(cls, features: Fourier, cov_func) -> "OfWaves":
-        """Return the coefficients of a process with this kernel."""
+    def of(cls, features: Fourier, cov_func, mean_at) -> "OfWaves":
+        """Return the coefficients of a process with this kernel and mean."""
+        constant = np.eye(1, features.n_features)[0]
+        mean = mean_at(pt.constant(np.array([features.center])))[0] * constant
         total = features.total_variance(cov_func)
-        return cls(features, cov_func, total, features.variances(cov_func) + LEAST * total)
+        return cls(features, cov_func, mean, total, features.variances(cov_func) + LEAST * total)
 
     @property
     def scale(self) -> TensorVariable:
@@ -66,10 +75,10 @@ class OfWaves(NamedTuple):
 
         The kernel may be that of a component of the process that the coefficients belong to.
         """
-        w = u if u.type.ndim == 1 else u.T
+        w = u - self.mean if u.type.ndim == 1 else (u - self.mean).T
         total, explained = self.total, self.variances
         if cov_func is not self.cov_func:
-            component = OfWaves.of(self.features, cov_func)
+            component = OfWaves.of(self.features, cov_func, mean_at)
             share = component.variances / self.variances
             w = w * (share if w.type.ndim == 1 else share[:, None])
             total, explained = component.total, share * component.variances

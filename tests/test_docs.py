@@ -1,0 +1,201 @@
+"""The pages say something of every public name, and their links lead somewhere.
+
+Pages are read as text: neither sphinx nor the examples run here.
+"""
+
+import inspect
+import pathlib
+import re
+
+import pytest
+
+import pymc_vsgp as vsgp
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
+READ = [ROOT / "README.md", *PAGES]
+SUBMODULES = ("datasets", "inducing")
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def text_of(page):
+    return page.read_text(encoding="utf-8")
+
+
+def without_code(text):
+    """Leave out blocks and spans of code, which may look like links."""
+    text = re.sub(r"^(`{3,})(?!\{).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "code", text)
+
+
+def anchors_of(page):
+    """Anchors of headings, as MyST and GitHub make them, and labels."""
+    text = text_of(page)
+    headings = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    slugs = {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.M))
+
+
+def dead_link(page, target):
+    """Whether a target in a page leads nowhere in the repository."""
+    if re.match(r"[a-z]+:", target):  # http:, https:, mailto:
+        return False
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    if not file.is_file():
+        return True
+    return bool(anchor) and file.suffix == ".md" and anchor not in anchors_of(file)
+
+
+def links_of(page):
+    text = without_code(text_of(page))
+    inline = re.findall(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)", text)
+    return inline + re.findall(r"^\[[^\]]+\]:\s+(\S+)", text, re.M)
+
+
+def toctree_of(page):
+    """Pages that the toctrees of a page name."""
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", text_of(page), re.M | re.S)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    entries = [line for line in lines if line and not line.startswith(":")]
+    return [re.sub(r"^.*<(.+)>$", r"\1", entry) for entry in entries]
+
+
+def documented():
+    """Names in the summaries of the API pages."""
+    names = []
+    for page in PAGES:
+        for block in re.findall(r"^```\{eval-rst\}\n(.*?)^```$", text_of(page), re.M | re.S):
+            for body in re.findall(r"^\.\. autosummary::\n((?:^(?: +.*)?\n)+)", block, re.M):
+                names += re.findall(r"^ +([\w.]+)$", body, re.M)
+    return names
+
+
+def public_names():
+    """Everything a user may call, with the members of submodules by their dotted names."""
+    names = {n for n in vsgp.__all__ if not inspect.ismodule(getattr(vsgp, n))} - {"__version__"}
+    for module in SUBMODULES:
+        names |= {f"{module}.{n}" for n in getattr(vsgp, module).__all__}
+    return names
+
+
+def families():
+    return sorted(
+        name
+        for name in vsgp.likelihoods.__all__
+        if inspect.isclass(family := getattr(vsgp.likelihoods, name))
+        and issubclass(family, vsgp.Likelihood)
+        and family is not vsgp.Likelihood
+    )
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_in_the_api():
+    assert public_names() - set(documented()) == set()
+
+
+def test_the_api_has_public_names_only_and_each_once():
+    names = documented()
+    assert set(names) - public_names() == set()
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_every_submodule_is_accounted_for():
+    modules = {n for n in vsgp.__all__ if inspect.ismodule(getattr(vsgp, n))}
+    # The families of `likelihoods` are public names of the package itself.
+    assert modules == {*SUBMODULES, "likelihoods"}
+    assert set(vsgp.likelihoods.__all__) <= set(vsgp.__all__)
+
+
+@pytest.mark.parametrize("family", families())
+def test_every_likelihood_is_in_the_gallery(family):
+    gallery = text_of(DOCS / "likelihoods.md")
+    sections = re.split(r"^#{2,3} +", gallery, flags=re.M)
+    section = [s for s in sections if s.splitlines()[0].strip() == family]
+    assert len(section) == 1, f"docs/likelihoods.md has no section {family}"
+    code = "".join(re.findall(r"^```python\n(.*?)^```$", section[0], re.M | re.S))
+    assert f"vsgp.{family}(" in code, f"the section {family} has no example"
+    assert f"(#{family.lower()})" in gallery, f"the table of docs/likelihoods.md lacks {family}"
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", READ, ids=name_of)
+def test_links_of_a_page_are_alive(page):
+    assert [link for link in links_of(page) if dead_link(page, link)] == []
+
+
+@pytest.mark.parametrize("page", READ, ids=name_of)
+def test_roles_of_a_page_are_alive(page):
+    labels = set().union(*(re.findall(r"^\(([\w-]+)\)=$", text_of(p), re.M) for p in PAGES))
+    dead = []
+    for role, content in re.findall(r"\{(doc|ref|download)\}`([^`]+)`", text_of(page)):
+        target = re.sub(r"^.*<(.+)>$", r"\1", content, flags=re.S)
+        if role == "ref":
+            alive = target in labels
+        else:
+            folder = DOCS if target.startswith("/") else page.parent
+            path = folder / target.lstrip("/")
+            alive = path.is_file() or path.with_name(path.name + ".md").is_file()
+        if not alive:
+            dead.append(target)
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", READ, ids=name_of)
+def test_files_that_a_page_names_exist(page):
+    prose = re.sub(r"^(`{3,}).*?^\1", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    folders = "benchmarks|docs|notebooks|pymc_vsgp|tests"
+    files = re.findall(rf"`((?:{folders})/[\w./-]+\.(?:md|py|json|png))`", prose)
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_included_files_exist(page):
+    includes = re.findall(
+        r"^`{3,}\{(?:include|literalinclude|image|figure)\} (\S+)", text_of(page), re.M
+    )
+    assert [file for file in includes if not (page.parent / file).is_file()] == []
+
+
+def test_every_page_is_in_one_toctree():
+    entries = [
+        (page.parent / entry).resolve().relative_to(DOCS).as_posix()
+        for page in PAGES
+        for entry in toctree_of(page)
+    ]
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in PAGES} - {"index"}
+    assert pages - set(entries) == set(), "these pages are in no toctree"
+    assert set(entries) - pages == set(), "these entries have no page"
+    assert len(set(entries)) == len(entries)
+
+
+# --- the checks themselves -----------------------------------------------------------------------
+
+
+def test_links_are_found_and_dead_ones_told(tmp_path):
+    (tmp_path / "there.md").write_text("# A heading, with `code`\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](there.md) [b](gone.md) ![c](gone.png) [d](there.md#a-heading-with-code)\n"
+        "[](there.md#gone) [e](https://example.org) `[f](code.md)`\n\n```python\nx[0](g.md)\n```\n"
+        "[h](#here)\n\n## Here\n"
+    )
+    assert [link for link in links_of(page) if dead_link(page, link)] == [
+        "gone.md",
+        "gone.png",
+        "there.md#gone",
+    ]
+
+
+def test_pictures_are_small():
+    sizes = {p.name: p.stat().st_size for p in (DOCS / "_static").glob("*.png")}
+    assert sizes, "no pictures"
+    assert {name: size for name, size in sizes.items() if size > 150_000} == {}
