@@ -26,7 +26,7 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
 )
-from pymc_vsgp.inducing.fourier import Grid, find_grid
+from pymc_vsgp.inducing.grids import Grid, Series, find_grid
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.potential import AtPoints, Moments, OfWaves, observe, total
 
@@ -180,12 +180,12 @@ def predictive(
     return observe(name, lik, at_new, **kwargs)
 
 
-def moments(gps: Sequence, X: TensorVariable, grid: Grid | None = None) -> list[Moments]:
+def moments(gps: Sequence, X: TensorVariable, grid: Grid | Series | None = None) -> list[Moments]:
     """Moments of the functions of each process at the rows of X."""
     return [gp._moments(gp._prior, X, grid=grid) for gp in gps]
 
 
-def _grid_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Grid | None:
+def _grid_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Grid | Series | None:
     """Return the grid that the data are, where all processes are made of waves."""
     if block_size is not None or not all(isinstance(gp._prior.kind, OfWaves) for gp in gps):
         return None

@@ -17,7 +17,7 @@ from pymc_vsgp.gaussian.bound import Bound
 from pymc_vsgp.gaussian.fit import _sites_and_offsets
 from pymc_vsgp.gaussian.result import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.inducing.fourier import find_grid
+from pymc_vsgp.inducing.grids import Series, find_grid
 
 FAST = "FAST_COMPILE"
 COUNTS = {1: (5,), 2: (4, 3), 3: (2, 1, 2)}
@@ -534,6 +534,40 @@ def test_minibatches(most_dense, monkeypatch):
     covariance = full.covariance["u"][0]
     spread = np.sqrt(np.diag(covariance) if covariance.ndim == 2 else covariance)
     assert np.abs((some.mean["u"] - full.mean["u"]) / spread).max() < 1.5
-    grid, _ = build(grid_of((4, 5), (0, 1)), np.ones(20), features_of(2))
-    with pytest.raises(ValueError, match="no minibatches"):
-        vsgp.fit_gaussian("minibatch", n=10, progressbar=False, model=grid)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("n", [256, 301])
+def test_a_series_equals_its_rows(n, many, monkeypatch):
+    """Value, gradient, and the bound with its gradient."""
+    monkeypatch.setattr(pymc_vsgp.gaussian.bound, "MOST_DENSE", 5 if many else 50)
+    X = np.linspace(-0.3, 1.2, n)[:, None]
+    assert find_grid(X) == Series(n)
+    assert find_grid(X**3) is None
+    y = np.random.default_rng(0).poisson(2.0, size=n).astype(float)
+    features = features_of(1)
+    results, bounds = [], []
+    for block_size in (None, 100):
+        model, _ = build(X, y, features, block_size=block_size)
+        results.append(value_and_gradient(model, FAST)(point_of(model)))
+        bound = Bound(model, mode="CVM")
+        rng = np.random.default_rng(1)
+        sites = [Sites(*(rng.normal(size=x.shape) for x in s)) for s in bound.no_sites()]
+        offsets = [0.3 * rng.normal(size=x.shape) for x in bound.no_offsets()]
+        evaluation = bound(bound.start, sites, offsets)
+        bounds.append([evaluation.value, evaluation.gradient, *evaluation.precision])
+    for a, b in [*zip(*results, strict=True), *zip(*bounds, strict=True)]:
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        results[0][0], log_density(X, y, features, point_of(model)), rtol=1e-8
+    )
+    model, _ = build(X, y, features)
+    model["y_X"].set_value(np.sort(X + 0.01 * np.sin(40 * X), axis=0))
+    assert np.isnan(model.compile_logp(mode=FAST)(point_of(model)))
+
+
+def test_minibatches_of_a_grid():
+    X = grid_of((4, 5), (0, 1))
+    model, _ = build(X, np.ones(20), features_of(2))
+    stage = vsgp.fit_gaussian("minibatch", n=40, batch_size=8, progressbar=False, model=model)
+    assert np.isfinite(stage.history).all()

@@ -10,7 +10,8 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 
 from pymc_vsgp.checks import as_inputs
-from pymc_vsgp.inducing.fourier import Fourier, find_grid
+from pymc_vsgp.inducing.fourier import Fourier
+from pymc_vsgp.inducing.grids import Grid, find_grid
 from pymc_vsgp.inducing.placement import kmeans
 from pymc_vsgp.inducing.spectrum import spectral_density
 
@@ -138,11 +139,11 @@ def suggest_inducing(
         left = _left_out(features, cov_func, quantile, draws, rng)
         M = features.n_features
         grid = find_grid(X)
-        rows = n if grid is None else grid.shape[0]
-        seconds = 6.0 * rows * M / SMALL + n * ROW + LEAST
+        rows = grid.shape[0] if isinstance(grid, Grid) else n
+        seconds = 6.0 * rows * M / (SMALL if grid is None else LARGE) + n * ROW + LEAST
         options["Fourier"] = Option("Fourier", M, left, seconds, left <= 2.0 * residual)
         kwargs["Fourier"] = {"inducing": features}
-        if grid is not None:
+        if isinstance(grid, Grid):
             notes.append(f"The data are a grid of {' x '.join(map(str, grid.shape))}.")
 
     fine = [o for o in options.values() if o.enough] or list(options.values())

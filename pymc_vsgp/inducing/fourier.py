@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -30,7 +30,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.spectrum import spectral_density
 
-__all__ = ["Fourier", "Grid", "find_grid"]
+__all__ = ["Fourier", "by_column"]
 
 # Added to the variance of each wave, as a fraction of the function's: smooth kernels have waves
 # whose variance is below the smallest number, and its logarithm is wanted.
@@ -270,11 +270,7 @@ class Fourier:
 
         With a matrix of weights, one for each row and column.
         """
-        return _columns(self._combine, waves, w)
-
-    def combine_grid(self, waves: Sequence[TensorVariable], w, grid: "Grid") -> TensorVariable:
-        """Return the same at all places of a grid."""
-        return _columns(lambda b, c: self._combine_grid(b, c, grid), waves, w)
+        return by_column(self._combine, waves, w)
 
     def _combine(self, waves, w):
         first, *rest = waves
@@ -287,21 +283,9 @@ class Fourier:
             other = other[:, i] * rest[1][:, j]
         return pt.sum(pt.dot(first, w.reshape((self.sizes[0], -1))) * other, axis=1)
 
-    def _combine_grid(self, waves, w, grid):
-        first, *rest = waves
-        f = pt.dot(first, w.reshape((self.sizes[0], -1)))
-        if len(rest) == 1:
-            f = pt.dot(f, rest[0].T)
-        else:
-            n1, n2, n3 = grid.shape
-            f = pt.dot(f.reshape((n1 * self.sizes[1], self.sizes[2])), rest[1].T)
-            f = f.reshape((n1, self.sizes[1], n3)).transpose(0, 2, 1)
-            f = pt.dot(f.reshape((n1 * n3, self.sizes[1])), rest[0].T)
-            f = f.reshape((n1, n3, n2)).transpose(0, 2, 1)
-        return f.transpose(*grid.order).reshape((-1,))
 
-
-def _columns(function, waves, w):
+def by_column(function, waves, w):
+    """Apply a function of waves and weights to each column of a matrix of weights."""
     if w.type.ndim == 1:
         return function(waves, w)
     return pt.stack([function(waves, w[:, k]) for k in range(w.type.shape[1])], axis=1)
@@ -340,46 +324,3 @@ def _waves(t: TensorVariable, n: int) -> TensorVariable:
     return first + pt.dot(A, choose(p, coarse, ~sine, sign)) * pt.dot(
         B, choose(q, fine, np.ones_like(sine))
     )
-
-
-class Grid(NamedTuple):
-    """A grid whose places are the rows of a matrix."""
-
-    shape: tuple[int, ...]
-    """Length of each column's axis."""
-    order: tuple[int, ...]
-    """The columns, the one that moves slowest first."""
-
-    def axes(self, X):
-        """Return the axis of each column."""
-        out = []
-        for d in range(len(self.shape)):
-            at = self.order.index(d)
-            step = int(np.prod([self.shape[c] for c in self.order[at + 1 :]]))
-            out.append(X[: step * self.shape[d] : step, d])
-        return out
-
-    def checked(self, X, axes, number) -> TensorVariable:
-        """Return `number`, or nan where the rows of `X` are no such grid any more."""
-        shape = [self.shape[c] for c in self.order]
-        same = []
-        for at, c in enumerate(self.order):
-            n_before, n_after = int(np.prod(shape[:at])), int(np.prod(shape[at + 1 :]))
-            places = pt.tile(pt.repeat(axes[c], n_after), n_before)
-            same.append(pt.all(pt.eq(X[:, c], places)))
-        return pt.switch(pt.all(pt.stack(same)), number, np.float64(np.nan))
-
-
-def find_grid(X: np.ndarray) -> Grid | None:
-    """Return the grid that the rows of X are, in the order of its axes, or None."""
-    if X.shape[1] == 1:
-        return None
-    shape = tuple(len(np.unique(X[:, d])) for d in range(X.shape[1]))
-    if np.prod(shape) != len(X) or min(shape) == 1:
-        return None
-    for order in itertools.permutations(range(len(shape))):
-        grid = Grid(shape, order)
-        axes = np.meshgrid(*(grid.axes(X)[c] for c in order), indexing="ij")
-        if all(np.array_equal(axes[i].ravel(), X[:, c]) for i, c in enumerate(order)):
-            return grid
-    return None

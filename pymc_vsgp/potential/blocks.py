@@ -110,11 +110,10 @@ def stream_gaussian(
     :math:`A\, \mathrm{diag}(2 \partial / \partial \gamma) A^\top` of the natural gradient.
     """
     recipe = node.op.recipe
-    if rows is not None and any(g.whole for g in recipe.groups):
-        raise ValueError(
-            "The data are a grid, which is worked on as a whole, so there are no minibatches. "
-            "Use method='natural'."
-        )
+    pairs = list(zip(recipe.groups, roots, strict=True))
+    if rows is not None or any(C.type.ndim > node.inputs[g.v].type.ndim for g, C in pairs):
+        # A few rows of a grid are no grid; correlated coefficients take a matrix of all waves.
+        recipe = recipe._replace(groups=tuple(g.by_rows() for g in recipe.groups))
     arguments = list(node.inputs)
     for group, mean in zip(recipe.groups, means, strict=True):
         arguments[group.v] = mean

@@ -12,7 +12,8 @@ import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.inducing.fourier import Fourier, Grid
+from pymc_vsgp.inducing.fourier import Fourier
+from pymc_vsgp.inducing.grids import Grid, Series
 from pymc_vsgp.potential.moments import FLOOR, Kernel, Moments, as_op
 
 __all__ = [
@@ -37,7 +38,7 @@ class FeatureMoments(OpFromGraph):
         features: Fourier,
         mean: Kernel,
         covariance: Kernel,
-        grid: Grid | None,
+        grid: Grid | Series | None,
         **kwargs,
     ):
         super().__init__(*args, inline=True, on_unused_input="ignore", **kwargs)
@@ -56,7 +57,7 @@ def residual_of(total, explained) -> TensorVariable:
 
 
 def conditional_feature_moments(
-    mean_at, cov_func, features: Fourier, X, w, residual, grid: Grid | None = None
+    mean_at, cov_func, features: Fourier, X, w, residual, grid: Grid | Series | None = None
 ) -> Moments:
     """Mean and variance of f at each row of `X`, given the coefficients `w`.
 

@@ -13,7 +13,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.inducing.fourier import Fourier, Grid
+from pymc_vsgp.inducing.fourier import Fourier
+from pymc_vsgp.inducing.grids import Grid, Series
 from pymc_vsgp.potential.features import FeatureMoments, feature_moments
 from pymc_vsgp.potential.linalg import weighted_gram
 from pymc_vsgp.potential.moments import ConditionalMoments, Kernel, Moments, inline, moments_of
@@ -45,6 +46,9 @@ class Group(Protocol):
     @property
     def whole(self) -> bool:
         """Whether all rows make one block."""
+
+    def by_rows(self) -> "Group":
+        """Return the same without anything that holds for all rows together."""
 
     def moments(self, inputs) -> tuple[Any, Moments]:
         """Build the moments, and what they are computed from."""
@@ -78,6 +82,10 @@ class PointGroup(NamedTuple):
     def whole(self):
         """Whether all rows make one block."""
         return False
+
+    def by_rows(self):
+        """Return the same: each row stands for itself."""
+        return self
 
     def moments(self, inputs):
         """Build the moments, and what they are computed from."""
@@ -145,7 +153,7 @@ class FeatureGroup(NamedTuple):
     features: Fourier
     mean: Kernel
     covariance: Kernel
-    grid: Grid | None
+    grid: Grid | Series | None
     X: int
     axes: range
     v: int
@@ -163,12 +171,16 @@ class FeatureGroup(NamedTuple):
         """Whether all rows make one block."""
         return self.grid is not None
 
+    def by_rows(self):
+        """Return the same without the grid."""
+        return self._replace(grid=None)
+
     def moments(self, inputs):
         """Build the moments, and the waves."""
         if self.grid is None:
             waves = self.features.waves(inputs[self.X])
         else:
-            waves = self.features.waves_at([inputs[i] for i in self.axes])
+            waves = self.grid.waves(self.features, [inputs[i] for i in self.axes])
         (mean,) = inline(self.mean, inputs[self.X], *(inputs[i] for i in self.theta))
         v, residual = inputs[self.v], inputs[self.residual]
         return waves, feature_moments(self._combine(waves, v), mean, residual)
@@ -176,7 +188,7 @@ class FeatureGroup(NamedTuple):
     def _combine(self, waves, w):
         if self.grid is None:
             return self.features.combine(waves, w)
-        return self.features.combine_grid(waves, w, self.grid)
+        return self.grid.combine(self.features, waves, w)
 
     def spread(self, inputs, pieces, root):
         """Variance of the mean of f where the coefficients have the covariance ``root root^T``.
@@ -199,9 +211,10 @@ class FeatureGroup(NamedTuple):
         return self.features.matrix(self.features.waves(inputs[self.X]))
 
     def _combine_squares(self, waves, squares):
-        return self._combine(
-            [b**2 for b in waves], squares if squares.type.ndim == 1 else squares.T
-        )
+        weights = squares if squares.type.ndim == 1 else squares.T
+        if self.grid is None:
+            return self.features.combine([b**2 for b in waves], weights)
+        return self.grid.combine_squares(self.features, waves, weights)
 
     def wrt(self, pieces, moments):
         """Return what `pull` needs the adjoints of."""

@@ -8,7 +8,8 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import whiten
-from pymc_vsgp.inducing.fourier import LEAST, Fourier, Grid
+from pymc_vsgp.inducing.fourier import LEAST, Fourier
+from pymc_vsgp.inducing.grids import Grid, Series
 from pymc_vsgp.potential.features import (
     conditional_feature_moments,
     joint_feature_moments,
@@ -27,7 +28,7 @@ class AtPoints(NamedTuple):
     mean: TensorVariable
 
     def given(
-        self, u, mean_at, cov_func, X, diag: bool = True, grid: Grid | None = None
+        self, u, mean_at, cov_func, X, diag: bool = True, grid: Grid | Series | None = None
     ) -> Moments:
         """Moments of the function with this mean and kernel at the rows of X.
 
@@ -69,7 +70,7 @@ class OfWaves(NamedTuple):
         return pt.sqrt(self.variances)
 
     def given(
-        self, u, mean_at, cov_func, X, diag: bool = True, grid: Grid | None = None
+        self, u, mean_at, cov_func, X, diag: bool = True, grid: Grid | Series | None = None
     ) -> Moments:
         """Moments of the function with this mean and kernel at the rows of X.
 

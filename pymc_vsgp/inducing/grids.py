@@ -1,0 +1,152 @@
+"""Data on a grid: sums of waves as products of small matrices."""
+
+import itertools
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.inducing.fourier import Fourier, by_column
+
+__all__ = ["Grid", "Series", "find_grid"]
+
+SHORTEST_SERIES = 256  # rows, below which nothing is gained
+SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it
+
+
+class Grid(NamedTuple):
+    """A grid in two or three dimensions whose places are the rows of a matrix."""
+
+    shape: tuple[int, ...]
+    """Length of each column's axis."""
+    order: tuple[int, ...]
+    """The columns, the one that moves slowest first."""
+
+    def axes(self, X):
+        """Return the axis of each column."""
+        out = []
+        for d in range(len(self.shape)):
+            at = self.order.index(d)
+            step = int(np.prod([self.shape[c] for c in self.order[at + 1 :]]))
+            out.append(X[: step * self.shape[d] : step, d])
+        return out
+
+    def checked(self, X, axes, number) -> TensorVariable:
+        """Return `number`, or nan where the rows of `X` are no such grid any more."""
+        shape = [self.shape[c] for c in self.order]
+        same = []
+        for at, c in enumerate(self.order):
+            n_before, n_after = int(np.prod(shape[:at])), int(np.prod(shape[at + 1 :]))
+            places = pt.tile(pt.repeat(axes[c], n_after), n_before)
+            same.append(pt.all(pt.eq(X[:, c], places)))
+        return pt.switch(pt.all(pt.stack(same)), number, np.float64(np.nan))
+
+    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Functions of each input along its axis."""
+        return features.waves_at(axes)
+
+    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+        """Sum of the products of waves, with weights, in the order of the rows."""
+        return by_column(lambda b, c: self._combine(features.sizes, b, c), waves, w)
+
+    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+        """Return the same of the squares of the products."""
+        return self.combine(features, [b**2 for b in waves], s)
+
+    def _combine(self, sizes, waves, w):
+        first, *rest = waves
+        f = pt.dot(first, w.reshape((sizes[0], -1)))
+        if len(rest) == 1:
+            f = pt.dot(f, rest[0].T)
+        else:
+            n1, n2, n3 = self.shape
+            f = pt.dot(f.reshape((n1 * sizes[1], sizes[2])), rest[1].T)
+            f = f.reshape((n1, sizes[1], n3)).transpose(0, 2, 1)
+            f = pt.dot(f.reshape((n1 * n3, sizes[1])), rest[0].T)
+            f = f.reshape((n1, n3, n2)).transpose(0, 2, 1)
+        return f.transpose(*self.order).reshape((-1,))
+
+
+class Series(NamedTuple):
+    """Places at equal distances, in their order: a grid of stretches, and places in a stretch."""
+
+    n_rows: int
+
+    @property
+    def length(self) -> int:
+        """Places in a stretch; the last stretch may have fewer."""
+        return int(np.ceil(np.sqrt(self.n_rows)))
+
+    def axes(self, X):
+        """Return where each stretch begins, and the places in it from there."""
+        return [X[:: self.length, 0], X[: self.length, 0] - X[0, 0]]
+
+    def checked(self, X, axes, number) -> TensorVariable:
+        """Return `number`, or nan where the rows of `X` are no such series any more."""
+        off = pt.max(pt.abs(X[:, 0] - self._places(axes)))
+        return pt.switch(pt.le(off, SAME_PLACE * pt.abs(axes[1][1])), number, np.float64(np.nan))
+
+    def _places(self, axes):
+        return (axes[0][:, None] + axes[1][None, :]).reshape((-1,))[: self.n_rows]
+
+    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Cosines and sines of the beginnings, and of the places."""
+        k = np.arange(1.0, features.n_frequencies[0] + 1.0)
+        k = k * (2.0 * np.pi / features.period[0])
+        begin, place = axes[0] - np.float64(features.center[0]), axes[1]
+        return [f(x[:, None] * k) for x in (begin, place) for f in (pt.cos, pt.sin)]
+
+    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+        """Sum of waves, with weights, in the order of the rows."""
+        return by_column(self._combine, waves, w)
+
+    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+        """Return the same of the squares of the waves."""
+        return by_column(self._combine_squares, waves, s)
+
+    def _combine(self, waves, w):
+        # cos(a + b) = cos a cos b - sin a sin b and sin(a + b) = sin a cos b + cos a sin b
+        ca, sa, cb, sb = waves
+        n = (w.shape[0] - 1) // 2
+        of_cos, of_sin = np.sqrt(2.0) * w[1 : n + 1], np.sqrt(2.0) * w[n + 1 :]
+        f = pt.dot(ca * of_cos + sa * of_sin, cb.T) + pt.dot(ca * of_sin - sa * of_cos, sb.T)
+        return w[0] + f.reshape((-1,))[: self.n_rows]
+
+    def _combine_squares(self, waves, s):
+        # 2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t
+        ca, sa, cb, sb = waves
+        n = (s.shape[0] - 1) // 2
+        w = s[1 : n + 1] - s[n + 1 :]
+        f = pt.dot((ca**2 - sa**2) * w, (cb**2 - sb**2).T) - pt.dot(
+            2.0 * sa * ca * w, (2.0 * sb * cb).T
+        )
+        return pt.sum(s) + f.reshape((-1,))[: self.n_rows]
+
+
+def find_grid(X: np.ndarray) -> Grid | Series | None:
+    """Return the grid that the rows of X are, in the order of its axes, or None."""
+    if X.shape[1] == 1:
+        return _find_series(X)
+    shape = tuple(len(np.unique(X[:, d])) for d in range(X.shape[1]))
+    if np.prod(shape) != len(X) or min(shape) == 1:
+        return None
+    for order in itertools.permutations(range(len(shape))):
+        grid = Grid(shape, order)
+        axes = np.meshgrid(*(grid.axes(X)[c] for c in order), indexing="ij")
+        if all(np.array_equal(axes[i].ravel(), X[:, c]) for i, c in enumerate(order)):
+            return grid
+    return None
+
+
+def _find_series(X):
+    if len(X) < SHORTEST_SERIES:
+        return None
+    series = Series(len(X))
+    begin, place = series.axes(X)
+    off = np.abs((begin[:, None] + place).ravel()[: len(X)] - X[:, 0]).max()
+    equal = np.ptp(np.diff(X[:, 0])) <= SAME_PLACE * abs(place[1])
+    return series if equal and off <= 0.5 * SAME_PLACE * abs(place[1]) else None
