@@ -111,9 +111,9 @@ def sample_rate(counts, sparse):
     with model:
         settings = {"chains": 4, "cores": 2, "random_seed": 8, "progressbar": False}
         if sparse:
-            idata = vsgp.sample(draws=2000, fit_kwargs={"progressbar": False}, **settings)
+            idata = vsgp.sample(draws=1500, fit_kwargs={"progressbar": False}, **settings)
         else:
-            idata = pm.sample(draws=2500, tune=1000, target_accept=0.95, **settings)
+            idata = pm.sample(draws=1800, tune=800, target_accept=0.95, **settings)
         posterior = idata["posterior"].to_dataset()
         if sparse:
             gp.conditional("f", X, diag=True)

@@ -1,0 +1,135 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A Gaussian process inside a hierarchical model
+#
+# Weekly cases of a disease in twelve regions. All regions share an epidemic curve, whose shape
+# nobody knows: a Gaussian process. Each has its own level, and the levels are pooled. The process
+# is one part of an ordinary PyMC model; what is special about a region goes into the exposure,
+# which may be any expression of random variables.
+
+# %%
+import os
+import pathlib
+import time
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pymc as pm
+
+import pymc_vsgp as vsgp
+
+SEED = 7
+SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
+DRAWS = 50 if SMOKE else 1000
+
+# %% [markdown]
+# ## Data
+#
+# Simulated, so that the truth is known: two years, an outbreak in each winter, the second one
+# sharper. Some regions are large and some are small; a small one says little by itself.
+
+# %%
+rng = np.random.default_rng(SEED)
+regions = [f"region {i}" for i in range(1, 13)]
+weeks = np.arange(104.0)
+population = np.round(
+    np.exp(rng.uniform(np.log(5), np.log(200), size=len(regions))), 1
+)  # thousands
+
+
+def curve(week):
+    """Logarithm of cases a week and thousand inhabitants."""
+    first = 2.0 * np.exp(-0.5 * ((week - 22) / 7) ** 2)
+    second = 2.6 * np.exp(-0.5 * ((week - 75) / 4) ** 2)
+    return -2.5 + first + second
+
+
+true_level = rng.normal(0.0, 0.5, size=len(regions))
+region, week = (a.ravel() for a in np.meshgrid(np.arange(len(regions)), weeks, indexing="ij"))
+cases = rng.poisson(population[region] * np.exp(curve(week) + true_level[region]))
+X = week[:, None]
+
+# %% [markdown]
+# ## Model
+
+# %%
+Xu = np.linspace(0, 103, 52)[:, None]
+with pm.Model(coords={"region": regions}) as model:
+    lengthscale = pm.InverseGamma("lengthscale", mu=10, sigma=5)
+    scale = pm.HalfNormal("scale", 1.5)
+    overall = pm.Normal("overall", -2, 1)
+    gp = pm.gp.VariationalSparse(
+        mean_func=pm.gp.mean.Constant(overall),
+        cov_func=scale**2 * pm.gp.cov.Matern52(1, ls=lengthscale),
+    )
+    gp.prior("u", Xu=Xu)
+
+    spread = pm.HalfNormal("spread", 1)
+    level = pm.ZeroSumNormal("level", sigma=spread, dims="region")
+    at_risk = population[region] * pm.math.exp(level[region])
+    gp.likelihood("cases", vsgp.Poisson(exposure=at_risk), X=X, y=cases)
+
+    start = time.perf_counter()
+    stage = vsgp.fit_gaussian(progressbar=False)
+    idata = vsgp.sample(stage, DRAWS, random_seed=SEED, progressbar=False, backend="jax")
+    seconds = time.perf_counter() - start
+    f = vsgp.predict(idata, weeks[:, None], "f", random_seed=SEED, progressbar=False)
+    check = vsgp.check_inducing(idata, 30, nested=False, progressbar=False)
+
+# %%
+names = ["lengthscale", "scale", "overall", "spread", "level"]
+summary = az.summary(idata, var_names=names, round_to=3)
+print(stage)
+print(summary[["mean", "sd", "ess_bulk", "ess_tail", "r_hat"]])
+print(check)
+print(
+    f"{seconds:.0f} s, R-hat at most {summary['r_hat'].astype(float).max():.3f}, "
+    f"ESS at least {summary['ess_bulk'].astype(float).min():.0f}, "
+    f"{int(idata.sample_stats['diverging'].sum())} divergences"
+)
+
+# %% [markdown]
+# ## The curve, and the levels
+#
+# The curve follows both winters. Levels of small regions are pulled towards the others and have
+# wide intervals; large regions speak for themselves. Only the sum of curve and level is seen, so
+# the levels are relative to their mean.
+
+# %%
+fig, (left, right) = plt.subplots(
+    1, 2, figsize=(10, 3.6), width_ratios=[3, 2], layout="constrained"
+)
+rate = np.exp(f).stack(sample=("chain", "draw"))
+low, middle, high = np.quantile(rate.values, [0.05, 0.5, 0.95], axis=rate.get_axis_num("sample"))
+left.fill_between(weeks, low, high, color="#8e9bb3", alpha=0.6, lw=0, label="90 %")
+left.plot(weeks, middle, color="#1f3a5f", lw=1.5, label="median")
+truth = np.exp(curve(weeks) + true_level.mean())
+left.plot(weeks, truth, "--", color="#c4532b", lw=1, label="truth")
+left.set(xlabel="week", ylabel="cases a week and thousand", ylim=(0, None), title="Shared curve")
+left.legend(frameon=False)
+
+order = np.argsort(population)
+levels = idata.posterior["level"].stack(sample=("chain", "draw")).values[order]
+low, middle, high = np.quantile(levels, [0.05, 0.5, 0.95], axis=1)
+at = np.arange(len(regions))
+right.hlines(at, low, high, color="#8e9bb3", lw=3, label="90 %")
+right.plot(middle, at, "o", color="#1f3a5f", ms=5, label="median")
+right.plot((true_level - true_level.mean())[order], at, "x", color="#c4532b", label="truth")
+right.set(xlabel="level", title="Levels, by population (thousands)")
+right.set_yticks(at, [f"{population[i]:g}" for i in order])
+right.legend(frameon=False)
+for ax in (left, right):
+    ax.spines[["top", "right"]].set_visible(False)
+picture = pathlib.Path("hierarchical.png").resolve()
+fig.savefig(picture, dpi=110)
+print(f"Picture written to {picture}")
