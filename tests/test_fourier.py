@@ -288,7 +288,7 @@ def test_nested_features_raise_the_bound(most_dense, monkeypatch):
     monkeypatch.setattr(pymc_vsgp.gaussian.bound, "MOST_DENSE", most_dense)
     X, y = data_of(2, n=60)
     bounds = []
-    for n in (1, 2, 4, 7):
+    for n in (1, 3, 7):
         model, _ = build(X, y, features_of(2, (n, n)))
         stage = vsgp.fit_gaussian(progressbar=False, model=model)
         assert stage.converged
@@ -453,7 +453,7 @@ def test_posterior_agrees_with_the_exact_process():
                 pm.Poisson("y", pt.exp(f), observed=y)
         return model
 
-    kwargs = {"draws": 1000, "tune": 500, "chains": 2, "random_seed": 5, "progressbar": False}
+    kwargs = {"draws": 700, "tune": 400, "chains": 2, "random_seed": 5, "progressbar": False}
     kwargs |= {"nuts_sampler": "nutpie", "backend": "jax"}
     with model_of(True):
         ours = vsgp.sample(**kwargs)
@@ -529,7 +529,7 @@ def test_minibatches(most_dense, monkeypatch):
     full = vsgp.fit_gaussian(progressbar=False, model=build(X, y, features_of(1))[0])
     model, _ = build(X, y, features_of(1))
     some = vsgp.fit_gaussian(
-        "minibatch", n=1000, batch_size=30, random_seed=1, progressbar=False, model=model
+        "minibatch", n=700, batch_size=30, random_seed=1, progressbar=False, model=model
     )
     covariance = full.covariance["u"][0]
     spread = np.sqrt(np.diag(covariance) if covariance.ndim == 2 else covariance)
@@ -537,7 +537,7 @@ def test_minibatches(most_dense, monkeypatch):
 
 
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("n", [256, 301])
+@pytest.mark.parametrize("n", [301])
 def test_a_series_equals_its_rows(n, many, monkeypatch):
     """Value, gradient, and the bound with its gradient."""
     monkeypatch.setattr(pymc_vsgp.gaussian.bound, "MOST_DENSE", 5 if many else 50)
