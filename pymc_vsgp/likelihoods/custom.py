@@ -72,7 +72,8 @@ class Custom(Likelihood):
     def _with_params(self, f, make):
         """Build ``make(rv)`` for the distribution at f under the current parameters."""
         f = pt.as_tensor(f)
-        f = [f] if self.n_latent == 1 else [f[..., k] for k in range(self.n_latent)]  # type: ignore[arg-type]
+        number = int(self.n_latent or 1)
+        f = [f] if number == 1 else [f[..., k] for k in range(number)]
         placeholders = [each.type() for each in f]
         rv, captured = self._call(*placeholders)
         # Stand-ins, because pm.logp clones the random variables among the parameters.
