@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp import latents
@@ -169,7 +166,7 @@ class Coregionalized:
             square of ``W[p]``.
         """
         model = pm.modelcontext(model)
-        W = self._mixing_at({} if point is None else point, model)
+        (W,) = latents.evaluate_at([self.W], point, model)
         means, spreads = [], []
         for gp in self.processes:
             mean, spread = gp.predict(Xnew, point, diag=diag, model=model)
@@ -234,17 +231,6 @@ class Coregionalized:
         if length is None or n_rows == self.W.type.shape[0]:
             return None
         return {self.W.type.shape[0]: True, n_rows: False}.get(int(length))
-
-    def _mixing_at(self, point: dict[str, Any], model: pm.Model) -> np.ndarray:
-        """W at the values of the random variables."""
-        values = {rv: pt.constant(point[rv.name]) for rv in model.free_RVs if rv.name in point}
-        W = graph_replace([self.W], values, strict=False)[0]
-        if missing := [rv.name for rv in model.free_RVs if rv in set(ancestors([W]))]:
-            raise ValueError(
-                f"point has no value for {missing}. Pass a value for each of them, for example "
-                "the result of pm.find_MAP()."
-            )
-        return pytensor.function([], W, mode="FAST_COMPILE")()
 
     def __repr__(self):
         """Show the shape of W."""

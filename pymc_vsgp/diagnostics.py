@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.inducing.variable import InducingRV
+from pymc_vsgp.inducing.variable import InducingRV, of_waves
 from pymc_vsgp.potential.cholesky import SafeCholesky
 
 __all__ = ["ModelCheck", "PriorCheck", "check_model"]
@@ -141,7 +141,7 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
         for rv in model.free_RVs
         if rv.owner is not None
         and isinstance(rv.owner.op, InducingRV)
-        and rv.owner.inputs[2].type.ndim == 2  # coefficients are independent: no factor
+        and not of_waves(rv)  # coefficients are independent: no factor
     )
     advice = tuple(
         f"The log density of {name!r} is {value}. {_remedy(name, priors)}"

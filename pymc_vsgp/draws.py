@@ -24,14 +24,13 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 
-from pymc_vsgp.gaussian.bound import ONCE
-from pymc_vsgp.observation import Observation, expected_mean, find_observation
+from pymc_vsgp.modes import ONCE
+from pymc_vsgp.observation import Observation, expected_mean, find_observation, joint_moments
 from pymc_vsgp.potential.blocks import stack_latents
 
 __all__ = ["Draws", "Fitted"]
 
 # Arrays of thousands of rows: numpy's own loops are as fast as compiled ones, and start at once.
-PYTHON = ONCE
 
 
 class Draws:
@@ -125,7 +124,7 @@ class Compiled:
     def __init__(self, model: Model, observation: Observation, mode=None):
         self.model = weakref.proxy(model)
         self.observation = observation
-        self.mode = PYTHON if mode is None else mode
+        self.mode = ONCE if mode is None else mode
         self._known: dict[str, _Function] = {}
 
     def __call__(self, key: str, build: Callable[[], tuple[list, list]]) -> _Function:
@@ -150,7 +149,7 @@ class Compiled:
         for v in fixed:
             swaps[v] = model.rvs_to_values[v].astype(v.dtype)
         outputs = graph_replace(list(outputs), swaps, strict=False) if swaps else outputs
-        if self.mode is PYTHON:
+        if self.mode is ONCE:
             outputs = _numpy_only(outputs)
         all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
         fn = pm.pytensorf.compile(all_inputs, outputs, mode=self.mode, on_unused_input="ignore")
@@ -311,7 +310,7 @@ class Fitted:
 
         def build():
             X = self.X_symbol
-            return [X], [m for p in self.observation.parts for m in p.joint(X)]
+            return [X], [m for p in self.observation.parts for m in joint_moments(p, X)]
 
         flat = self.call("joint", s, build, X)
         return list(zip(flat[::2], flat[1::2], strict=True))

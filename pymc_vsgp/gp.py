@@ -4,15 +4,12 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pymc.gp.cov import BaseCovariance, Constant, Covariance
 from pymc.gp.gp import Base
 from pymc.gp.mean import Mean, Zero
 from pymc.gp.util import stabilize
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp import latents
@@ -223,14 +220,9 @@ class VariationalSparse(Base):
         self._check_shapes(example, "inducing")
         kind = OfWaves.of(features, self.cov_func, lambda x: _mean_at(self.mean_func, x))
         length = features.n_features
-        known = model.dim_lengths.get(inducing_dim)
-        if known is None:
+        check_dim(model, inducing_dim, length, "the vector of coefficients")
+        if inducing_dim not in model.dim_lengths:
             model.add_coord(inducing_dim, length=length)
-        elif int(known.eval()) != length:
-            raise ValueError(
-                f"Dimension {inducing_dim!r} has length {int(known.eval())}, but there are "
-                f"{length} coefficients. Choose another name with inducing_dims."
-            )
         return kind, kind.mean, kind.scale, features.n_columns
 
     def likelihood(
@@ -425,19 +417,9 @@ class VariationalSparse(Base):
             The functions of a process with several have the same one.
         """
         model = pm.modelcontext(model)
-        point = {} if point is None else point
         moments = self._conditional(Xnew, given, diag, "predict")
-        values = {rv: pt.constant(point[rv.name]) for rv in model.free_RVs if rv.name in point}
-        mu, cov = graph_replace([moments.mu.T, moments.gamma], values, strict=False)
-        if missing := [
-            rv.name for rv in model.free_RVs if rv in ancestors([mu, cov]) and rv not in values
-        ]:
-            raise ValueError(
-                f"point has no value for {missing}. Pass a value for each of them, for example "
-                "the result of pm.find_MAP()."
-            )
-        # Evaluated once, so compiling for speed would not pay.
-        return pytensor.function([], [mu, cov], mode="FAST_COMPILE")()
+        mean, covariance = latents.evaluate_at([moments.mu.T, moments.gamma], point, model)
+        return mean, covariance
 
     def _require_prior(self, method: str) -> Prior:
         if self._prior is None:

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import (
@@ -212,6 +215,21 @@ def check_processes(processes: Any, method: str, need_prior: bool = True) -> lis
             "Make another VariationalSparse, or use prior(..., n_outputs=2) for two functions."
         )
     return gps
+
+
+def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
+    """Evaluate graphs of the random variables of a model at their values in `point`."""
+    point = {} if point is None else point
+    values = {rv: pt.constant(point[rv.name]) for rv in model.free_RVs if rv.name in point}
+    graphs = graph_replace(graphs, values, strict=False)
+    needed = set(ancestors(graphs))
+    if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
+        raise ValueError(
+            f"point has no value for {missing}. Pass a value for each of them, for example "
+            "the result of pm.find_MAP()."
+        )
+    # Evaluated once, so compiling for speed would not pay.
+    return pytensor.function([], graphs, mode="FAST_COMPILE")()
 
 
 def _place(model, gps, name, likelihood, X, y, dims):

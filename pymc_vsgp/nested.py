@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.linalg import solve_triangular
 
 from pymc_vsgp.draws import Fitted
+from pymc_vsgp.inducing.placement import pivots
 from pymc_vsgp.potential.blocks import stack_latents
 from pymc_vsgp.potential.cholesky import factor
 from pymc_vsgp.potential.moments import FLOOR, JITTER, Moments
@@ -69,7 +70,10 @@ def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
         w = weights[:, column : column + number].mean(axis=1)
         column += number
         w = np.sqrt(np.maximum(w, 1e-3 * max(w.max(), 1e-300)))
-        chosen = _pivots(covariances[i][1] * w[:, None] * w, _how_many(fit, i))
+        C = covariances[i][1] * w[:, None] * w
+        left = np.diag(C)
+        found = [row for row, _ in pivots(C, _how_many(fit, i), 1e-6 * left.max())]
+        chosen = found or [int(np.argmax(left))]
         added[part.u.name] = X[rows[chosen]]
     return added
 
@@ -77,23 +81,6 @@ def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
 def _how_many(fit: Fitted, i: int) -> int:
     """As many again as a process has inducing inputs; for coefficients enough to see a gain."""
     return len(fit.places(i)) or BESIDE_WAVES
-
-
-def _pivots(C: np.ndarray, number: int) -> list[int]:
-    """First pivots of a Cholesky factorisation, each the largest variance that is left."""
-    left, factor = np.diag(C).copy(), np.zeros((0, len(C)))
-    chosen: list[int] = []
-    floor = 1e-6 * left.max()
-    while len(chosen) < min(number, len(C)):
-        row = int(np.argmax(left))
-        if chosen and left[row] <= floor:
-            break
-        new = (C[row] - factor[:, row] @ factor) / np.sqrt(max(left[row], 1e-300))
-        factor = np.vstack([factor, new])
-        left = left - new**2
-        left[row] = -np.inf
-        chosen.append(row)
-    return chosen
 
 
 def slopes_of(fit: Fitted, s, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:

@@ -24,6 +24,7 @@ __all__ = [
     "Waves",
     "expected_mean",
     "find_observation",
+    "joint_moments",
     "n_classes",
     "observations",
 ]
@@ -66,11 +67,6 @@ class Process(NamedTuple):
     def solve(self, X: Variable) -> Variable:
         """``A = R^-1 Kuf``."""
         return solve_triangular(self.R, self.cross(X, self.Xu)[0], lower=True, b_ndim=2)
-
-    def joint(self, X: Variable) -> Moments:
-        """Mean and covariance of f at the rows of X."""
-        A = self.solve(X)
-        return Moments(self.moments(X).mu, self.prior_covariance(X) - pt.dot(A.T, A))
 
 
 class Waves(NamedTuple):
@@ -123,10 +119,11 @@ class Waves(NamedTuple):
         features = self.group.features
         return (features.matrix(features.waves(X)) * self.scale).T
 
-    def joint(self, X: Variable) -> Moments:
-        """Mean and covariance of f at the rows of X."""
-        A = self.solve(X)
-        return Moments(self.moments(X).mu, self.prior_covariance(X) - pt.dot(A.T, A))
+
+def joint_moments(process: Process | Waves, X: Variable) -> Moments:
+    """Mean and covariance of f at the rows of X."""
+    A = process.solve(X)
+    return Moments(process.moments(X).mu, process.prior_covariance(X) - pt.dot(A.T, A))
 
 
 class Observation(NamedTuple):

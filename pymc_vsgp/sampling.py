@@ -23,6 +23,7 @@ from pymc_vsgp.gaussian.collapsed import Collapsed, can_collapse
 from pymc_vsgp.gaussian.collapsed import collapse as collapse_model
 from pymc_vsgp.gaussian.fit import fit_gaussian
 from pymc_vsgp.gaussian.result import GaussianStage
+from pymc_vsgp.inducing.variable import of_waves
 from pymc_vsgp.keeping import complete, sample_to_disk
 
 __all__ = ["sample"]
@@ -186,7 +187,7 @@ def _default_backend(model, nuts_sampler, draws, tune, chains) -> str:
     n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
     shapes = [np.shape(v) for v in model.initial_point().values()]
     n_inducing = max((shape[-1] for shape in shapes if shape), default=1)
-    points = any(u.owner.inputs[2].type.ndim == 2 for u in inducing_variables(model))
+    points = not all(of_waves(u) for u in inducing_variables(model))
     evaluations = LEAPFROGS * (draws + tune) * chains
     seconds = evaluations * 3.0 * n_data * n_inducing ** (2 if points else 1) / FLOPS
     return "jax" if seconds < COMPILE_SECONDS else "numba"

@@ -33,7 +33,6 @@ import pytensor.tensor as pt
 
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
-from pytensor.compile.mode import Mode
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -43,19 +42,16 @@ from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
-from pymc_vsgp.inducing.variable import InducingRV
+from pymc_vsgp.inducing.variable import InducingRV, of_waves
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import BlockSum
 
-__all__ = ["ONCE", "Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
+__all__ = ["Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
 
 
 MOST_DENSE = 150
 """More Fourier coefficients than this are independent under q: a factor would cost too much."""
-
-ONCE = Mode(linker="py", optimizer="fast_compile")
-"""For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 
 def inducing_variables(model: Model) -> list[TensorVariable]:
@@ -377,7 +373,7 @@ def _process(model, u, start):
     named = [v for v in shared if v.name == f"{u.name}_Xu"]
     Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
     linear = pt.tensor(dtype="float64", shape=(K, M))
-    if chol.type.ndim == 1:
+    if of_waves(u):
         (coefficients,) = rewrite_pregrad(model.replace_rvs_by_values([u - u.owner.inputs[1]]))
         if M > MOST_DENSE:
             root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))

@@ -24,9 +24,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.gaussian.bound import ONCE, inducing_variables, whitened_coordinates
+from pymc_vsgp.gaussian.bound import inducing_variables, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import unwhiten
+from pymc_vsgp.inducing.variable import of_waves
 from pymc_vsgp.likelihoods import Gaussian
+from pymc_vsgp.modes import ONCE
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import BlockSum, held
@@ -56,7 +58,7 @@ def _loops(model: Model):
 def can_collapse(model: Model) -> bool:
     """Whether the inducing values integrate out: one process, seen by normal noise alone."""
     us = inducing_variables(model)
-    if len(us) != 1 or us[0].type.ndim != 1 or us[0].owner.inputs[2].type.ndim != 2:
+    if len(us) != 1 or us[0].type.ndim != 1 or of_waves(us[0]):
         return False
     u, logp, nodes = _loops(model)
     value = model.rvs_to_values[u]

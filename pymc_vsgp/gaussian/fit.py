@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from pymc_vsgp.gaussian.bound import (
-    ONCE,
     Bound,
     Evaluation,
     inducing_variables,
@@ -25,6 +24,7 @@ from pymc_vsgp.gaussian.bound import (
 )
 from pymc_vsgp.gaussian.result import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.modes import ONCE
 
 __all__ = ["fit_gaussian"]
 
@@ -266,17 +266,9 @@ class _Natural:
         d = self.theta.size
         best = (self.evaluation.value, self.theta, self.moved, self.evaluation)
 
-        def split(x):
-            at, moved = d, list(self.moved)
-            for i in active:
-                size = moved[i].size
-                moved[i] = x[at : at + size].reshape(moved[i].shape)
-                at += size
-            return x[:d], moved
-
         def objective(x):
             nonlocal best
-            theta, moved = split(x)
+            theta, moved = self._split(x, active)
             ev = self._evaluate(theta, self.sites, moved)
             gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
             if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
@@ -290,6 +282,15 @@ class _Natural:
             objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
         )
         _, self.theta, self.moved, self.evaluation = best
+
+    def _split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return theta and all that moves, with the numbers of `x` for what is active."""
+        at, moved = self.theta.size, list(self.moved)
+        for i in active:
+            size = moved[i].size
+            moved[i] = x[at : at + size].reshape(moved[i].shape)
+            at += size
+        return x[: self.theta.size], moved
 
     def curvature(self) -> np.ndarray:
         """Inverse of minus the second derivative of the bound in theta."""
@@ -319,9 +320,7 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
         G = R.T @ B
         precision = (1.0 - step) * (G @ G.T) + step * ev.precision[i][k]
         h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * ev.linear[i][k]
-        w, V = np.linalg.eigh((precision + precision.T) / 2.0)
-        F = V * np.sqrt(np.clip(w, 0.0, None))
-        new = scipy.linalg.solve_triangular(R, F, lower=True, trans=1)
+        new = scipy.linalg.solve_triangular(R, _root(precision), lower=True, trans=1)
         linear.append(
             scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
         )
@@ -335,10 +334,15 @@ def _blend_waves(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
     for B, old, new_linear, new in zip(
         sites.root, sites.linear, ev.linear[i], ev.precision[i], strict=True
     ):
-        w, V = np.linalg.eigh((1.0 - step) * (B @ B.T) + step * (new + new.T) / 2.0)
-        root.append(V * np.sqrt(np.clip(w, 0.0, None)))
+        root.append(_root((1.0 - step) * (B @ B.T) + step * new))
         linear.append((1.0 - step) * old + step * new_linear)
     return Sites(np.stack(linear), np.stack(root))
+
+
+def _root(precision: np.ndarray) -> np.ndarray:
+    """Return B of the precision ``B B^T``, without the directions of negative ones."""
+    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    return V * np.sqrt(np.clip(w, 0.0, None))
 
 
 def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.ndarray]:
@@ -366,7 +370,6 @@ class _Minibatch(_Natural):
 
     def run(self, max_rounds: int) -> None:
         """Take that many steps."""
-        d = self.theta.size
         x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
         first, second = np.zeros_like(x), np.zeros_like(x)
         noisy: list[float] = []
@@ -384,10 +387,7 @@ class _Minibatch(_Natural):
                     unbiased = first / (1 - 0.9 ** (i + 1))
                     scale = np.sqrt(second / (1 - 0.999 ** (i + 1))) + 1e-8
                     x = x + rate * unbiased / scale
-                    self.theta, at = x[:d], d
-                    for j, old in enumerate(self.moved):
-                        self.moved[j] = x[at : at + old.size].reshape(old.shape)
-                        at += old.size
+                    self.theta, self.moved = self._split(x, range(len(self.moved)))
                 noisy.append(ev.value)
             if (i + 1) % 20 == 0:
                 self.history.append(float(np.mean(noisy[-200:])))

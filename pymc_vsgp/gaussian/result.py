@@ -16,7 +16,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.gaussian.bound import Bound, inducing_variables
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
-from pymc_vsgp.inducing.variable import NO_SITES
+from pymc_vsgp.inducing.variable import NO_SITES, of_waves
 
 __all__ = ["GaussianStage", "hand_over", "reset"]
 
@@ -88,7 +88,7 @@ class GaussianStage:
             what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
             lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
         for name, sites in self.sites.items():
-            if self.model[name].owner.inputs[2].type.ndim == 1:
+            if of_waves(self.model[name]):
                 lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
         if not self.converged:
             lines.append(f"  {self.message}")

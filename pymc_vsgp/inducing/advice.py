@@ -7,13 +7,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pytensor.compile.mode import Mode
-
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Grid, find_grid
-from pymc_vsgp.inducing.placement import kmeans
+from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.spectrum import spectral_density
+from pymc_vsgp.modes import ONCE
 
 __all__ = ["Suggestion", "suggest_inducing"]
 
@@ -160,12 +159,11 @@ def _points(X, cov_func, residual, quantile, draws, rng) -> tuple[int, float]:
     """Return how many points explain enough of most kernel matrices, and what they leave."""
     rows = np.unique(X, axis=0)
     rows = rows[rng.permutation(len(rows))[:SOME_ROWS]]
-    mode = Mode(linker="py", optimizer="fast_compile")
     K = cov_func(pt.constant(rows))
     seeds = rng.integers(2**31, size=draws)
     most = min(MOST_POINTS, len(rows))
     curves = np.stack(
-        [_variance_left(pm.draw(K, random_seed=int(s), mode=mode), most) for s in seeds]
+        [_variance_left(pm.draw(K, random_seed=int(s), mode=ONCE), most) for s in seeds]
     )
     left = np.quantile(curves, quantile, axis=0)
     enough = left <= residual
@@ -175,15 +173,8 @@ def _points(X, cov_func, residual, quantile, draws, rng) -> tuple[int, float]:
 
 def _variance_left(K, most) -> np.ndarray:
     """Share of the variance that the best 1, 2, ... rows leave, by a pivoted Cholesky."""
-    left = np.diag(K).astype("float64").copy()
-    total, out = left.sum(), np.zeros(most)
-    factor = np.empty((most, len(K)))
-    for i in range(most):
-        row = int(np.argmax(left))
-        if left[row] <= 1e-12 * total:
-            break
-        factor[i] = (K[row] - factor[:i, row] @ factor[:i]) / np.sqrt(left[row])
-        left = np.maximum(left - factor[i] ** 2, 0.0)
+    total, out = np.trace(K), np.zeros(most)
+    for i, (_, left) in enumerate(pivots(K, most, 1e-12 * total)):
         out[i] = left.sum() / total
     return out
 
@@ -191,6 +182,5 @@ def _variance_left(K, most) -> np.ndarray:
 def _left_out(features, cov_func, quantile, draws, rng) -> float:
     total = features.total_variance(cov_func)
     share = 1.0 - pt.sum(features.variances(cov_func)) / total
-    mode = Mode(linker="py", optimizer="fast_compile")
-    found = pm.draw(share, draws=draws, random_seed=rng, mode=mode)
+    found = pm.draw(share, draws=draws, random_seed=rng, mode=ONCE)
     return float(max(np.quantile(found, quantile), 0.0))

@@ -24,11 +24,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pytensor.compile.mode import Mode
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.spectrum import spectral_density
+from pymc_vsgp.modes import ONCE
 
 __all__ = ["Fourier", "by_column"]
 
@@ -137,7 +137,8 @@ class Fourier:
             Part of the prior for which both hold: lengthscales may be arbitrarily short and long
             under a prior, and no features would do for all of them.
         max_features : int
-            At most so many coefficients. A warning says what is left out where that is too few.
+            At most so many coefficients, though they may leave out more: see
+            :func:`suggest_inducing` and :func:`check_inducing`.
         draws : int
             Draws from the prior.
         random_seed : int or Generator
@@ -157,8 +158,7 @@ class Fourier:
         places = [np.outer(lags, width * (np.arange(n_columns) == d)) for d in range(n_columns)]
         origin = pt.zeros((1, n_columns))
         along = pt.stack([cov_func(pt.constant(p), origin)[:, 0] for p in places])
-        mode = Mode(linker="py", optimizer="fast_compile")
-        k = np.asarray(pm.draw(along, draws=draws, random_seed=random_seed, mode=mode))
+        k = np.asarray(pm.draw(along, draws=draws, random_seed=random_seed, mode=ONCE))
         k = np.abs(k.reshape(draws, n_columns, len(lags)))
         k = k / k[:, :, :1]
         step = lags[1]

@@ -7,7 +7,7 @@ the data cannot meet is an error and never a shorter answer.
 
 import operator
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pytensor.graph.basic import Variable
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.kernel_values import compile_kernel
 
-__all__ = ["greedy_variance", "grid", "kmeans", "subset"]
+__all__ = ["greedy_variance", "grid", "kmeans", "pivots", "subset"]
 
 # Lloyd's rounds cost rows x M: beyond this many rows the centres hardly move any more.
 _KMEANS_ROWS = 20_000
@@ -444,6 +444,23 @@ def greedy_variance(
         left[(X == X[row]).all(axis=1)] = -np.inf
         chosen.append(row)
     return X[chosen]
+
+
+def pivots(K: np.ndarray, most: int, floor: float) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield pivots of the Cholesky factorisation of K, and the variances that are then left.
+
+    Each is the row with the largest variance, while that is above `floor`.
+    """
+    left = np.diag(K).astype("float64")
+    factor = np.empty((min(most, len(K)), len(K)))
+    for i in range(len(factor)):
+        row = int(np.argmax(left))
+        if left[row] <= floor:
+            return
+        factor[i] = (K[row] - factor[:i, row] @ factor[:i]) / np.sqrt(left[row])
+        left = np.maximum(left - factor[i] ** 2, 0.0)
+        left[row] = 0.0
+        yield row, left
 
 
 def _finite(values: np.ndarray, what: str) -> np.ndarray:

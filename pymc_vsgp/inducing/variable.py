@@ -13,7 +13,7 @@ from pytensor.tensor.random.utils import normalize_size_param
 from pymc_vsgp.inducing.coordinates import Whitened, log_determinant, unwhiten, whiten
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 
-__all__ = ["Coefficients", "Inducing", "InducingRV"]
+__all__ = ["Coefficients", "Inducing", "InducingRV", "of_waves"]
 
 NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
 """Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
@@ -33,9 +33,10 @@ class InducingRV(SymbolicRandomVariable):
         rng = normalize_rng_param(rng)
         size = normalize_size_param(size)
         if rv_size_is_none(size):
-            size = implicit_size_from_params(mean, chol, ndims_params=(1, 2))
+            size = implicit_size_from_params(mean, chol, ndims_params=(1, chol.type.ndim))
         next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
-        draw = unwhiten(v, mean, chol) if v.type.ndim == 1 else mean + v @ chol.T
+        many = v.type.ndim > 1 and chol.type.ndim == 2
+        draw = mean + v @ chol.T if many else unwhiten(v, mean, chol)
         # A draw does not depend on the sites, whose shape changes when they are set.
         unused = [pt.tensor(dtype="float64", shape=(None,) * n) for n in (2, 3)]
         op = cls(inputs=[rng, mean, chol, *unused], outputs=[next_rng, draw])
@@ -77,21 +78,8 @@ class CoefficientsRV(InducingRV):
     extended_signature = "[rng],(m),(m),(k,s),(k,s,t)->[rng],(m)"
     _print_name = ("Coefficients", "\\operatorname{Coefficients}")
 
-    @classmethod
-    def rv_op(cls, mean, scale, linear, root, *, size=None, rng=None):
-        """Build the graph of a draw."""
-        mean, scale, linear, root = (pt.as_tensor(x) for x in (mean, scale, linear, root))
-        rng = normalize_rng_param(rng)
-        size = normalize_size_param(size)
-        if rv_size_is_none(size):
-            size = implicit_size_from_params(mean, scale, ndims_params=(1, 1))
-        next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
-        unused = [pt.tensor(dtype="float64", shape=(None,) * n) for n in (2, 3)]
-        op = cls(inputs=[rng, mean, scale, *unused], outputs=[next_rng, mean + v * scale])
-        return op(rng, mean, scale, linear, root)
 
-
-class Coefficients(Distribution):
+class Coefficients(Inducing):
     r"""Coefficients of a Gaussian process that are independent a priori.
 
     .. math:: u_j \sim N(m_j, s_j^2)
@@ -102,7 +90,7 @@ class Coefficients(Distribution):
     ----------
     mean : tensor_like of float
         Prior means, shape (M,).
-    scale : tensor_like of float
+    chol : tensor_like of float
         Prior standard deviations, shape (M,).
     shape : tuple of int, optional
         (K, M) for the coefficients of K independent functions with this prior.
@@ -111,10 +99,10 @@ class Coefficients(Distribution):
     rv_type = CoefficientsRV
     rv_op = CoefficientsRV.rv_op
 
-    @classmethod
-    def dist(cls, mean, scale, **kwargs):
-        """Return the variable without registering it in a model."""
-        return super().dist([mean, scale, *NO_SITES], **kwargs)
+
+def of_waves(u) -> bool:
+    """Whether inducing variables are Fourier coefficients."""
+    return isinstance(u.owner.op, CoefficientsRV)
 
 
 @_default_transform.register(InducingRV)

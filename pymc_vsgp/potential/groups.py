@@ -96,12 +96,7 @@ class PointGroup(NamedTuple):
 
     def spread(self, inputs, pieces, root):
         """Variance of the mean of f where v has the covariance ``root root^T``."""
-        if root.type.ndim == 2:
-            return pt.sum(pt.dot(root.T, pieces.A) ** 2, axis=0)
-        K = root.type.shape[0]
-        return pt.stack(
-            [pt.sum(pt.dot(root[k].T, pieces.A) ** 2, axis=0) for k in range(K)], axis=1
-        )
+        return _spread(pieces.A, root)
 
     def wrt(self, pieces, moments):
         """Return what `pull` needs the adjoints of."""
@@ -197,11 +192,7 @@ class FeatureGroup(NamedTuple):
         """
         if self.diagonal(inputs, root):
             return self._combine_squares(pieces, root**2)
-        A = self._matrix(inputs).T
-        if root.type.ndim == 2:
-            return pt.sum(pt.dot(root.T, A) ** 2, axis=0)
-        K = root.type.shape[0]
-        return pt.stack([pt.sum(pt.dot(root[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
+        return _spread(self._matrix(inputs).T, root)
 
     def diagonal(self, inputs, root) -> bool:
         """Whether coefficients with this root are independent."""
@@ -228,17 +219,24 @@ class FeatureGroup(NamedTuple):
         gram = None
         if root is not None and not self.diagonal(inputs, root):
             A, w = self._matrix(inputs).T, 2.0 * of_spread
-            gram = (
-                weighted_gram(A, w)
-                if w.type.ndim == 1
-                else pt.stack([weighted_gram(A, w[:, k]) for k in range(root.type.shape[0])])
-            )
+            if root.type.ndim == 2:
+                gram = weighted_gram(A, w)
+            else:
+                gram = pt.stack([weighted_gram(A, w[:, k]) for k in range(root.type.shape[0])])
         elif root is not None:
             squares = disconnected_grad(root) ** 2
             spread = self._combine_squares(pieces, squares)
             gram = 2.0 * grad(pt.sum(disconnected_grad(of_spread) * spread), squares)
         at = (self.v, self.residual, *self.theta)
         return Contribution(_gradients(surrogate, inputs, at), None, gram)
+
+
+def _spread(A, root) -> TensorVariable:
+    """Variance of ``A^T v`` where v has the covariance ``root root^T``, for each function."""
+    if root.type.ndim == 2:
+        return pt.sum(pt.dot(root.T, A) ** 2, axis=0)
+    K = root.type.shape[0]
+    return pt.stack([pt.sum(pt.dot(root[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
 
 
 def _gradients(surrogate, inputs, at) -> dict[int, TensorVariable]:
