@@ -25,7 +25,7 @@ from pymc_vsgp.checks import (
     known_value,
 )
 from pymc_vsgp.inducing.fourier import Fourier
-from pymc_vsgp.inducing.grids import Grid, Series
+from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.inducing.variable import Coefficients, Inducing
 from pymc_vsgp.latents import Prior
 from pymc_vsgp.potential import AtPoints, Moments, OfWaves
@@ -433,10 +433,10 @@ class VariationalSparse(Base):
         return self._prior
 
     def _moments(
-        self, prior: Prior, X: TensorVariable, diag: bool = True, grid: Grid | Series | None = None
+        self, prior: Prior, X: TensorVariable, diag: bool = True, layout: Layout | None = None
     ) -> Moments:
         return prior.kind.given(
-            prior.u, lambda x: _mean_at(self.mean_func, x), self.cov_func, X, diag, grid
+            prior.u, lambda x: _mean_at(self.mean_func, x), self.cov_func, X, diag, layout
         )
 
     def _conditional(

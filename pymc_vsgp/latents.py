@@ -29,7 +29,8 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
 )
-from pymc_vsgp.inducing.grids import Grid, Series, find_grid
+from pymc_vsgp.inducing.grids import Layout, find_grid
+from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.potential import AtPoints, Moments, OfWaves, observe, total
 
@@ -117,7 +118,7 @@ def likelihood(
     model = pm.modelcontext(model)
     gps = check_processes(processes, "likelihood")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
-    at_X = moments(gps, X_tensor, _grid_of(gps, X, block_size))
+    at_X = moments(gps, X_tensor, _layout_of(gps, X, block_size))
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
@@ -136,7 +137,7 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
     with model:
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
-        at_X = moments(gps, X_tensor, _grid_of(gps, X, block_size))
+        at_X = moments(gps, X_tensor, _layout_of(gps, X, block_size))
         term = pm.Potential(name, total(lik, at_X, y, block_size))
     for gp in gps:
         gp._prior.n_data += len(y_value)
@@ -183,17 +184,22 @@ def predictive(
     return observe(name, lik, at_new, **kwargs)
 
 
-def moments(gps: Sequence, X: TensorVariable, grid: Grid | Series | None = None) -> list[Moments]:
+def moments(gps: Sequence, X: TensorVariable, layout: Layout | None = None) -> list[Moments]:
     """Moments of the functions of each process at the rows of X."""
-    return [gp._moments(gp._prior, X, grid=grid) for gp in gps]
+    return [gp._moments(gp._prior, X, layout=layout) for gp in gps]
 
 
-def _grid_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Grid | Series | None:
-    """Return the grid that the data are, where all processes are made of waves."""
+def _layout_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Layout | None:
+    """Return how the data lie, where that makes the sums of waves of all processes faster."""
     if block_size is not None or not all(isinstance(gp._prior.kind, OfWaves) for gp in gps):
         return None
     value = known_value(X)
-    return None if value is None else find_grid(np.asarray(value, dtype="float64"))
+    if value is None:
+        return None
+    layout = find_grid(np.asarray(value, dtype="float64"))
+    if layout is None and all(Scattered.pays(gp._prior.kind.features, len(value)) for gp in gps):
+        return Scattered()
+    return layout
 
 
 def check_processes(processes: Any, method: str, need_prior: bool = True) -> list:

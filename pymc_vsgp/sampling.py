@@ -115,8 +115,6 @@ def sample(
             f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
             "Drop store, and save the draws with idata.to_zarr."
         )
-    if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
-        kwargs["backend"] = _default_backend(model, nuts_sampler, draws, tune, chains)
     # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
     possible = nuts_sampler in ("nutpie", "pymc") and can_collapse(model)
     if collapse and not possible:
@@ -126,6 +124,9 @@ def sample(
         )
     whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
     target = model if whole is None else whole.model
+    if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
+        work = (draws + tune) * chains * _operations(model, whole is not None)
+        kwargs["backend"] = _default_backend(nuts_sampler, work)
     if "initvals" not in kwargs:
         asked = kwargs.get("compile_kwargs")
         kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
@@ -177,20 +178,27 @@ def _default_sampler(kwargs) -> str:
     return "pymc"
 
 
-def _default_backend(model, nuts_sampler, draws, tune, chains) -> str:
+def _default_backend(nuts_sampler: str, work: float) -> str:
     """Return what takes the least time in all, compiling included.
 
     numba is the fastest, and takes half a minute to compile; JAX takes seconds.
     """
     if nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
         return "numba"
+    return "jax" if LEAPFROGS * work / FLOPS < COMPILE_SECONDS else "numba"
+
+
+def _operations(model: Model, collapsed: bool) -> float:
+    """Return about how many operations a log density with its gradient takes."""
     n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
-    shapes = [np.shape(v) for v in model.initial_point().values()]
-    n_inducing = max((shape[-1] for shape in shapes if shape), default=1)
-    points = not all(of_waves(u) for u in inducing_variables(model))
-    evaluations = LEAPFROGS * (draws + tune) * chains
-    seconds = evaluations * 3.0 * n_data * n_inducing ** (2 if points else 1) / FLOPS
-    return "jax" if seconds < COMPILE_SECONDS else "numba"
+    start = model.initial_point()
+    operations = 0.0
+    for u in inducing_variables(model):
+        *functions, m = start[model.rvs_to_values[u].name].shape
+        each = m**2 if not of_waves(u) else m
+        rows = m**2 if collapsed and of_waves(u) else n_data
+        operations += 3.0 * rows * each * float(np.prod(functions))
+    return operations
 
 
 def _seed(random_seed):

@@ -7,7 +7,8 @@ Given theta, the density of u is Gaussian,
 with W the precisions of the observations, so theta is sampled alone and u is drawn afterwards, from
 its exact conditional. The integral over v equals the bound of the Gaussian stage at this optimum;
 there its gradient in the optimum vanishes, so that of theta alone is the gradient of the integral.
-One pass over the data gives the optimum, another the value and the gradient.
+One pass over the data gives the optimum, another the value and the gradient. Of Fourier
+coefficients see `collapsed_waves`.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.gaussian import collapsed_waves as waves
 from pymc_vsgp.gaussian.bound import inducing_variables, whitened_coordinates
+from pymc_vsgp.gaussian.collapsed_waves import Integrated
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.inducing.variable import of_waves
 from pymc_vsgp.likelihoods import Gaussian
@@ -58,14 +61,18 @@ def _loops(model: Model):
 def can_collapse(model: Model) -> bool:
     """Whether the inducing values integrate out: one process, seen by normal noise alone."""
     us = inducing_variables(model)
-    if len(us) != 1 or us[0].type.ndim != 1 or of_waves(us[0]):
+    if len(us) != 1 or us[0].type.ndim != 1:
         return False
     u, logp, nodes = _loops(model)
     value = model.rvs_to_values[u]
     if len(nodes) != 1 or not isinstance(nodes[0].op.recipe.likelihood, Gaussian):
         return False
-    recipe = nodes[0].op.recipe
-    if len(recipe.groups) != 1 or nodes[0].inputs[recipe.groups[0].v] is not value:
+    if len(nodes[0].op.recipe.groups) != 1:
+        return False
+    if of_waves(u):
+        if not waves.has_sums(nodes[0], model.value_vars):
+            return False
+    elif nodes[0].inputs[nodes[0].op.recipe.groups[0].v] is not value:
         return False
     # Nothing else of the model may depend on u.
     rest = graph_replace([logp], {nodes[0].outputs[0]: pt.zeros(())}, strict=False)
@@ -79,10 +86,6 @@ def collapse(model: Model) -> Collapsed:
     """
     new = clone_model(model)
     u, _, (node,) = _loops(new)
-    recipe = node.op.recipe
-    group = recipe.groups[0]
-    n = len(new.initial_point()[new.rvs_to_values[u].name])
-
     # The graph of the log density is one of unconstrained values; a potential wants variables.
     backward = {}
     for rv in new.free_RVs:
@@ -91,26 +94,15 @@ def collapse(model: Model) -> Collapsed:
             value = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
             backward[new.rvs_to_values[rv]] = value
 
-    start = stream_gaussian(node, [pt.zeros(n)], [pt.zeros((n, 1))])
-    linear = start.outputs[start.op.rules[group.v]]
-    gram = start.outputs[start.op.rules[-1].gram]
-    eye = pt.eye(n, dtype="float64")
-    L = cholesky(eye - gram, lower=True)
-    half = solve_triangular(L, linear, lower=True, b_ndim=1)
-    m = solve_triangular(L.T, half, lower=False, b_ndim=1)
-    C = solve_triangular(L.T, eye, lower=False, b_ndim=2)
-    m_, C_, L_ = (held(x) for x in (m, C, L))
-    best = stream_gaussian(node, [m_], [C_])
-    divergence = (pt.sum(C_**2) + pt.sum(m_**2) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
-    R = node.inputs[group.R]
-    bound = best.outputs[0] - divergence
-    if R.owner is not None and isinstance(R.owner.op, SafeCholesky):
-        bound = pt.switch(failed(R), np.float64(-np.inf), bound)
+    if of_waves(u):
+        whole = waves.integrate(node, new.rvs_to_values[u], new.value_vars)
+    else:
+        whole = _integrate_points(node, len(new.initial_point()[new.rvs_to_values[u].name]))
 
     mean, R_rv = u.owner.inputs[1:3]
-    noise = pm.Normal.dist(0.0, 1.0, size=n)
-    v = solve_triangular(L.T, half + noise, lower=False, b_ndim=1)
-    bound, v = graph_replace([bound, v], backward, strict=False)
+    noise = pm.Normal.dist(0.0, 1.0, size=whole.half.shape[0])
+    v = solve_triangular(whole.L.T, whole.half + noise, lower=False, b_ndim=1)
+    bound, v = graph_replace([whole.logp, v], backward, strict=False)
     draw = unwhiten(v, mean, R_rv)
 
     for rv in (u, *new.observed_RVs):
@@ -127,6 +119,27 @@ def collapse(model: Model) -> Collapsed:
     with new:
         pm.Potential("collapsed_data", bound)
     return Collapsed(new, draws)
+
+
+def _integrate_points(node, n: int) -> Integrated:
+    """Integrate n whitened inducing values out of a loop over the data."""
+    group = node.op.recipe.groups[0]
+    start = stream_gaussian(node, [pt.zeros(n)], [pt.zeros((n, 1))])
+    linear = start.outputs[start.op.rules[group.v]]
+    gram = start.outputs[start.op.rules[-1].gram]
+    eye = pt.eye(n, dtype="float64")
+    L = cholesky(eye - gram, lower=True)
+    half = solve_triangular(L, linear, lower=True, b_ndim=1)
+    m = solve_triangular(L.T, half, lower=False, b_ndim=1)
+    C = solve_triangular(L.T, eye, lower=False, b_ndim=2)
+    m_, C_, L_ = (held(x) for x in (m, C, L))
+    best = stream_gaussian(node, [m_], [C_])
+    divergence = (pt.sum(C_**2) + pt.sum(m_**2) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
+    R = node.inputs[group.R]
+    bound = best.outputs[0] - divergence
+    if R.owner is not None and isinstance(R.owner.op, SafeCholesky):
+        bound = pt.switch(failed(R), np.float64(-np.inf), bound)
+    return Integrated(bound, half, L)
 
 
 def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.ndarray]:

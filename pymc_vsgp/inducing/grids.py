@@ -3,7 +3,7 @@
 import itertools
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
@@ -12,10 +12,29 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier, by_column
 
-__all__ = ["Grid", "Series", "find_grid"]
+__all__ = ["Grid", "Layout", "Series", "find_grid"]
 
 SHORTEST_SERIES = 256  # rows, below which nothing is gained
 SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it
+
+
+class Layout(Protocol):
+    """How places lie, where that makes sums of waves faster than a matrix of all waves."""
+
+    def axes(self, X) -> list[TensorVariable]:
+        """Return what of the places X the waves are computed from."""
+
+    def checked(self, X, axes, number) -> TensorVariable:
+        """Return `number`, or nan where the rows of `X` don't lie like this any more."""
+
+    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return what `combine` needs of the waves, from the axes."""
+
+    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+        """Sum of the waves, with weights, in the order of the rows."""
+
+    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+        """Return the same of the squares of the waves."""
 
 
 class Grid(NamedTuple):

@@ -13,7 +13,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier
-from pymc_vsgp.inducing.grids import Grid, Series
+from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.potential.moments import FLOOR, Kernel, Moments, as_op
 
 __all__ = [
@@ -28,7 +28,8 @@ class FeatureMoments(OpFromGraph):
     """Moments at each input on its own: ``[X, w, residual, *theta, *prior] -> [mu, gamma]``.
 
     As `ConditionalMoments` an ordinary graph until a log density sees what it is made of. There the
-    rows of X may be taken to be a grid, if that is what they were when the model was made. The last
+    rows of X may lie in a way that makes sums of waves fast, as they did when the model was made.
+    The last
     inputs are the parameters of the prior covariance, which joint draws at other inputs need.
     """
 
@@ -38,11 +39,11 @@ class FeatureMoments(OpFromGraph):
         features: Fourier,
         mean: Kernel,
         covariance: Kernel,
-        grid: Grid | Series | None,
+        layout: Layout | None,
         **kwargs,
     ):
         super().__init__(*args, inline=True, on_unused_input="ignore", **kwargs)
-        self.features, self.mean, self.covariance, self.grid = features, mean, covariance, grid
+        self.features, self.mean, self.covariance, self.layout = features, mean, covariance, layout
 
 
 def feature_moments(f, mean, residual) -> Moments:
@@ -57,7 +58,7 @@ def residual_of(total, explained) -> TensorVariable:
 
 
 def conditional_feature_moments(
-    mean_at, cov_func, features: Fourier, X, w, residual, grid: Grid | Series | None = None
+    mean_at, cov_func, features: Fourier, X, w, residual, layout: Layout | None = None
 ) -> Moments:
     """Mean and variance of f at each row of `X`, given the coefficients `w`.
 
@@ -75,7 +76,7 @@ def conditional_feature_moments(
     (m,) = mean(x, *theta_, return_list=True)
     moments = feature_moments(f, m, residual_)
     op = FeatureMoments(
-        inputs, list(moments), features=features, mean=mean, covariance=covariance, grid=grid
+        inputs, list(moments), features=features, mean=mean, covariance=covariance, layout=layout
     )
     return Moments(*op(*arguments, return_list=True))
 

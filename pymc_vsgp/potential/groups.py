@@ -14,7 +14,7 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier
-from pymc_vsgp.inducing.grids import Grid, Series
+from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.potential.features import FeatureMoments, feature_moments
 from pymc_vsgp.potential.linalg import weighted_gram
 from pymc_vsgp.potential.moments import ConditionalMoments, Kernel, Moments, inline, moments_of
@@ -148,7 +148,7 @@ class FeatureGroup(NamedTuple):
     features: Fourier
     mean: Kernel
     covariance: Kernel
-    grid: Grid | Series | None
+    layout: Layout | None
     X: int
     axes: range
     v: int
@@ -164,26 +164,26 @@ class FeatureGroup(NamedTuple):
     @property
     def whole(self):
         """Whether all rows make one block."""
-        return self.grid is not None
+        return self.layout is not None
 
     def by_rows(self):
-        """Return the same without the grid."""
-        return self._replace(grid=None)
+        """Return the same, whatever way the rows lie."""
+        return self._replace(layout=None)
 
     def moments(self, inputs):
         """Build the moments, and the waves."""
-        if self.grid is None:
+        if self.layout is None:
             waves = self.features.waves(inputs[self.X])
         else:
-            waves = self.grid.waves(self.features, [inputs[i] for i in self.axes])
+            waves = self.layout.waves(self.features, [inputs[i] for i in self.axes])
         (mean,) = inline(self.mean, inputs[self.X], *(inputs[i] for i in self.theta))
         v, residual = inputs[self.v], inputs[self.residual]
         return waves, feature_moments(self._combine(waves, v), mean, residual)
 
     def _combine(self, waves, w):
-        if self.grid is None:
+        if self.layout is None:
             return self.features.combine(waves, w)
-        return self.grid.combine(self.features, waves, w)
+        return self.layout.combine(self.features, waves, w)
 
     def spread(self, inputs, pieces, root):
         """Variance of the mean of f where the coefficients have the covariance ``root root^T``.
@@ -203,9 +203,9 @@ class FeatureGroup(NamedTuple):
 
     def _combine_squares(self, waves, squares):
         weights = squares if squares.type.ndim == 1 else squares.T
-        if self.grid is None:
+        if self.layout is None:
             return self.features.combine([b**2 for b in waves], weights)
-        return self.grid.combine_squares(self.features, waves, weights)
+        return self.layout.combine_squares(self.features, waves, weights)
 
     def wrt(self, pieces, moments):
         """Return what `pull` needs the adjoints of."""
@@ -258,9 +258,9 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
     assert isinstance(op, FeatureMoments)
     w, residual, *more = rest
     axes = []
-    if op.grid is not None:
-        axes = op.grid.axes(X)
-        residual = op.grid.checked(X, axes, residual)
+    if op.layout is not None:
+        axes = op.layout.axes(X)
+        residual = op.layout.checked(X, axes, residual)
     shared += [*axes, w, residual, *more]
     k = at + len(axes)
     middle = k + 2 + len(op.mean.inner_inputs) - 1
@@ -269,7 +269,7 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
         op.features,
         op.mean,
         op.covariance,
-        op.grid,
+        op.layout,
         rows.index(X),
         range(at, k),
         k,

@@ -9,7 +9,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.fourier import LEAST, Fourier
-from pymc_vsgp.inducing.grids import Grid, Series
+from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.potential.features import (
     conditional_feature_moments,
     joint_feature_moments,
@@ -28,7 +28,7 @@ class AtPoints(NamedTuple):
     mean: TensorVariable
 
     def given(
-        self, u, mean_at, cov_func, X, diag: bool = True, grid: Grid | Series | None = None
+        self, u, mean_at, cov_func, X, diag: bool = True, layout: Layout | None = None
     ) -> Moments:
         """Moments of the function with this mean and kernel at the rows of X.
 
@@ -70,7 +70,7 @@ class OfWaves(NamedTuple):
         return pt.sqrt(self.variances)
 
     def given(
-        self, u, mean_at, cov_func, X, diag: bool = True, grid: Grid | Series | None = None
+        self, u, mean_at, cov_func, X, diag: bool = True, layout: Layout | None = None
     ) -> Moments:
         """Moments of the function with this mean and kernel at the rows of X.
 
@@ -86,4 +86,4 @@ class OfWaves(NamedTuple):
         if not diag:
             return joint_feature_moments(mean_at, cov_func, self.features, X, w, explained)
         residual = residual_of(total, pt.sum(explained))
-        return conditional_feature_moments(mean_at, cov_func, self.features, X, w, residual, grid)
+        return conditional_feature_moments(mean_at, cov_func, self.features, X, w, residual, layout)

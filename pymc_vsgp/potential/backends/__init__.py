@@ -20,6 +20,7 @@ MODULES = {
         "scalar_numba",
         "block_sum_numba",
         "cholesky_numba",
+        "interpolation_numba",
         "robust_max_numba",
     ),
     JAXLinker: ("block_sum_jax",),

@@ -1,0 +1,91 @@
+"""Data at any places: sums of waves by interpolation, where that is faster than the waves."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.inducing.fourier import Fourier, by_column
+from pymc_vsgp.inducing.grids import Grid, Layout, Series
+from pymc_vsgp.inducing.interpolation import WIDTH, FromGrid, transform
+
+__all__ = ["Scattered"]
+
+FINER = 2  # than waves need
+FEWEST_ROWS = 2000
+FEWEST_WAVES = {1: 16, 2: 100}  # by the number of inputs; in three a window has 512 places
+
+
+class Scattered(NamedTuple):
+    """Any places in one or two dimensions. Unlike on a grid they may be replaced."""
+
+    @classmethod
+    def pays(cls, features: Fourier, n_rows: int) -> bool:
+        """Whether interpolation is faster than the waves themselves."""
+        fewest = FEWEST_WAVES.get(features.n_columns, np.inf)
+        return n_rows >= FEWEST_ROWS and features.n_features >= fewest
+
+    def axes(self, X):
+        """Return the places."""
+        return [X]
+
+    def checked(self, X, axes, number) -> TensorVariable:
+        """Return `number`."""
+        return number
+
+    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return the places, in steps of the fine grid."""
+        steps = np.array(_shape(features)) / np.array(features.period)
+        return [(axes[0] - np.array(features.center)) * steps]
+
+    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+        """Sum of waves, with weights, in the order of the rows."""
+        return by_column(lambda places, c: _at(features, places[0], c), waves, w)
+
+    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+        """Return the same of the squares of the waves.
+
+        2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t: waves of half the period.
+        """
+        half = Fourier(tuple(p / 2.0 for p in features.period), features.n_frequencies)
+        places = [2.0 * p for p in waves]
+        return by_column(lambda x, c: _at(half, x[0], _of_squares(features.sizes, c)), places, s)
+
+
+def _shape(features: Fourier) -> tuple[int, ...]:
+    """Return the places of the fine grid along each input."""
+    return tuple(max(FINER * size, 2 * WIDTH) for size in features.sizes)
+
+
+def _at(features: Fourier, places, w):
+    """Sum of waves at places in steps of the fine grid."""
+    shape = _shape(features)
+    step = 2.0 * np.pi / np.array(shape)
+    each = [
+        transform(h * np.r_[np.arange(k + 1), np.arange(1, k + 1)])
+        for h, k in zip(step, features.n_frequencies, strict=True)
+    ]
+    damping = each[0] if len(each) == 1 else np.outer(*each).ravel()
+    axes = [np.arange(n) * (length / n) for n, length in zip(shape, features.period, strict=True)]
+    centered = Fourier(features.period, features.n_frequencies)
+    if len(shape) == 1:
+        fine: Layout = Series(shape[0])
+        start = fine.axes(pt.constant(axes[0][:, None]))
+    else:
+        fine, start = Grid(shape, (0, 1)), [pt.constant(a) for a in axes]
+    values = fine.combine(centered, fine.waves(centered, start), w / damping)
+    return FromGrid(shape)(places, values.reshape(shape))
+
+
+def _of_squares(sizes, s):
+    """Return the weights of waves of twice the frequency, for those of squares of waves."""
+    for d, size in enumerate(sizes):
+        k = (size - 1) // 2
+        s = s.reshape((int(np.prod(sizes[:d])), size, int(np.prod(sizes[d + 1 :]))))
+        total = pt.sum(s, axis=1, keepdims=True)
+        cosines = (s[:, 1 : k + 1] - s[:, k + 1 :]) / np.sqrt(2.0)
+        s = pt.concatenate([total, cosines, pt.zeros_like(cosines)], axis=1)
+    return s.reshape((-1,))
