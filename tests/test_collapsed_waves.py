@@ -10,6 +10,7 @@ import xarray as xr
 from scipy import stats
 
 import pymc_vsgp as vsgp
+import pymc_vsgp.gaussian.bound
 
 from pymc_vsgp.gaussian import collapsed_waves
 from pymc_vsgp.gaussian.collapsed import can_collapse, collapse, recover
@@ -124,6 +125,42 @@ def test_coefficients_are_drawn_from_their_conditional():
     w, V = np.linalg.eigh(covariance / np.outer(sd, sd))
     along = ((u - mean) / sd) @ V[:, 0]
     np.testing.assert_allclose(along.std() / np.sqrt(w[0]), 1.0, atol=5.0 / np.sqrt(2 * n))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_stage_is_at_the_maximum(many, monkeypatch):
+    X, y = data_of()
+    monkeypatch.setattr(pymc_vsgp.gaussian.bound, "MOST_DENSE", 5 if many else 100)
+    model = build(X, y)
+    stage = vsgp.fit_gaussian(progressbar=False, model=model)
+    assert stage.converged
+    logp = collapse(model).model.compile_logp(mode=FAST)
+    best = {name: np.asarray(x) for name, x in stage.theta_unconstrained.items()}
+    np.testing.assert_allclose(stage.bound, logp(best), rtol=1e-9)
+    for name, value in best.items():
+        for sign in (-1.0, 1.0):
+            assert logp(best | {name: value + 0.02 * sign}) < stage.bound
+    # Given theta, q is the posterior of the coefficients.
+    r, Phi, S, _, v = pieces(X, y, best)
+    precision = np.diag(1.0 / S) + Phi.T @ Phi / v
+    mean = np.linalg.solve(precision, Phi.T @ r / v)
+    mean[0] += np.array(CENTER) @ best["slope"] + best["level"]
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    assert np.abs((stage.mean["u"][0] - mean) / sd).max() < 1e-5
+    if many:
+        np.testing.assert_allclose(stage.covariance["u"][0], 1.0 / np.diag(precision), rtol=1e-5)
+    else:
+        np.testing.assert_allclose(
+            stage.covariance["u"][0] / np.outer(sd, sd),
+            np.linalg.inv(precision) / np.outer(sd, sd),
+            atol=1e-5,
+        )
+    # What it says of theta is the curvature there.
+    log_s, h = best["s_log__"], 1e-3
+    at = [logp(best | {"s_log__": log_s + k * h}) for k in (-1, 0, 1)]
+    curvature = (2 * at[1] - at[0] - at[2]) / h**2
+    precision = np.linalg.inv(stage.theta_covariance)
+    np.testing.assert_allclose(precision[-1, -1], curvature, rtol=1e-3)
 
 
 class Wave(pm.gp.mean.Mean):

@@ -172,6 +172,35 @@ def test_residual_is_that_of_dense_matrices(D, rng):
     assert gamma.max() < 0.01 * variance
 
 
+@pytest.mark.parametrize("D", [1, 2, 3])
+def test_variance_is_that_of_all_waves_where_the_period_is_short(D):
+    """Fewer images would give the residual variance a bend, and its gradient a jump."""
+    ls, period = np.full(D, 0.6), np.ones(D)
+    total = vsgp.inducing.Fourier(1.0, (1,) * D).total_variance(pm.gp.cov.Matern52(D, ls=ls))
+    k = {1: 2000, 2: 150, 3: 40}[D]
+    grid = np.meshgrid(*[2.0 * np.pi * np.arange(-k, k + 1)] * D, indexing="ij")
+    omega = np.stack([g.ravel() for g in grid], axis=1)
+    every = reference_torus.matern52_density(omega, ls).sum() / np.prod(period)
+    np.testing.assert_allclose(total.eval(), every, rtol=3e-6)
+
+
+@pytest.mark.parametrize("scale", ["known", "inferred"])
+@pytest.mark.parametrize("n", [4, 80])
+def test_a_stage_of_several_functions(n, scale, rng):
+    X = rng.uniform(0.0, 10.0, size=(30, 1))
+    labels = (X[:, 0] // 4).astype(int)
+    with pm.Model():
+        scale = pm.HalfNormal("scale") if scale == "inferred" else 1.2
+        gp = pm.gp.VariationalSparse(cov_func=scale**2 * pm.gp.cov.ExpQuad(1, ls=2.0))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(16.0, n, 5.0), n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=labels)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    assert stage.converged
+    features = vsgp.inducing.Fourier(16.0, n, 5.0)
+    Phi, _ = reference_torus.waves(X, features.period, features.n_frequencies, features.center)
+    assert (np.argmax(Phi @ stage.mean["u"].T, axis=1) == labels).mean() > 0.8
+
+
 def test_long_period_gives_the_process_on_the_line():
     """Mean and variance of the prediction of the exact process with normal noise."""
     rng = np.random.default_rng(3)

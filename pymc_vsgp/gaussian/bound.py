@@ -43,6 +43,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
 from pymc_vsgp.inducing.variable import InducingRV, of_waves
+from pymc_vsgp.modes import ONCE
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import BlockSum
@@ -108,7 +109,10 @@ class _Process:
     offset: Sequence[TensorVariable] = ()
     """e and t, for many coefficients."""
     coefficients: TensorVariable | None = None
-    """Fourier coefficients, if these are some, less their means in terms of the whitened value."""
+    """Fourier coefficients, if these are some, less their means in terms of the whitened value.
+
+    One column for each function, if there are several.
+    """
 
     @property
     def waves(self) -> bool:
@@ -293,15 +297,36 @@ class Bound:
         return bound, loops
 
     def _process_of(self, v):
+        for i, p in enumerate(self.processes):
+            if p.waves and self._same(v, p):
+                return i
         while v.owner is not None and isinstance(v.owner.op, DimShuffle):
             v = v.owner.inputs[0]
         for i, p in enumerate(self.processes):
-            if v is p.value or p.waves and equal_computations([v], [p.coefficients]):
+            if v is p.value:
                 return i
         raise ValueError(
             "The model transforms inducing values before a likelihood uses them, so the Gaussian "
             "stage has no bound for them. Use fit_gaussian(method='advi')."
         )
+
+    def _same(self, v, p: _Process) -> bool:
+        """Whether `v` are the coefficients of a process, less their means.
+
+        What else uses them decides how they are simplified, so graphs of the same may differ.
+        """
+        if equal_computations([v], [p.coefficients]):
+            return True
+        if p.value not in ancestors([v]):
+            return False
+        values = self.model.value_vars
+        both = pm.pytensorf.compile(
+            values, [v, p.coefficients], mode=ONCE, on_unused_input="ignore"
+        )
+        rng, start = np.random.default_rng(0), self.model.initial_point()
+        point = [start[x.name] + 0.1 * rng.normal(size=np.shape(start[x.name])) for x in values]
+        one, other = both(*point)
+        return one.shape == other.shape and np.allclose(one, other, rtol=1e-9, atol=0.0)
 
     def __call__(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
         """Evaluate at theta, and at what else moves: inducing inputs, then offsets."""
@@ -374,7 +399,10 @@ def _process(model, u, start):
     Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
     linear = pt.tensor(dtype="float64", shape=(K, M))
     if of_waves(u):
-        (coefficients,) = rewrite_pregrad(model.replace_rvs_by_values([u - u.owner.inputs[1]]))
+        w = u - u.owner.inputs[1]
+        # As `OfWaves` has them, which simplifies to the same graph.
+        (w,) = model.replace_rvs_by_values([w if w.type.ndim == 1 else w.T])
+        (coefficients,) = rewrite_pregrad([w])
         if M > MOST_DENSE:
             root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
             return _Process(u, value, K, M, None, linear, root, offset, coefficients)

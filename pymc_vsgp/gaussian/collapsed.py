@@ -36,7 +36,7 @@ from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import BlockSum, held
 
-__all__ = ["Collapsed", "can_collapse", "collapse", "recover"]
+__all__ = ["Collapsed", "can_collapse", "collapse", "loops", "recover"]
 
 
 class Collapsed(NamedTuple):
@@ -47,7 +47,7 @@ class Collapsed(NamedTuple):
     """u given theta, and what the whole model has beside: graphs of the variables of `model`."""
 
 
-def _loops(model: Model):
+def loops(model: Model):
     """Loops over the data in the log density, with the value of u that they use."""
     (u,) = inducing_variables(model)
     others = [rv for rv in model.free_RVs if rv is not u]
@@ -63,7 +63,7 @@ def can_collapse(model: Model) -> bool:
     us = inducing_variables(model)
     if len(us) != 1 or us[0].type.ndim != 1:
         return False
-    u, logp, nodes = _loops(model)
+    u, logp, nodes = loops(model)
     value = model.rvs_to_values[u]
     if len(nodes) != 1 or not isinstance(nodes[0].op.recipe.likelihood, Gaussian):
         return False
@@ -85,7 +85,7 @@ def collapse(model: Model) -> Collapsed:
     Its density of theta is that of `model`, integrated over them.
     """
     new = clone_model(model)
-    u, _, (node,) = _loops(new)
+    u, _, (node,) = loops(new)
     # The graph of the log density is one of unconstrained values; a potential wants variables.
     backward = {}
     for rv in new.free_RVs:

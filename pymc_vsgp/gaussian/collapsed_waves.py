@@ -48,6 +48,8 @@ class Integrated(NamedTuple):
     half: TensorVariable
     """``L^-1`` times the linear term, with ``L L^T`` the precision of the whitened coefficients."""
     L: TensorVariable
+    sites: tuple[TensorVariable, TensorVariable] | None = None
+    """Linear term and precision that the data give coefficients less their prior means."""
 
 
 def has_sums(node: Apply, values: list[TensorVariable]) -> bool:
@@ -89,14 +91,16 @@ def integrate(node: Apply, value: TensorVariable, values: list[TensorVariable]) 
 
     P = pt.eye(n, dtype="float64") + W * D[:, None] * G * D
     L = cholesky(P, lower=True)
-    half = solve_triangular(L, W * D * pt.dot(H, r), lower=True, b_ndim=1)
+    linear = pt.dot(H, r)
+    half = solve_triangular(L, W * D * linear, lower=True, b_ndim=1)
     C = solve_triangular(L, pt.eye(n, dtype="float64"), lower=True, b_ndim=2)
     m, S, L_ = (held(x) for x in (pt.dot(C.T, half), pt.dot(C.T, C), L))
     second = S + m[:, None] * m
-    fit = pt.dot(r, pt.dot(Q, r)) - 2.0 * pt.dot(m * D, pt.dot(H, r))
+    fit = pt.dot(r, pt.dot(Q, r)) - 2.0 * pt.dot(m * D, linear)
     fit = fit + pt.sum(G * (D[:, None] * second * D))
     divergence = (pt.trace(second) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
-    return Integrated(sums.n_rows * top - W * fit / 2.0 - divergence, half, L)
+    logp = sums.n_rows * top - W * fit / 2.0 - divergence
+    return Integrated(logp, half, L, (W * linear, W * G))
 
 
 class _Sums(NamedTuple):

@@ -22,6 +22,7 @@ from pymc_vsgp.gaussian.bound import (
     inducing_variables,
     whitened_coordinates,
 )
+from pymc_vsgp.gaussian.exact import ExactBound, is_exact
 from pymc_vsgp.gaussian.result import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.modes import ONCE
@@ -127,8 +128,12 @@ def fit_gaussian(
         sites = [start.sites[p.u.name] for p in bound.processes]
     before = inducing_inputs(bound)
     Xu = [x.get_value() for x in bound.moving]
+    fit: _Natural
     with _progress(progressbar) as report:
-        if method == "natural":
+        if method == "natural" and is_exact(model):
+            fit = _Exact(bound, theta, sites, Xu, tolerance, report, model)
+            fit.run(max_rounds)
+        elif method == "natural":
             fit = _Natural(bound, theta, sites, Xu, tolerance, report)
             fit.run(max_rounds)
         else:
@@ -353,6 +358,21 @@ def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.nd
     L = np.sqrt(1.0 + (R * root) ** 2)
     e = L * ev.mean[i] - R * linear / L
     return Sites(ev.linear[i].copy(), root), e, np.log(L / ev.factor[i])
+
+
+class _Exact(_Natural):
+    """L-BFGS steps of theta, where the best q of each theta is known."""
+
+    def __init__(self, bound, theta, sites, Xu, tolerance, report, model):
+        self.exact = ExactBound(bound, model)
+        super().__init__(bound, theta, sites, Xu, tolerance, report)
+        self.moved = []
+
+    def _evaluate(self, theta, sites, moved):
+        return self.exact(theta)
+
+    def _step_sites(self, n: int) -> None:
+        self.sites = self.exact.sites(self.evaluation)
 
 
 class _Minibatch(_Natural):

@@ -37,7 +37,7 @@ __all__ = ["Fourier", "by_column"]
 LEAST = np.float64(1e-24)
 
 # Copies of the torus on either side that add to the variance, by the number of inputs.
-IMAGES = {1: 4, 2: 3, 3: 2}
+IMAGES = {1: 16, 2: 8, 3: 6}
 NEAR = {1: 4, 2: 2, 3: 1}  # of those, in a matrix
 
 
