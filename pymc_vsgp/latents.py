@@ -197,7 +197,7 @@ def _layout_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Layout |
     if value is None:
         return None
     layout = find_grid(np.asarray(value, dtype="float64"))
-    if layout is None and all(Scattered.pays(gp._prior.kind.features, len(value)) for gp in gps):
+    if all(Scattered.pays(gp._prior.kind.features, len(value), layout) for gp in gps):
         return Scattered()
     return layout
 

@@ -398,6 +398,23 @@ def test_for_data_keeps_what_it_promises(rng):
     assert features.at_most(9).n_features <= 9
 
 
+@pytest.mark.parametrize("scale", [0.0005, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("residual", [0.02, 1e-3, 1e-5])
+def test_for_data_leaves_out_what_is_asked(scale, residual):
+    """Not much less either: more waves than that would be wasted."""
+    X = np.array([[0.0], [3.0]])
+    ls = 3.0 * scale
+    features = vsgp.inducing.Fourier.for_data(
+        X, pm.gp.cov.Matern52(1, ls=ls), residual=residual, max_features=10**6
+    )
+    (k,), w = features.n_frequencies, 2.0 * np.pi / features.period[0]
+    n = np.arange(1, 2_000_000)
+    mass = np.r_[1.0, 2.0 * (1.0 + (n * w * ls) ** 2 / 5.0) ** -3]
+    left = mass[k + 1 :].sum() / mass.sum()
+    assert left <= 1.05 * residual
+    assert left + mass[k] / mass.sum() > 0.5 * residual
+
+
 BAD = {
     "both": (
         lambda gp, X: gp.prior("u", Xu=X, inducing=features_of(1)),

@@ -254,3 +254,23 @@ def test_what_it_can_not_do(data, rng):
         pm.Normal("z", model["u"].sum(), 1.0, observed=0.3)
     with pytest.raises(ValueError, match="outside of a likelihood.*method='advi'"):
         vsgp.fit_gaussian(model=model, progressbar=False)
+
+
+def test_a_likelihood_that_is_not_log_concave():
+    """Natural gradients with negative curvature, over which the fit once got lost (-1855)."""
+    rng = np.random.default_rng(1)
+    y = np.arange(1000) % 10
+    X = 1.5 * rng.normal(size=(10, 8))[y] + rng.normal(size=(1000, 8))
+    with pm.Model() as model:
+        cov = pm.gp.cov.ExpQuad(8, ls=4.0) + pm.gp.cov.WhiteNoise(0.3)
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=vsgp.inducing.kmeans(X, 20, random_seed=1), n_outputs=10)
+        gp.likelihood("y", vsgp.RobustMax(10), X=X, y=y)
+        bound = Bound(model, mode="FAST_COMPILE")
+        whole = vsgp.fit_gaussian(max_rounds=10, progressbar=False)
+        vsgp.reset(model)
+        few = vsgp.fit_gaussian(
+            "minibatch", n=100, batch_size=200, random_seed=1, progressbar=False
+        )
+    assert whole.bound > -1660
+    assert bound(np.empty(0), [few.sites["u"]]).value > 1.05 * whole.bound

@@ -5,9 +5,11 @@ import json
 import pathlib
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
+import scipy.stats
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER, RESULTS = ROOT / "benchmarks" / "reproduction", ROOT / "docs" / "reproduction"
@@ -72,14 +74,72 @@ def test_divergences_are_those_of_the_joint_normals(scripts, rng, monkeypatch):
     assert reverse == pytest.approx(divergence(*exact, *sparse), rel=1e-6)
 
 
+def stage_like(Z, mean, S, **theta):
+    """What the closed forms read of a Gaussian stage."""
+    return types.SimpleNamespace(
+        Xu={"u_Xu": Z}, mean={"u": mean}, covariance={"u": S}, theta=theta, model=None
+    )
+
+
+def stage_pieces(rng, n_functions):
+    """Inducing inputs, moments of inducing values, and new inputs."""
+    Z, X = rng.normal(size=(3, 2)), rng.normal(size=(5, 2))
+    root = rng.normal(size=(n_functions, 3, 3))
+    return Z, X, rng.normal(size=(n_functions, 3)), root @ root.transpose(0, 2, 1)
+
+
+def moments_with_loops(Z, X, mean, S, lengthscale, variance, white, jitter):
+    """Mean and variance of f at each input, one at a time, by conditioning on u."""
+
+    def k(a, b):
+        return variance * np.exp(-0.5 * sum(((a - b) / lengthscale) ** 2))
+
+    Kuu = np.array([[k(a, b) for b in Z] for a in Z]) + (jitter + white**2) * np.eye(len(Z))
+    out = []
+    for x in X:
+        weights = np.array([k(x, z) for z in Z]) @ np.linalg.inv(Kuu)
+        prior = k(x, x) + white**2 - weights @ Kuu @ weights
+        out.append((weights @ mean, prior + weights @ S @ weights))
+    return np.array(out).T
+
+
+@pytest.mark.parametrize("lengthscale", [0.8, np.array([0.5, 1.7])], ids=["isotropic", "ARD"])
+def test_probit_scores_are_those_of_the_marginals(lengthscale, scripts, rng):
+    Z, X, mean, S = stage_pieces(rng, 1)
+    y = np.array([0, 1, 1, 0, 1])
+    m, v = moments_with_loops(Z, X, mean[0], S[0], lengthscale, 1.7, 0.0, 1.7e-6)
+    # P(f + noise > 0) with standard normal noise is what a probit link means.
+    right = scipy.stats.norm.cdf(np.where(y == 1, m, -m) / np.sqrt(v + 1.0))
+    scores = scripts("common").probit_scores(stage_like(Z, mean, S), lengthscale, 1.7, X, y)
+    assert scores["log_density"] == pytest.approx(np.log(right).mean(), rel=1e-9)
+    assert scores["error"] == (right < 0.5).mean()
+
+
+def test_mnist_scores_are_those_of_the_marginals(scripts, rng, monkeypatch):
+    mnist = scripts("mnist")
+    monkeypatch.setattr(mnist, "N_CLASSES", 2)
+    Z, X, mean, S = stage_pieces(rng, 2)
+    y = np.array([0, 1, 1, 0, 1])
+    pairs = [moments_with_loops(Z, X, mean[k], S[k], 0.8, 1.0, 0.4, 0.0) for k in range(2)]
+    (m0, v0), (m1, v1) = pairs
+    first = scipy.stats.norm.cdf((m0 - m1) / np.sqrt(v0 + v1))  # P(f_0 > f_1)
+    largest = np.where(y == 0, first, 1.0 - first)
+    stage = stage_like(Z, mean, S, lengthscale=0.8, white=0.4)
+    scores = mnist.closed_form(stage, Z, X, y)
+    # With two classes the other one has the probability epsilon.
+    expected = np.log(1e-3 + (1.0 - 2e-3) * largest).mean()
+    assert scores["log_density"] == pytest.approx(expected, abs=1e-7)
+    assert scores["accuracy"] == (largest > 0.5).mean()
+
+
 # --- the scripts ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
-@pytest.mark.parametrize("name", ["coal", "snelson", "pines", "image", "raetsch"])
+@pytest.mark.parametrize("name", ["coal", "snelson", "pines", "image", "raetsch", "mnist", "dense"])
 def test_smoke_run_writes_finite_numbers(name, scripts, tmp_path, request, monkeypatch):
-    if name in ("pines", "image", "raetsch"):
+    if name in ("pines", "image", "raetsch", "mnist", "dense"):
         monkeypatch.setenv("PYMC_VSGP_DATA", str(request.getfixturevalue("shared_data")))
     module = scripts(name)
     module.main(["--smoke", "--out", str(tmp_path)])

@@ -1,12 +1,11 @@
 """Write docs/reproduction.md: the published numbers beside those of the result files."""
 
-import json
-
 from textwrap import fill
 
-import numpy as np
-
 from common import PAGES
+from page_classes import image, mnist, raetsch
+from page_counts import coal, pines, snelson
+from page_parts import load
 
 PAGE = PAGES.with_suffix(".md")
 
@@ -30,385 +29,53 @@ are of other computers.
 The paper is Hensman, Matthews, Filippone and Ghahramani (2015); the thesis is Matthews (2016).
 """
 
+LAST = """## Elsewhere
 
-def load(name):
-    path = PAGES / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def table(head, rows):
-    """Return a table in markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-def made_by(record):
-    minutes = record["seconds"] / 60
-    return f"`{record['command']}`, {minutes:.0f} minutes.\n"
-
-
-def sampling(how):
-    """R-hat, effective samples and divergences, in words."""
-    return (
-        f"R-hat at most {how['rhat_max']:.3f}, at least {how['ess_min']:.0f} effective samples, "
-        f"{how['divergences']} divergences"
-    )
-
-
-def coal(record):
-    r = record["results"]
-    mean, sd, whole = r["mean"], r["sd_over_splits"], r["all_events"]
-    n = len(r["splits"])
-    rows = [
-        ["Gaussian", "-1.229", f"{mean['gaussian']:.3f}", f"{sd['gaussian']:.3f}"],
-        [
-            "Gaussian, parameters from their normal approximation",
-            "",
-            f"{mean['gaussian_theta_normal']:.3f}",
-            f"{sd['gaussian_theta_normal']:.3f}",
-        ],
-        ["free-form", "-1.225", f"{mean['free_form']:.3f}", f"{sd['free_form']:.3f}"],
-        ["free-form minus Gaussian", "0.003", f"{r['difference_mean']:.3f}", ""],
-    ]
-    theta = []
-    for name in ("lengthscale", "variance"):
-        for kind, label in (("free_form", "free-form"), ("exact", "exact MCMC")):
-            t = whole["theta"][kind][name]
-            low, middle, high = t["q05_q50_q95"]
-            theta.append([name, label, *(f"{v:.2f}" for v in (t["mean"], t["sd"]))])
-            theta[-1] += [f"{v:.2f}" for v in (low, middle, high)]
-    estimate = whole["theta_estimate"]
-    gap = whole["largest_gap_of_rate_mean_in_posterior_sd"]
-    better = r["splits_where_free_form_is_better"]
-    worst = {
-        "rhat_max": max(s["rhat_max"] for s in r["splits"]),
-        "ess_min": min(s["ess_min"] for s in r["splits"]),
-        "divergences": sum(s["divergences"] for s in r["splits"]),
-    }
-    return f"""## Coal-mining explosions
-
-100 bins, 30 inducing inputs on a grid, 95 of the 191 events to train on, {n} splits: those of
-the published code,
-whose generator and seeds are known. The score is that code's, too: the mean over bins of the log
-predictive probability of
-the held-out count.
-
-{table(["held-out log probability", "published", "ours", "sd over splits"], rows)}
-
-Free-form is better on {better} of {n} splits; the paper says on all. On the others it is worse
-by at most
-{max(s["gaussian"] - s["free_form"] for s in r["splits"]):.3f}. Over all splits:
-{sampling(worst)}.
-
-With all events, beside exact MCMC (`pm.gp.Latent`, whitened, {sampling(whole["exact"])}):
-
-{table(["parameter", "posterior", "mean", "sd", "5 %", "50 %", "95 %"], theta)}
-
-The estimate of the Gaussian stage is a lengthscale of {estimate["lengthscale"]:.2f} and a
-variance of
-{estimate["variance"]:.2f}; the paper's is 12.06 and 0.55, from a kernel and priors that differ
-between its scripts.
-The mean rate differs from the exact one by at most {gap["free_form"]:.2f} posterior standard
-deviations in any bin (free-form,
-Monte Carlo error of both included) and {gap["gaussian"]:.2f} (Gaussian). As in the thesis,
-upper tails of the parameters are longer than the exact ones; with so few effective draws of the
-exact sampler that is not beyond Monte Carlo error. Free-form: {sampling(whole["free_form"])};
-{whole["free_form"]["steps_per_draw"]:.1f} steps a draw, against
-{whole["exact"]["steps_per_draw"]:.1f} of the exact sampler.
-
-![Rates with 90 % bands, and draws of the parameters](reproduction/coal.png)
-
-{made_by(record)}"""
-
-
-def snelson(record):
-    r = record["results"]
-    rows = [
-        [
-            row["M"],
-            f"{row['kl_sparse_from_exact']:.3g}",
-            f"{row['kl_exact_from_sparse']:.3g}",
-            f"{row['held_out_negative_log_density']:.4f}",
-        ]
-        for row in r["rows"]
-    ]
-    p, t = r["published"], r["theta"]
-    apart = {row["M"]: np.ptp(row["bounds_of_all_starts"]) for row in r["rows"]}
-    worst, spread = max(apart, key=apart.get), ""
-    if apart[worst] > 1.0:
-        spread = f"""The bound has local maxima in the inducing inputs: at M = {worst} the starts
-end {apart[worst]:.0f} nats apart, which is enough to move the peak of the second divergence. """
-    check = max(abs(row["bound"] - row["bound_in_numpy"]) for row in r["rows"])
-    both = [
-        [
-            "published",
-            *(p[k] for k in ("sd", "lengthscale", "noise_sd")),
-            p["log_evidence"],
-        ],
-        [
-            "ours",
-            *(f"{t[k]:.3f}" for k in ("sd", "lengthscale", "noise_sd")),
-            f"{r['log_evidence']:.2f}",
-        ],
-    ]
-    peak, held_out = (
-        max(r["rows"], key=lambda row, k=k: row[k])["M"]
-        for k in ("kl_exact_from_sparse", "held_out_negative_log_density")
-    )
-    return f"""## Snelson's data: how the divergence falls
-
-Normal noise, so that everything has a closed form. 100 of the 200 rows train. The thesis' rows
-are not known, but the
-even ones have its maximum of the evidence:
-
-{table(["", "sd", "lengthscale", "noise sd", "log evidence"], both)}
-
-Inducing inputs are placed by the bound (`move_inducing=True`, the best of
-{record["settings"]["starts"]} starts), parameters stay at that
-maximum. KL in nats; the first is the log evidence minus the bound:
-
-{table(["M", "KL(sparse, exact)", "KL(exact, sparse)", "held-out negative log density"], rows)}
-
-The exact posterior has a held-out negative log density of
-{r["held_out_negative_log_density_exact"]:.4f}.
-
-| the thesis says | here |
-|---|---|
-| KL(sparse, exact) falls with M throughout | {"yes" if r["kl_is_monotone"] else "no"} |
-| and is negligible by M = 12 | {_at(r, 12, "kl_sparse_from_exact"):.2g} nats |
-| KL(exact, sparse) rises at first, until M = 4 | largest at M = {peak} |
-| and is negligible by M = 14 | {_at(r, 14, "kl_exact_from_sparse"):.2g} nats |
-| the held-out score is worst at M = 4, too | worst at M = {held_out} |
-
-{spread}The bound of the package and the dense formula in numpy differ by at most {check:.0e}.
-
-![Both divergences, and the held-out density](reproduction/snelson.png)
-
-{made_by(record)}"""
-
-
-def _at(results, n_inducing, key):
-    return next(row[key] for row in results["rows"] if row["M"] == n_inducing)
-
-
-def pines(record):
-    r = record["results"]
-    labels = {
-        "exact_kronecker": "exact, Kronecker products",
-        "points": "inducing inputs",
-        "fourier": "Fourier features, 2 % of the prior variance left out",
-        "fourier_fine": "Fourier features, 0.1 %",
-    }
-    published = {("32", "points"): "3.4", ("64", "points"): "4.7"}
-    rows, gaps, theta = [], [], []
-    for size in ("32", "64"):
-        for kind, how in r.get(size, {}).items():
-            if kind not in labels:
-                continue
-            rows.append(
-                [
-                    f"{size} x {size}",
-                    labels[kind],
-                    how.get("M", ""),
-                    published.get((size, kind), ""),
-                    f"{how['seconds_per_effective_sample']:.3f}",
-                    how.get("draws", 10 * record["settings"]["draws"]),
-                    f"{how['steps_per_draw']:.1f}",
-                    f"{how['ess_min']:.0f}",
-                    f"{how['rhat_max']:.3f}",
-                    how["divergences"],
-                ]
-            )
-            t = how["theta"]
-            theta.append([f"{size} x {size}", labels[kind]])
-            theta[-1] += [f"{t[k]['mean']:.2f} ± {t[k]['sd']:.2f}" for k in t]
-            if "gap_of_mean_in_exact_sd" in how:
-                gap, ratio = how["gap_of_mean_in_exact_sd"], how["sd_over_exact_sd"]
-                gaps.append([f"{size} x {size}", labels[kind]])
-                gaps[-1] += [f"{gap[k]:.3f}" for k in ("rms", "largest")]
-                gaps[-1] += [f"{ratio[k]:.3f}" for k in ("mean", "smallest", "largest")]
-    dense, text = r.get("dense_exact"), ""
-    if dense:
-        text = f"""
-The paper's exact sampler took 554 seconds an effective sample. Here a gradient of the dense
-posterior of 32 x 32 cells takes
-{dense["gradient_seconds"]:.2f} s; the dense sampler was not run, and with as many steps as the
-Kronecker one takes it would need about
-{dense["seconds_per_effective_sample_estimated"]:.0f} s an effective sample.
-"""
-    head = ["cells", "posterior", "M", "published", "ours", "draws a chain", "steps a draw"]
-    head += ["ESS", "R-hat", "div."]
-    columns = ["cells", "posterior", "rms", "largest", "sd ratio, mean", "smallest", "largest"]
-    pictures = "\n\n".join(
-        f"![Mean intensity, {size} x {size} cells](reproduction/pines_{size}.png)"
-        for size in ("32", "64")
-        if (PAGES / f"pines_{size}.png").exists()
-    )
-    return f"""## Pine saplings
-
-Counts in cells of a 10 x 10 square, from the published array of 127 rows; 225 inducing inputs on a
-grid, which stay there (the thesis moves them), or Fourier features that `Fourier.for_data` chose.
-The kernel is separable and the cells a grid, so exact MCMC is possible with Kronecker products
-(`pm.gp.LatentKron`).
-{record["settings"]["chains"]} chains; exact MCMC takes ten times the draws, as it mixes slowly.
-
-Seconds of sampling for an effective sample of the worst variable (parameters and $u$, or $f$ of
-exact MCMC):
-
-{table(head, rows)}
-{text}
-Log intensity in the cells against exact MCMC: the mean's distance in exact standard deviations,
-and the ratio of standard deviations.
-Both have Monte Carlo error. It was not kept for the inducing inputs,
-whose run came first.
-
-{table(columns, gaps)}
-
-{table(["cells", "posterior", "lengthscale", "variance"], theta)}
-
-{_bias(r["32"])}
-
-{pictures}
-
-{made_by(record)}
-The inducing inputs are of an earlier run: `{r["32"]["points"]["command"]}`.
-"""
-
-
-def _bias(r):
-    """Say what too few inducing variables did to the lengthscale."""
-    mean = {kind: how["theta"]["lengthscale"]["mean"] for kind, how in r.items() if kind != "cells"}
-    coarse, fine = r["fourier"], r["fourier_fine"]
-    return f"""The published setting has too few inducing inputs for this posterior: they are 0.67
-apart, and the exact lengthscale is {mean["exact_kronecker"]:.2f}. With them it comes out at
-{mean["points"]:.2f}, and with {coarse["M"]} features at {mean["fourier"]:.2f}: too long, as
-[](the_posterior.md) explains, and standard deviations of the map are too small. With {fine["M"]}
-features it is {mean["fourier_fine"]:.2f}, the map is the exact one up to Monte Carlo error, and an
-effective sample costs {fine["seconds_per_effective_sample"]:.2f} s."""
-
-
-def image(record):
-    runs = record["results"]["mean"]
-    rows = [
-        [
-            e["M"],
-            e["kernel"],
-            e["inducing"],
-            e["splits"],
-            f"{e['gaussian_log_density']:.4f}",
-            f"{e['free_form_log_density']:.4f}",
-            f"{e['free_form_log_density'] - e['gaussian_log_density']:+.4f}",
-            f"{e['free_form_error']:.3f}",
-            f"{e['rhat_max']:.3f}",
-            f"{e['ess_min']:.0f}",
-            e["divergences"],
-        ]
-        for e in runs
-    ]
-    head = ["M", "kernel", "inputs", "splits", "Gaussian", "free-form", "difference", "error"]
-    head += ["R-hat", "ESS", "div."]
-    largest = max(e["M"] for e in runs)
-    missing = [str(M) for M in (5, 10, 20, 50, 100) if M > largest]
-    not_run = (
-        f"M = {' and '.join(missing)} were not run, and of 10 splits only those"
-        if missing
-        else ("Splits are those")
-    )
-    return f"""## Image
-
-{record["settings"]["train_rows"]} rows train, {record["settings"]["test_rows"]} test; probit;
-Gamma(1.1, 1) priors. The mean log probability of the held-out class, free of
-Monte Carlo error but for the draws. {not_run} that the table counts, for want of time. The order
-of the rows behind the published seeds is not known, so
-splits are not the same as the published.
-
-{table(head, rows)}
-
-The paper shows box plots and no numbers: held-out log probabilities between -0.4 and -0.2, more
-of them with more inducing inputs; free-form minus Gaussian
-between 0 and 0.04, positive throughout only for large M; moving the inducing inputs matters most
-for small M.
-
-![Box plots over splits](reproduction/image.png)
-
-{made_by(record)}"""
-
-
-def raetsch(record):
-    rows = []
-    for name, sets in record["results"].items():
-        if name == "published":
-            continue
-        for label, e in sets.items():
-            p = record["results"]["published"].get(name, {})
-            rows.append(
-                [
-                    name,
-                    f"{label} ({e['M']})" if label != "M=8" else "M = 8",
-                    *(f"{v[0]:.2f} ± {v[1]:.2f}" if (v := p.get(k)) else "" for k in ("KL", label)),
-                    *(
-                        f"{e[k]['median']:.2f} ± {e[k]['two_sd']:.2f}"
-                        for k in ("gaussian", "free_form")
-                    ),
-                    e["splits"],
-                    f"{e['rhat_max']:.3f}",
-                    f"{e['ess_min']:.0f}",
-                    e["divergences"],
-                ]
-            )
-    head = ["set", "inducing", "published, all rows", "published, sparse", "Gaussian"]
-    head += ["free-form", "splits", "R-hat", "ESS", "div."]
-    done = [name for name in record["results"] if name != "published"]
-    splits = record["settings"]["splits"]
-    note = f"""Sets that were run: {", ".join(done)}, with {splits} splits: too few to
-tell a mean from the published one, and not the published splits where the data come without. The
-kernel and priors of the thesis are not known here; our Gamma(1.1, 1) prior holds the variance near
-one, and so probabilities away from 0 and 1. Whether that explains scores that are worse than the
-published was not tried."""
-    return f"""## Small classification sets
-
-Held-out negative log probability: the median over splits ± two standard deviations. Published is
-the thesis' table 4.3, columns KL and KLSp, ten
-splits. With M = 8 inducing inputs move; 30 % of the rows
-stay where k-means put them.
-
-{table(head, rows)}
-
-{note}
-
-
-{made_by(record)}"""
-
-
-LAST = """## Not run
-
-* **MNIST** (60000 images, 500 inducing inputs; published accuracy 98.04 %, log density -0.068
-  Gaussian and -0.064 free-form): hours on two cores, or a GPU, and neither was at hand.
-* **Pine saplings in 64 x 64 cells** (published: 4.7 s an effective sample): `pines.py` without
-  `--largest 32`.
-{image}
-* **The rest of the thesis' table 4.3**: `raetsch.py` without arguments does `heart` (Statlog),
-  `cancer`, `titanic` and `banana`, too, on ten splits; the other sets are not at hand.
 * **The toy problem with three classes**: the paper shows pictures and no numbers.
+  `notebooks/three_classes.py` has them, and the comparison of Gaussian and free-form.
+
+## Not run
+
+{not_run}
 """
 
-SECTIONS = {"coal": coal, "snelson": snelson, "pines": pines, "image": image, "raetsch": raetsch}
+SECTIONS = {
+    "coal": coal,
+    "snelson": snelson,
+    "pines": pines,
+    "image": image,
+    "raetsch": raetsch,
+    "mnist": mnist,
+}
 
 
 def page():
     """Return the page as it should be."""
-    parts = [HEAD]
-    for name, section in SECTIONS.items():
-        record = load(name)
-        if record is not None:
-            parts.append(section(record))
-    return reflow("\n".join([*parts, LAST.replace("{image}", not_run_of_image())]))
+    records = {name: load(name) for name in SECTIONS}
+    parts = [SECTIONS[name](record) for name, record in records.items() if record is not None]
+    last = LAST.replace("{not_run}", "\n".join(not_run(records)))
+    return reflow("\n".join([HEAD, *parts, last]))
 
 
-def not_run_of_image():
-    """Say what is left to run of the image experiment."""
-    what = "with M = 50 and 100, and all ten splits" if load("image") else "(box plots, no numbers)"
-    return f"* **Image** {what}: `image.py`, hours on two cores."
+def not_run(records):
+    """Say what is left, and what would run it."""
+    lines = []
+    if records["mnist"] is None:
+        lines += ["* **MNIST**: `mnist.py`, an hour on a core that is otherwise idle."]
+    else:
+        lines += ["* **Free-form draws of MNIST with all images**: days on a core."]
+    if "64" not in records["pines"]["results"]:
+        lines += ["* **Pine saplings in 64 x 64 cells** (published: 4.7 s an effective sample):"]
+        lines += ["  `pines.py` without `--largest 32`."]
+    elif "points" not in records["pines"]["results"]["64"]:
+        lines += ["* **Inducing inputs for 64 x 64 cells** (published: 4.7 s an effective sample):"]
+        lines += ["  `pines.py`, more than an hour beside other programs."]
+    lines += [
+        "* **Image** on all ten splits, with M = 100 and free-form: `image.py`, hours on two cores."
+    ]
+    lines += ["* **The rest of the thesis' table 4.3**: other sets are not at hand."]
+    lines += ["  `raetsch.py` has `titanic` and `banana`, too, for which it gives no numbers."]
+    return lines
 
 
 def reflow(text):

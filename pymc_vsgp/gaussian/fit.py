@@ -323,8 +323,9 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
     for k in range(len(sites.linear)):
         B, old = sites.root[k], sites.linear[k]
         G = R.T @ B
-        precision = (1.0 - step) * (G @ G.T) + step * ev.precision[i][k]
-        h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * ev.linear[i][k]
+        to, toward = _definite(ev.precision[i][k], ev.linear[i][k], ev.mean[i][k])
+        precision = (1.0 - step) * (G @ G.T) + step * to
+        h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
         new = scipy.linalg.solve_triangular(R, _root(precision), lower=True, trans=1)
         linear.append(
             scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
@@ -336,12 +337,25 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
 def _blend_waves(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
     """Return the same for Fourier coefficients, whose sites are of them and not of v."""
     linear, root = [], []
-    for B, old, new_linear, new in zip(
-        sites.root, sites.linear, ev.linear[i], ev.precision[i], strict=True
+    for B, old, new_linear, new, m in zip(
+        sites.root, sites.linear, ev.linear[i], ev.precision[i], ev.mean[i], strict=True
     ):
-        root.append(_root((1.0 - step) * (B @ B.T) + step * new))
-        linear.append((1.0 - step) * old + step * new_linear)
+        to, toward = _definite(new, new_linear, ev.prior_mean[i] + ev.R[i] * m)
+        root.append(_root((1.0 - step) * (B @ B.T) + step * to))
+        linear.append((1.0 - step) * old + step * toward)
     return Sites(np.stack(linear), np.stack(root))
+
+
+def _definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
+    """Return sites with the same gradient in the mean, and curvature that is nowhere negative.
+
+    Likelihoods that are not log-concave, such as robust-max far from the truth, have directions of
+    negative curvature. As long a step is safe there as for positive curvature of that size.
+    Without any curvature the mean would be thrown so far that no gradient brings it back.
+    """
+    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    absolute = (V * np.abs(w)) @ V.T
+    return absolute, linear + (absolute - precision) @ mean
 
 
 def _root(precision: np.ndarray) -> np.ndarray:
@@ -459,7 +473,7 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
         inverse = np.linalg.inv(S)
         ev.linear[i] = np.einsum("kij,kj->ki", inverse, m)
         ev.precision[i] = inverse - np.eye(p.n_inducing)
-        ev.R[i] = R
+        ev.R[i], ev.mean[i] = R, m
         sites[p.u.name] = _blend(nothing[i], ev, i, 1.0)
         covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)

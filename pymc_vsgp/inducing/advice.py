@@ -10,7 +10,9 @@ import pytensor.tensor as pt
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Grid, find_grid
+from pymc_vsgp.inducing.interpolation import WIDTH
 from pymc_vsgp.inducing.placement import kmeans, pivots
+from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import spectral_density
 from pymc_vsgp.modes import ONCE
 
@@ -20,8 +22,11 @@ __all__ = ["Suggestion", "suggest_inducing"]
 SOME_ROWS, MOST_POINTS = 800, 400
 
 # Of one core: operations a second in products of large and of small matrices, seconds that a row
-# takes besides, and those of an evaluation however small.
-LARGE, SMALL, ROW, LEAST = 5e10, 1e10, 4e-8, 1e-4
+# takes besides, and those of an evaluation however small. Fitted to `benchmarks/features_cost.py`,
+# where they are wrong by a factor of two at most.
+LARGE, SMALL, ROW, LEAST = 2.3e10, 4.8e9, 1.6e-8, 2.2e-4
+# Of a row and of each place in its window, where waves are interpolated.
+INTERPOLATED, IN_WINDOW = 5e-8, 2.4e-9
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,8 @@ def suggest_inducing(
         grid = find_grid(X)
         rows = grid.shape[0] if isinstance(grid, Grid) else n
         seconds = 6.0 * rows * M / (SMALL if grid is None else LARGE) + n * ROW + LEAST
+        if Scattered.pays(features, n, grid):
+            seconds = n * (INTERPOLATED + IN_WINDOW * WIDTH**n_columns) + LEAST
         options["Fourier"] = Option("Fourier", M, left, seconds, left <= 2.0 * residual)
         kwargs["Fourier"] = {"inducing": features}
         if isinstance(grid, Grid):

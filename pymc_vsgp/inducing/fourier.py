@@ -40,6 +40,9 @@ LEAST = np.float64(1e-24)
 IMAGES = {1: 16, 2: 8, 3: 6}
 NEAR = {1: 4, 2: 2, 3: 1}  # of those, in a matrix
 
+# Copies on either side, and steps around the torus, from which the number of waves is found.
+COPIES, FEWEST_STEPS, MOST_STEPS = 2, 256, 2**15
+
 
 @dataclass(frozen=True)
 class Fourier:
@@ -113,11 +116,11 @@ class Fourier:
         X: Any,
         cov_func: Any,
         *,
-        residual: float = 0.02,
+        residual: float = 0.005,
         wrap: float = 0.02,
         quantile: float = 0.9,
         max_features: int = 4000,
-        draws: int = 200,
+        draws: int = 400,
         random_seed=0,
     ) -> "Fourier":
         """
@@ -154,30 +157,20 @@ class Fourier:
                 "Use inducing points: gp.prior(name, Xu=...)."
             )
         # The kernel along each input, in units of the range.
-        lags = np.linspace(0.0, 8.0, 4097)
-        places = [np.outer(lags, width * (np.arange(n_columns) == d)) for d in range(n_columns)]
-        origin = pt.zeros((1, n_columns))
-        along = pt.stack([cov_func(pt.constant(p), origin)[:, 0] for p in places])
-        k = np.asarray(pm.draw(along, draws=draws, random_seed=random_seed, mode=ONCE))
-        k = np.abs(k.reshape(draws, n_columns, len(lags)))
-        k = k / k[:, :, :1]
-        step = lags[1]
+        lags = np.linspace(0.0, 8.0, 1025)
+        axes = width * np.eye(n_columns)
+        rng = np.random.default_rng(random_seed)
         period, counts = [], []
-        for d in range(n_columns):
+        for axis in axes:
+            k = np.abs(_draws_along(cov_func, lags[:, None] * axis, draws, rng))
             # The longest correlation at this lag or beyond it: kernels may oscillate.
-            tail = np.maximum.accumulate(k[:, d, ::-1], axis=1)[:, ::-1]
+            tail = np.maximum.accumulate((k / k[:, :1])[:, ::-1], axis=1)[:, ::-1]
             apart = np.quantile(tail, quantile, axis=0) <= wrap
             gap = lags[np.argmax(apart)] if apart.any() else lags[-1] / 2.0
             size = 1.0 + max(gap, 0.05)
-            period.append(size * width[d])
-            n = int(size / step)
-            at = np.minimum(np.arange(n), n - np.arange(n)) * size / n
-            mass = np.array([np.fft.rfft(np.interp(at, lags, row)).real for row in k[:, d]])
-            mass = np.clip(mass, 0.0, None) / n
-            mass[:, 1:] *= 2.0
-            left = 1.0 - np.cumsum(mass, axis=1) / mass.sum(axis=1, keepdims=True)
-            enough = np.quantile(left, quantile, axis=0) <= residual / n_columns
-            counts.append(int(np.argmax(enough)) if enough.any() else mass.shape[1] - 1)
+            period.append(size * axis.sum())
+            share = residual / n_columns
+            counts.append(_frequencies(cov_func, size * axis, share, quantile, draws, rng))
         return cls(tuple(period), tuple(counts), tuple((low + high) / 2.0)).at_most(max_features)
 
     def at_most(self, n: int) -> "Fourier":
@@ -282,6 +275,33 @@ class Fourier:
             i, j = np.indices(self.sizes[1:]).reshape(2, -1)
             other = other[:, i] * rest[1][:, j]
         return pt.sum(pt.dot(first, w.reshape((self.sizes[0], -1))) * other, axis=1)
+
+
+def _draws_along(cov_func, places, draws, rng) -> np.ndarray:
+    """Return the kernel between places and the origin, one row for each draw of its parameters."""
+    origin = pt.zeros((1, places.shape[1]))
+    along = cov_func(pt.constant(places), origin)[:, 0]
+    return pm.draw(along, draws=draws, random_seed=rng, mode=ONCE).reshape(draws, -1)
+
+
+def _frequencies(cov_func, period, share, quantile, draws, rng) -> int:
+    """Return how many waves along one input leave out a share at most, for most draws."""
+    n = FEWEST_STEPS
+    while True:
+        # The kernel on the torus is the sum over its copies: cut off at half a period it would
+        # have a kink, and the waves of the kink would be counted.
+        copies = np.arange(n) / n - np.arange(-COPIES, COPIES + 1)[:, None]
+        k = _draws_along(cov_func, copies.reshape(-1, 1) * period, draws, rng)
+        torus = k.reshape(draws, -1, n).sum(axis=1)
+        mass = np.clip(np.fft.rfft(torus).real, 0.0, None)
+        mass[:, 1:] *= 2.0
+        left = 1.0 - np.cumsum(mass, axis=1) / mass.sum(axis=1, keepdims=True)
+        enough = np.quantile(left, quantile, axis=0) <= share
+        count = int(np.argmax(enough)) if enough.any() else n // 2
+        # Waves that steps so wide can't tell apart are counted as slower ones.
+        if 4 * count <= n or n >= MOST_STEPS:
+            return count
+        n *= 2
 
 
 def by_column(function, waves, w):

@@ -18,15 +18,20 @@ FINER = 2  # than waves need
 FEWEST_ROWS = 2000
 FEWEST_WAVES = {1: 16, 2: 100}  # by the number of inputs; in three a window has 512 places
 
+FEWEST_OF_A_SERIES = {1: 300}
+
 
 class Scattered(NamedTuple):
     """Any places in one or two dimensions. Unlike on a grid they may be replaced."""
 
     @classmethod
-    def pays(cls, features: Fourier, n_rows: int) -> bool:
-        """Whether interpolation is faster than the waves themselves."""
-        fewest = FEWEST_WAVES.get(features.n_columns, np.inf)
-        return n_rows >= FEWEST_ROWS and features.n_features >= fewest
+    def pays(cls, features: Fourier, n_rows: int, other: Layout | None = None) -> bool:
+        """Whether interpolation is faster than another layout, or than the waves themselves."""
+        if isinstance(other, Grid):
+            return False
+        fewest = FEWEST_WAVES if other is None else FEWEST_OF_A_SERIES
+        enough = features.n_features >= fewest.get(features.n_columns, np.inf)
+        return n_rows >= FEWEST_ROWS and enough
 
     def axes(self, X):
         """Return the places."""

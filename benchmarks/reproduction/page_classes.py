@@ -1,0 +1,218 @@
+"""Sections of the page: image, the small classification sets, MNIST."""
+
+import numpy as np
+
+from page_parts import load, made_by, sampling, table
+
+
+def image(record):
+    runs, settings = record["results"]["mean"], record["settings"]
+    rows = []
+    for e in runs:
+        gain = f"{e['gain']:+.4f}" if e["sampled"] else ""
+        how = [""] * 3
+        if e["sampled"]:
+            how = [f"{e['rhat_max']:.3f}", f"{e['ess_min']:.0f}", e["divergences"]]
+        rows.append(
+            [
+                e["M"],
+                e["kernel"],
+                e["inducing"],
+                e["splits"],
+                f"{e['gaussian_log_density']:.4f}",
+                f"{e['gaussian_error']:.3f}",
+                gain,
+                *how,
+            ]
+        )
+    head = ["M", "kernel", "inputs", "splits", "Gaussian", "error", "free-form minus Gaussian"]
+    head += ["R-hat", "ESS", "div."]
+    return f"""## Image
+
+{settings["train_rows"]} rows train, {settings["test_rows"]} test; probit; Gamma(1.1, 1) priors. The
+mean log probability of the held-out class. Means are over as many splits as the table says: the
+paper has ten, and there was no time for more. The order of the rows behind the published seeds is
+not known, so splits are not the same as the published. The Gaussian stage took up to
+{settings["rounds"]} rounds; {sum(e["converged"] for e in runs)} of
+{sum(e["splits"] for e in runs)} fits had converged by then.
+
+{table(head, rows)}
+
+Free-form draws were taken where the table has a difference. The paper shows box plots and no
+numbers: held-out log probabilities between -0.4 and -0.2, more
+of them with more inducing inputs; free-form minus Gaussian
+between 0 and 0.04, positive throughout only for large M; moving the inducing inputs matters most
+for small M.
+
+![Box plots over splits](reproduction/image.png)
+
+{made_by(record)}"""
+
+
+def raetsch(record):
+    results = record["results"]
+    rows, sampled = [], []
+    for name, sets in results.items():
+        if name == "published":
+            continue
+        for label, kinds in sorted(sets.items(), reverse=True):  # M = 8 comes first
+            p = results["published"].get(name, {})
+            e = kinds.get("maximum") or kinds["gamma"]
+            which = f"{label} ({e['M']})" if label != "M=8" else "M = 8"
+            shown = [_with_spread(p[k]) if k in p else "" for k in ("KL", label)]
+            ours = [_with_spread(_of(kinds, kind)) for kind in ("maximum", "gamma")]
+            counts = [
+                str(kinds[k]["gaussian"]["splits"]) for k in ("maximum", "gamma") if k in kinds
+            ]
+            rows.append([name, which, *shown, *ours, " / ".join(counts)])
+            free = kinds.get("gamma", {})
+            if "free_form" in free:
+                sampled.append([name, which, *(_with_spread(_of(kinds, "gamma", "free_form")),)])
+                sampled[-1] += [free["free_form"]["splits"], f"{free['rhat_max']:.3f}"]
+                sampled[-1] += [f"{free['ess_min']:.0f}", free["divergences"]]
+    head = ["set", "inducing", "published, all rows", "published, sparse", "maximum of the bound"]
+    head += ["Gamma(1.1, 1) priors", "splits"]
+    return f"""## Small classification sets
+
+Held-out negative log probability of the Gaussian stage: the median over splits ± two standard
+deviations. Published is the thesis' table 4.3, columns KL and KLSp, ten splits. With M = 8
+inducing inputs move; 30 % of the rows stay where k-means put them. The kernel is isotropic and
+inputs are standardised.
+
+{table(head, rows)}
+
+*Maximum of the bound* means parameters as good as without priors, which are so wide (ten in the
+logarithm) that only the bound counts; the image experiment has Gamma(1.1, 1) priors.
+
+{_same_splits(results["thyroid"])}
+
+{_dense(load("dense"))}
+
+Splits of thyroid and heart are our own: none are published with the data. Heart is Statlog's, which
+is scaled otherwise. The thesis' sets that are not in the table are not at hand or were not run.
+
+Free-form, with Gamma(1.1, 1) priors:
+
+{table(["set", "inducing", "free-form", "splits", "R-hat", "ESS", "div."], sampled)}
+
+{made_by(record)}"""
+
+
+def _same_splits(sets):
+    """Compare priors on the splits that were run with both."""
+    kinds = sets["30%"]
+    n = kinds["gamma"]["splits"]
+    ours = [
+        np.mean([-r["gaussian"]["log_density"] for r in kinds[kind]["runs"][:n]])
+        for kind in ("gamma", "maximum")
+    ]
+    first = np.mean([-r["gaussian"]["log_density"] for r in kinds["maximum"]["runs"]])
+    return f"""Scores of thyroid that are worse than the published have two reasons. One is the
+priors: on the {n} splits that were run with both, the mean score with 30 % of the rows is
+{ours[0]:.3f} with them and {ours[1]:.3f} without. The other is that splits differ: without priors
+the mean over all {kinds["maximum"]["splits"]} is {first:.3f}."""
+
+
+def _dense(record):
+    """What priors do to the fit of all rows."""
+    if record is None:
+        return ""
+    rows = []
+    for name, r in record["results"].items():
+        for kind, e in r["kinds"].items():
+            pair = e["median"], e["two_sd"]
+            shown = [_with_spread(r["published"]), _with_spread(pair)]
+            rows.append([name, kind, *shown, f"{e['variance_median']:.3g}"])
+    thyroid = record["results"]["thyroid"]["kinds"]
+    free, held = thyroid["isotropic, no priors"], thyroid["isotropic, priors"]
+    better = sum(a < b for a, b in zip(free["each"], held["each"], strict=True))
+    return f"""A Gaussian fit of all rows that is written in numpy, and shares no code with the
+package, shows what they do on thyroid: they hold the variance near {held["variance_median"]:.1f}
+where the maximum is near {free["variance_median"]:.0f}, and so probabilities away from 0 and 1.
+Without them the score is better on {better} of {len(free["each"])} splits. With a lengthscale for
+each input and no priors it overfits: on some splits a held-out row has nearly no probability.
+
+{table(["set", "kernel", "published, all rows", "numpy", "variance, median"], rows)}
+
+`{record["command"]}`, {record["seconds"] / 60:.0f} minutes."""
+
+
+def _of(kinds, kind, stage="gaussian"):
+    """Median and spread, None where that was not run."""
+    e = kinds.get(kind, {}).get(stage)
+    return e and (e["median"], e["two_sd"])
+
+
+def _with_spread(pair):
+    return f"{pair[0]:.2f} ± {pair[1]:.2f}" if pair else ""
+
+
+def mnist(record):
+    r = record["results"]
+    p = r["published"]
+    runs = r["runs"]["results"]
+    latest = {run["M"]: run for run in runs}  # later legs come later
+    rows = [
+        [
+            run["M"],
+            run["steps"],
+            f"{run['epochs']:.1f}",
+            f"{run['seconds_per_step']:.2f}",
+            f"{100 * run['accuracy']:.2f} %",
+            f"{run['log_density']:.3f}",
+            f"{run['theta']['lengthscale']:.1f}",
+            f"{run['theta']['white']:.3f}",
+        ]
+        for run in latest.values()
+    ]
+    rows.append([500, "", "", "", f"{100 * p['accuracy']:.2f} %, published"])
+    rows[-1] += [f"{p['gaussian_log_density']}, published", "", ""]
+    head = ["M", "steps", "epochs", "s a step", "accuracy", "log density", "lengthscale", "white"]
+    apart = max(
+        abs(
+            run["closed_form_of_first_500"]["log_density"]
+            - run["by_draws_of_first_500"]["log_density"]
+        )
+        for run in runs
+    )
+    return f"""## MNIST
+
+{record["settings"]["train"]} images train, {record["settings"]["test"]} test; robust-max with
+epsilon = 0.001; ten functions with one kernel, ExpQuad and white noise, one lengthscale for all 784
+pixels (the paper's have one each); inducing images from k-means. The Gaussian stage takes minibatch
+steps with {record["settings"]["batch"]} images, and is scored in closed form:
+
+{table(head, rows)}
+
+{_not_reached(latest)}
+Draws from the stage through `log_predictive_density` agree with the closed form to
+{apart:.0e} in the mean log density of 500 test images.
+{_subset(r.get("subset"))}
+`{r["runs"]["command"]}`, {r["runs"]["seconds"] / 60:.0f} minutes.
+"""
+
+
+def _not_reached(latest):
+    if 500 in latest:
+        return ""
+    return """M = 500 was not run: other programs left about a tenth of a core for most of the time.
+On an idle core a step took 0.13 s with M = 100 and 2.8 s with M = 500 (timed apart, not in the
+file), so 900 steps with M = 500 take 45 minutes. `mnist.py` without `--largest` does them. The
+published run differs in more than M: its inducing images were optimised, and it took some 200000
+steps.
+"""
+
+
+def _subset(part):
+    if part is None:
+        return """Free-form draws were not taken: a gradient with all images takes seconds on a
+core, and a posterior some ten thousand of them. `mnist.py --free 30` compares both stages on a
+random part of the images.
+"""
+    s = part["results"]
+    return f"""
+With {s["rows"]} random images and M = {s["M"]}, free-form draws have a mean log density of
+{s["free_form"]["log_density"]:.3f} and an accuracy of {100 * s["free_form"]["accuracy"]:.1f} %, the
+Gaussian stage {s["gaussian"]["log_density"]:.3f} and {100 * s["gaussian"]["accuracy"]:.1f} %
+({sampling(s)}).
+"""

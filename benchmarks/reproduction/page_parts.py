@@ -1,0 +1,29 @@
+"""What the sections of the page share."""
+
+import json
+
+from common import PAGES
+
+
+def load(name):
+    path = PAGES / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(head, rows):
+    """Return a table in markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def made_by(record):
+    minutes = record["seconds"] / 60
+    return f"`{record['command']}`, {minutes:.0f} minutes.\n"
+
+
+def sampling(how):
+    """R-hat, effective samples and divergences, in words."""
+    return (
+        f"R-hat at most {how['rhat_max']:.3f}, at least {how['ess_min']:.0f} effective samples, "
+        f"{how['divergences']} divergences"
+    )
