@@ -234,8 +234,11 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
     return {"initvals": values}
 
 
-def _random_start(model, stage) -> dict[Any, Any]:
-    """Return, for each random variable, an expression for a draw from the Gaussian stage."""
+def _random_start(model, stage) -> dict[str, Any]:
+    """Return, by variable, an expression for a draw from the Gaussian stage.
+
+    By name, for nutpie compiles a copy of the model for JAX.
+    """
     center, root = stage.theta_normal()
     theta = pt.constant(center)
     if center.size:
@@ -248,7 +251,7 @@ def _random_start(model, stage) -> dict[Any, Any]:
     outputs = model.replace_rvs_by_values(model.free_RVs)
     swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
     outputs = graph_replace(outputs, swaps, strict=False)
-    return dict(zip(model.free_RVs, outputs, strict=True))
+    return {rv.name: x for rv, x in zip(model.free_RVs, outputs, strict=True)}
 
 
 def _stage_dataset(stage: GaussianStage) -> xr.Dataset:

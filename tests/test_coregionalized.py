@@ -159,3 +159,35 @@ def test_draws_of_a_posterior_predict_outputs(rng):
     for s in range(2):
         wanted = reference_predictions(Xnew, u[0, s], w[0, s])[0]
         np.testing.assert_allclose(mean[0, s].T, wanted, rtol=1e-8)
+
+
+def test_one_function_for_all_outputs(rng):
+    """As a likelihood for each multiple of it; and the fit leaves the saddle at zero."""
+    y = np.sin(2.0 * X[:, :1]) * np.array([1.0, -2.0, 0.5]) + 0.1 * rng.normal(size=(N, P))
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.5))
+        gp.prior("u", Xu=XU)
+        weights = pm.Normal("weights", shape=(P, 1))
+        f = vsgp.Coregionalized(weights, [gp])
+        f.likelihood("y", vsgp.Gaussian(sigma=0.2), X=X, y=y)
+        u = rng.normal(size=len(XU))
+        mean, spread = f.predict(
+            X, {"u": u, "weights": np.array([[1.0], [-2.0], [0.5]])}, diag=True
+        )
+    one, variance = gp.predict(X, {"u": u}, diag=True, model=model)
+    w = np.array([1.0, -2.0, 0.5])
+    np.testing.assert_allclose(mean, one * w[:, None], rtol=1e-10)
+    np.testing.assert_allclose(spread, variance * w[:, None] ** 2, rtol=1e-10, atol=1e-12)
+    point = {"u_whitened__": rng.normal(size=len(XU)), "weights": w[:, None]}
+    with pm.Model() as separate:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.5))
+        gp.prior("u", Xu=XU)
+        for k in range(P):
+            likelihood = vsgp.Custom(lambda f, a=w[k]: pm.Normal.dist(a * f, 0.2))
+            gp.likelihood(f"y{k}", likelihood, X=X, y=y[:, k])
+    together = model.compile_logp(vars=model.observed_RVs, mode="FAST_COMPILE")(point)
+    del point["weights"]
+    each = separate.compile_logp(vars=separate.observed_RVs, mode="FAST_COMPILE")(point)
+    np.testing.assert_allclose(together, each, rtol=1e-6)
+    stage = vsgp.fit_gaussian(progressbar=False, model=model)
+    assert np.abs(stage.theta["weights"]).min() > 0.1

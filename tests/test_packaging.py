@@ -249,17 +249,79 @@ def test_examples_of_a_page_run(page, tmp_path, monkeypatch):
     exec(code_blocks(ROOT / page), {"__name__": "__main__"})
 
 
-@pytest.mark.slow
-def test_demo_runs_and_draws_its_picture(tmp_path):
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "notebooks" / "coal_mining.py")],
-        cwd=tmp_path,
-        env={**os.environ, "PYMC_VSGP_SMOKE": "1", "MPLBACKEND": "Agg"},
+def run_notebook(name, folder, **variables):
+    """Run the reduced form of a notebook."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "notebooks" / f"{name}.py")],
+        cwd=folder,
+        env={**os.environ, "PYMC_VSGP_SMOKE": "1", "MPLBACKEND": "Agg", **variables},
         capture_output=True,
         text=True,
         timeout=600,
     )
+
+
+@pytest.mark.slow
+def test_demo_runs_and_draws_its_picture(tmp_path):
+    result = run_notebook("coal_mining", tmp_path)
     assert result.returncode == 0, result.stderr
     assert "r_hat" in result.stdout
     assert str(tmp_path / "coal_mining.png") in result.stdout
     assert (tmp_path / "coal_mining.png").stat().st_size > 10_000
+
+
+def numbers(pattern, text):
+    """The numbers of the only place that matches a pattern."""
+    (found,) = re.findall(pattern, text)
+    return [float(x.replace(",", "")) for x in ([found] if isinstance(found, str) else found)]
+
+
+@pytest.mark.slow
+def test_notebook_of_survival_agrees_with_kaplan_and_meier(tmp_path):
+    result = run_notebook("survival", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "survival.png").stat().st_size > 10_000
+    assert numbers(r"(\d+) patients, (\d+) deaths", result.stdout) == [137, 128]
+    # Of the 58 with a score of 70 and more 4 had died by day 30, and one was out of sight before.
+    model, estimate, error = numbers(
+        r"log-normal, score 70 and more \(58\).* 30 days ([\d.]+), ([\d.]+) ± ([\d.]+);",
+        result.stdout,
+    )
+    assert estimate == pytest.approx(54 / 58, abs=0.006)
+    assert abs(model - estimate) < 3 * error
+
+
+@pytest.mark.slow
+def test_notebook_of_spatial_counts_widens_the_coefficient(tmp_path, shared_data):
+    result = run_notebook("spatial_counts", tmp_path, PYMC_VSGP_DATA=str(shared_data))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "spatial_counts.png").stat().st_size > 10_000
+    assert "events: 703 in x, y" in result.stdout
+    _, plain = numbers(r"(?:, )regression; beta (-?[\d.]+) ± ([\d.]+)", result.stdout)
+    _, spatial = numbers(r"spatial model; beta (-?[\d.]+) ± ([\d.]+)", result.stdout)
+    assert spatial > 1.5 * plain
+    counted, low, high = numbers(
+        r"NW quarter: (\d+) counted, (\d+) to (\d+) expected", result.stdout
+    )
+    assert low < counted < high
+
+
+@pytest.mark.slow
+def test_notebook_of_a_million_rows(tmp_path, shared_data):
+    result = run_notebook("million_rows", tmp_path, PYMC_VSGP_DATA=str(shared_data))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "million_rows.png").stat().st_size > 10_000
+    assert numbers(r"([\d,]+) readings\n", result.stdout) == [135_814]
+    # One station's air is dirtiest in a winter night, by the means of its months and hours.
+    day, hour, times = numbers(
+        r"Dirtiest on day (\d+) at ([\d.]+) h: ([\d.]+) times", result.stdout
+    )
+    assert (day > 330 or day < 30) and (hour > 20 or hour < 3)
+    assert 1.5 < times < 2.0
+
+
+@pytest.mark.parametrize("name", ["spatial_counts", "million_rows"])
+def test_notebook_without_its_data_says_what_to_set(name, tmp_path):
+    result = run_notebook(name, tmp_path, PYMC_VSGP_DATA="")
+    assert result.returncode != 0
+    assert "Skipped: set PYMC_VSGP_DATA to a folder that holds" in result.stderr

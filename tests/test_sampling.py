@@ -6,9 +6,13 @@ import pymc as pm
 import pytest
 import reference_gp
 
+from pymc.initial_point import make_initial_point_fn
+from pymc.model.transform.optimization import freeze_dims_and_data
+
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.gaussian.collapsed import can_collapse, collapse
+from pymc_vsgp.sampling import _random_start
 
 N, M, D, SIGMA = 60, 8, 2, 0.3
 
@@ -160,3 +164,23 @@ def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng):
     assert model["u_sites_root"].get_value().shape == (1, 12, 12)
     vsgp.reset(model)
     assert "u_sites_root" not in model.named_vars
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_chains_start_at_draws_of_the_stage(frozen, data):
+    """nutpie compiles a copy of the model for JAX, whose variables are others."""
+    X, Xu, y = data
+    model = build(X, Xu, y, likelihood=vsgp.StudentT(4.0, SIGMA))
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    target = freeze_dims_and_data(model) if frozen else model
+    start = make_initial_point_fn(
+        model=target, overrides=_random_start(model, stage), jitter_rvs=set()
+    )
+    points = [start(seed) for seed in range(300)]
+    for name, center in stage.theta_unconstrained.items():
+        drawn = np.array([p[name] for p in points])
+        assert (drawn.std(axis=0) > 0).all()
+        assert np.all(np.abs(drawn.mean(axis=0) - center) < 5 * drawn.std(axis=0) / np.sqrt(300))
+    eps = np.array([p["u_whitened__"] for p in points])
+    assert np.abs(eps.mean(axis=0)).max() < 5 * 1.5 / np.sqrt(300)
+    np.testing.assert_allclose(eps.std(axis=0), 1.5, rtol=0.25)

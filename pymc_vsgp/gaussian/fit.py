@@ -31,6 +31,7 @@ __all__ = ["fit_gaussian"]
 
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
+AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
 
 
@@ -211,6 +212,12 @@ class _Natural:
 
     def run(self, max_rounds: int) -> None:
         """Improve until a round gains too little."""
+        # Weights of functions that are all zero are as flat as a saddle, and the fit would stay.
+        flat = np.abs(self.evaluation.gradient[: self.theta.size]) < 1e-12
+        if flat.any():
+            aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
+            self.theta = np.where(flat, self.theta + aside, self.theta)
+            self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
         self._step_sites(20)
         for i in range(max_rounds):
             last = self.evaluation.value

@@ -53,7 +53,11 @@ class Mixed(Likelihood):
 
     def moments(self, mu, gamma):
         """Moments of the outputs from those of the functions."""
-        return pt.dot(mu, self.W.T), pt.dot(gamma, (self.W**2).T)
+        return self._mix(mu, self.W), self._mix(gamma, self.W**2)
+
+    def _mix(self, f, W):
+        # A single function has no dimension of functions.
+        return pt.matmul(f[..., None] if self.n_latent == 1 else f, W.T)
 
     def _over_seen(self, fn, y):
         y = pt.as_tensor(y)
@@ -64,16 +68,16 @@ class Mixed(Likelihood):
 
     def log_prob(self, f, y):
         """Log density of the outputs that are there."""
-        outputs = pt.matmul(f, self.W.T)
+        outputs = self._mix(f, self.W)
         return self._over_seen(lambda at: self.now.log_prob(outputs, at), y)
 
     def dist(self, f, **kwargs):
         """PyMC distribution of the outputs."""
-        return self.now.dist(pt.matmul(f, self.W.T), **kwargs)
+        return self.now.dist(self._mix(f, self.W), **kwargs)
 
     def conditional_mean(self, f):
         """Mean of the outputs given the functions."""
-        return self.now.conditional_mean(pt.matmul(f, self.W.T))
+        return self.now.conditional_mean(self._mix(f, self.W))
 
     def expected_logp(self, mu, gamma, y):
         """Sum over the outputs of ``E[log p(y | f)]``."""
