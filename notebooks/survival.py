@@ -173,7 +173,7 @@ for law, model in models.items():
         )
         seconds = time.perf_counter() - start
         loo[law] = vsgp.loo(drawn[law], progressbar=False)
-        check = vsgp.check_inducing(drawn[law], 30, nested=False, progressbar=False)
+        check = vsgp.check_inducing(drawn[law], 5 if SMOKE else 30, nested=False, progressbar=False)
     names = ["lengthscale", "scale", "level", "effect", "spread"]
     everything = az.summary(drawn[law], round_to="none")
     print(f"\n{law} times: fitted, compiled and sampled in {seconds:.0f} s")

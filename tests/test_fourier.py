@@ -499,7 +499,7 @@ def test_posterior_agrees_with_the_exact_process():
                 pm.Poisson("y", pt.exp(f), observed=y)
         return model
 
-    kwargs = {"draws": 700, "tune": 400, "chains": 2, "random_seed": 5, "progressbar": False}
+    kwargs = {"draws": 500, "tune": 300, "chains": 2, "random_seed": 5, "progressbar": False}
     kwargs |= {"nuts_sampler": "nutpie", "backend": "jax"}
     with model_of(True):
         ours = vsgp.sample(**kwargs)
