@@ -73,7 +73,7 @@ def test_bad_input():
 def test_poisson_is_calibrated():
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     result = vsgp.calibrate(
-        build, np.ones(30, dtype="int64"), 50, draws=110, tune=110, random_seed=3, progressbar=False
+        build, np.ones(30, dtype="int64"), 50, draws=99, tune=60, random_seed=3, progressbar=False
     )
     assert result.calibrated, result
     assert set(result.ranks) == {"ls", "u[0]", "u[5]", "u[11]"}
