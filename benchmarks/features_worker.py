@@ -7,25 +7,25 @@ The exact kinds take the same data and priors.
 
 import time
 
-START = time.perf_counter()
+START = time.perf_counter()  # before the imports, which count
 
-import argparse  # noqa: E402  (the clock includes what is imported)
-import json  # noqa: E402
-import os  # noqa: E402
-import pathlib  # noqa: E402
-import resource  # noqa: E402
-import sys  # noqa: E402
+import argparse
+import json
+import os
+import pathlib
+import resource
+import sys
 
-from typing import Any, NamedTuple  # noqa: E402
+from typing import Any, NamedTuple
 
-import arviz as az  # noqa: E402
-import numpy as np  # noqa: E402
-import pymc as pm  # noqa: E402
-import pytensor.tensor as pt  # noqa: E402
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
 
-from scipy import stats  # noqa: E402
+from scipy import stats
 
-import pymc_vsgp as vsgp  # noqa: E402
+import pymc_vsgp as vsgp
 
 PLACES = 1024  # rows at which functions are compared, at most
 SIDE = 10.0  # of the square of the pines
