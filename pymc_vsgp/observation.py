@@ -10,7 +10,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import solve_triangular
 
-from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.variable import InducingRV
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.quadrature import expectation, product_expectation
@@ -208,7 +207,7 @@ def _observation(name: str, terms: Variable) -> Observation | None:
 
 def _unchecked(residual: Variable, group: FeatureGroup) -> Variable:
     """Return a residual variance without the condition that the data are a grid."""
-    free = group.layout is None or isinstance(group.layout, Scattered)
+    free = group.layout is None or group.layout.any_places
     return residual if free else residual.owner.inputs[1]
 
 

@@ -13,10 +13,10 @@ for _name in (
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import pathlib  # noqa: E402
+import pathlib  # noqa: E402  (after the settings above)
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+import numpy as np  # noqa: E402  (after the settings above)
+import pytest  # noqa: E402  (after the settings above)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -15,7 +15,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_vsgp.gaussian.bound import Bound, Evaluation, inducing_variables
 from pymc_vsgp.gaussian.collapsed import can_collapse, loops
 from pymc_vsgp.gaussian.collapsed_waves import integrate
-from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.inducing.variable import of_waves
 from pymc_vsgp.modes import ONCE
 
@@ -74,5 +74,4 @@ class ExactBound:
         (linear,), (precision,) = ev.linear[0], ev.precision[0]
         if precision.ndim == 1:
             return [Sites(linear[None], np.sqrt(precision)[None])]
-        w, V = np.linalg.eigh(precision)
-        return [Sites(linear[None], (V * np.sqrt(np.clip(w, 0.0, None)))[None])]
+        return [Sites(linear[None], root_of(precision)[None])]

@@ -24,7 +24,7 @@ from pymc_vsgp.gaussian.bound import (
 )
 from pymc_vsgp.gaussian.exact import ExactBound, is_exact
 from pymc_vsgp.gaussian.result import GaussianStage, inducing_inputs
-from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.modes import ONCE
 
 __all__ = ["fit_gaussian"]
@@ -333,7 +333,7 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
         to, toward = _definite(ev.precision[i][k], ev.linear[i][k], ev.mean[i][k])
         precision = (1.0 - step) * (G @ G.T) + step * to
         h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
-        new = scipy.linalg.solve_triangular(R, _root(precision), lower=True, trans=1)
+        new = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
         linear.append(
             scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
         )
@@ -348,7 +348,7 @@ def _blend_waves(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
         sites.root, sites.linear, ev.linear[i], ev.precision[i], ev.mean[i], strict=True
     ):
         to, toward = _definite(new, new_linear, ev.prior_mean[i] + ev.R[i] * m)
-        root.append(_root((1.0 - step) * (B @ B.T) + step * to))
+        root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
         linear.append((1.0 - step) * old + step * toward)
     return Sites(np.stack(linear), np.stack(root))
 
@@ -363,12 +363,6 @@ def _definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
     w, V = np.linalg.eigh((precision + precision.T) / 2.0)
     absolute = (V * np.abs(w)) @ V.T
     return absolute, linear + (absolute - precision) @ mean
-
-
-def _root(precision: np.ndarray) -> np.ndarray:
-    """Return B of the precision ``B B^T``, without the directions of negative ones."""
-    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
-    return V * np.sqrt(np.clip(w, 0.0, None))
 
 
 def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.ndarray]:

@@ -32,6 +32,7 @@ __all__ = [
     "apply_diagonal_sites",
     "apply_sites",
     "log_determinant",
+    "root_of",
     "unwhiten",
     "whiten",
 ]
@@ -185,6 +186,12 @@ def apply_diagonal_sites(mean, scale, linear, root):
 def _like(value, linear, root):
     root = root[:, :, 0]
     return (linear[0], root[0]) if value.type.ndim == 1 else (linear, root)
+
+
+def root_of(precision: np.ndarray) -> np.ndarray:
+    """Return B of the precision ``B B^T``, without the directions of negative ones."""
+    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    return V * np.sqrt(np.clip(w, 0.0, None))
 
 
 def apply_sites(mean, R, linear, root):

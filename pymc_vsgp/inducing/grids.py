@@ -21,6 +21,10 @@ SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it
 class Layout(Protocol):
     """How places lie, where that makes sums of waves faster than a matrix of all waves."""
 
+    @property
+    def any_places(self) -> bool:
+        """Whether they may be replaced by any others, so that nothing is to be checked."""
+
     def axes(self, X) -> list[TensorVariable]:
         """Return what of the places X the waves are computed from."""
 
@@ -44,6 +48,11 @@ class Grid(NamedTuple):
     """Length of each column's axis."""
     order: tuple[int, ...]
     """The columns, the one that moves slowest first."""
+
+    @property
+    def any_places(self) -> bool:
+        """Whether the places may be replaced by any others."""
+        return False
 
     def axes(self, X):
         """Return the axis of each column."""
@@ -94,6 +103,11 @@ class Series(NamedTuple):
     """Places at equal distances, in their order: a grid of stretches, and places in a stretch."""
 
     n_rows: int
+
+    @property
+    def any_places(self) -> bool:
+        """Whether the places may be replaced by any others."""
+        return False
 
     @property
     def length(self) -> int:

@@ -33,6 +33,11 @@ class Scattered(NamedTuple):
         enough = features.n_features >= fewest.get(features.n_columns, np.inf)
         return n_rows >= FEWEST_ROWS and enough
 
+    @property
+    def any_places(self) -> bool:
+        """Whether the places may be replaced by any others."""
+        return True
+
     def axes(self, X):
         """Return the places."""
         return [X]
