@@ -12,7 +12,6 @@ from pytensor.tensor.linalg import solve_triangular
 
 from pymc_vsgp.inducing.variable import InducingRV
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.quadrature import expectation, product_expectation
 from pymc_vsgp.potential.features import feature_moments
 from pymc_vsgp.potential.groups import FeatureGroup
 from pymc_vsgp.potential.moments import Kernel, Moments, inline, moments_of
@@ -221,20 +220,4 @@ def n_classes(likelihood: Likelihood) -> int | None:
 
 def expected_mean(lik: Any, mu: Variable, gamma: Variable) -> Variable:
     """``E[y]`` for f ~ N(mu, gamma): of numbers their mean, of classes their probabilities."""
-    number = n_classes(lik)
-    if number is not None:
-        y = pt.zeros_like(mu if mu.type.ndim == 1 else mu[:, 0], dtype="int64")
-        p = [pt.exp(lik.log_predictive(mu, gamma, y + c)) for c in range(number)]
-        return pt.stack(p, axis=-1)
-    if hasattr(lik, "moments"):  # outputs that mix functions: each has its own
-        mu, gamma = lik.moments(mu, gamma)
-        return expected_mean(lik.now, mu, gamma)
-    expected_rate = getattr(getattr(lik, "link", None), "expected_rate", None)
-    if "exposure" in lik.params and expected_rate is not None:
-        return lik.exposure * expected_rate(mu, gamma)
-    if lik.n_latent == 1:
-        return expectation(lik.conditional_mean, mu, gamma, mu.type.ndim)
-    mu = pt.specify_shape(mu, (None, lik.n_latent))
-    return product_expectation(
-        lambda *f: lik.conditional_mean(pt.stack(pt.broadcast_arrays(*f), axis=-1)), mu, gamma, 1
-    )
+    return lik.mean(mu, gamma)

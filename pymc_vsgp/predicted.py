@@ -249,7 +249,8 @@ def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     number = n_classes(fit.likelihood)
     if dims and len(coords.get(dims[0], ())) == number:
         return dims, coords
-    return ["class"], {"class": np.arange(number or 0)}
+    names = getattr(fit.likelihood, "classes", None)
+    return ["class"], {"class": np.arange(number or 0) if names is None else np.asarray(names)}
 
 
 def has_mean(likelihood: Likelihood) -> bool:

@@ -168,3 +168,23 @@ def log_predictive(logpdf, mu, gamma, center=0.0, width=1.0):
     breaks = np.r_[points[:: max(1, len(points) // 30)], at]
     value = integral(lambda t: np.exp(height(t) - top), lo, hi, breaks)
     return top + np.log(value / np.sqrt(2 * np.pi))
+
+
+def log_mean(logm, mu, gamma):
+    """``log E[exp(logm(f))]`` for f ~ N(mu, gamma), for a mean that may grow like ``exp(f)``.
+
+    In log space, in panels around the peak of the integrand, wherever that is.
+    """
+    sd = np.sqrt(gamma)
+
+    def height(t):
+        return logm(mu + sd * t) - t * t / 2
+
+    grid = np.linspace(-60, 60, 24001)
+    h = height(grid)
+    near = grid[h > h.max() - 45]
+    edges = np.linspace(near.min() - 0.01, near.max() + 0.01, 801)
+    middle, half = (edges[1:] + edges[:-1])[:, None] / 2, np.diff(edges)[:, None] / 2
+    x, w = GAUSS[0]
+    value = (np.exp(height(middle + half * x) - h.max()) * half * w).sum()
+    return h.max() + np.log(value / np.sqrt(2 * np.pi))

@@ -46,7 +46,7 @@ from pymc_vsgp.inducing.variable import InducingRV, of_waves
 from pymc_vsgp.modes import ONCE
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
-from pymc_vsgp.potential.streaming import BlockSum
+from pymc_vsgp.potential.streaming import block_sums
 
 __all__ = ["Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
 
@@ -271,11 +271,7 @@ class Bound:
             self._stand_ins.append([pt.tensor(dtype="float64", shape=s) for s in kinds])
         loops: list[list] = [[] for _ in self.processes]
         swaps = {}
-        nodes = {
-            v.owner
-            for v in ancestors([logp])
-            if v.owner is not None and isinstance(v.owner.op, BlockSum)
-        }
+        nodes = block_sums(logp)
         self._sizes = pytensor.function(
             [], [node.inputs[0].shape[0] for node in nodes], mode="FAST_COMPILE"
         )

@@ -34,7 +34,7 @@ from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.modes import ONCE
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
-from pymc_vsgp.potential.streaming import BlockSum, held
+from pymc_vsgp.potential.streaming import block_sums, held
 
 __all__ = ["Collapsed", "can_collapse", "collapse", "loops", "recover"]
 
@@ -54,8 +54,7 @@ def loops(model: Model):
     with whitened_coordinates(model):
         terms = [*others, *model.observed_RVs, *model.potentials]
         logp = rewrite_pregrad(model.logp(vars=terms))
-    nodes = {v.owner for v in ancestors([logp]) if v.owner and isinstance(v.owner.op, BlockSum)}
-    return u, logp, list(nodes)
+    return u, logp, block_sums(logp)
 
 
 def can_collapse(model: Model) -> bool:

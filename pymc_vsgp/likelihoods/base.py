@@ -69,6 +69,14 @@ class Likelihood:
         """Mean of y given f."""
         raise NotImplementedError(f"{type(self).__name__} does not define the mean of y given f.")
 
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma): of numbers their mean, of classes their probabilities."""
+        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
+        if self.n_latent != 1:
+            fn, mu, gamma = self._of_columns(self.conditional_mean, mu, gamma)
+            return quadrature.product_mean(fn, mu, gamma, self._ndim(mu[..., 0]))
+        return quadrature.mean(self.conditional_mean, mu, gamma, self._ndim(mu, gamma))
+
     def bend(self, y):
         """Where in f the log density bends, and on what scale: (center, width), or None.
 
@@ -80,7 +88,8 @@ class Likelihood:
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
         if self.n_latent != 1:
-            fn, mu, gamma, ndim = self._of_columns(mu, gamma, y)
+            fn, mu, gamma = self._of_columns(lambda f: self.log_prob(f, y), mu, gamma)
+            ndim = self._ndim(mu[..., 0], y)
             return quadrature.product_expectation(fn, mu, gamma, ndim, self.n_nodes)
         return self._expect(lambda f: self.log_prob(f, y), mu, gamma, y, self.bend(y))
 
@@ -91,7 +100,9 @@ class Likelihood:
     def log_predictive(self, mu, gamma, y):
         """``log E[p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
         if self.n_latent != 1:
-            return quadrature.product_log_expectation(*self._of_columns(mu, gamma, y))
+            fn, mu, gamma = self._of_columns(lambda f: self.log_prob(f, y), mu, gamma)
+            ndim = self._ndim(mu[..., 0], y)
+            return quadrature.product_log_expectation(fn, mu, gamma, ndim)
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
         ndim = self._ndim(mu, gamma, y)
         return quadrature.log_expectation(
@@ -119,15 +130,11 @@ class Likelihood:
     def _ndim(self, *args):
         return max(pt.as_tensor(x).ndim for x in (*args, *self._params.values()))
 
-    def _of_columns(self, mu, gamma, y):
-        """Return log p as a function of each latent function, moments, and dimensions of y."""
-        mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
+    def _of_columns(self, fn, mu, gamma):
+        """Return fn as a function of each latent function, and moments of so many."""
+        mu, gamma = (pt.as_tensor(x) for x in (mu, gamma))
         mu, gamma = (pt.specify_shape(m, (*m.type.shape[:-1], self.n_latent)) for m in (mu, gamma))
-
-        def fn(*f):
-            return self.log_prob(pt.stack(pt.broadcast_arrays(*f), axis=-1), y)
-
-        return fn, mu, gamma, self._ndim(mu[..., 0], y)
+        return lambda *f: fn(pt.stack(pt.broadcast_arrays(*f), axis=-1)), mu, gamma
 
     def _expect(self, fn, mu, gamma, y, bend=None):
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
@@ -140,6 +147,14 @@ class Likelihood:
         if link := getattr(self, "link", None):
             parts.append(f"link={link.name!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+class LogLink(Likelihood):
+    """A family of one function f whose mean is proportional to ``exp(f)``."""
+
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma): that of a log-normal variable."""
+        return self.conditional_mean(mu + gamma / 2.0)
 
 
 def as_float(value):

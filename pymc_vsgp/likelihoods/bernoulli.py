@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import Likelihood, require
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
@@ -23,8 +24,8 @@ class Bernoulli(Likelihood):
     def log_prob(self, f, y):
         """Log probability of y given f."""
         if self.link.symmetric:
-            return self.link.log_p((2.0 * y - 1.0) * f)
-        return y * self.link.log_p(f) + (1.0 - y) * self.link.log_q(f)
+            return _of_two(y, self.link.log_p((2.0 * y - 1.0) * f))
+        return _of_two(y, y * self.link.log_p(f) + (1.0 - y) * self.link.log_q(f))
 
     def dist(self, f, **kwargs):
         """PyMC distribution of y given f."""
@@ -34,12 +35,16 @@ class Bernoulli(Likelihood):
         """Probability of a one given f."""
         return self.link.inverse(f)
 
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma)."""
+        return self.link.mean(mu, gamma)
+
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         if self.link.symmetric:
-            return self.link.expected_log_p((2.0 * y - 1.0) * mu, gamma)
+            return _of_two(y, self.link.expected_log_p((2.0 * y - 1.0) * mu, gamma))
         log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
-        return y * log_p + (1.0 - y) * log_q
+        return _of_two(y, y * log_p + (1.0 - y) * log_q)
 
     def bend(self, y):
         """Return that of the link; for `log_predictive`."""
@@ -49,3 +54,8 @@ class Bernoulli(Likelihood):
         """Raise ValueError unless y is 0 or 1."""
         hint = "Code the two classes as 0 and 1."
         require(self, y, np.isin(y, (0, 1)), "0 or 1", hint)
+
+
+def _of_two(y, log_p):
+    """`log_p` where y is 0 or 1, else minus infinity."""
+    return pt.switch(pt.eq(y * (1.0 - y), 0.0), log_p, -np.inf)

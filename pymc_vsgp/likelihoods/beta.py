@@ -5,6 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import Likelihood, check_positive, require
+from pymc_vsgp.likelihoods.links import LOGIT
 
 
 class Beta(Likelihood):
@@ -41,6 +42,10 @@ class Beta(Likelihood):
     def conditional_mean(self, f):
         """Mean of y given f."""
         return pt.sigmoid(f)
+
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma)."""
+        return LOGIT.mean(mu, gamma)
 
     def bend(self, y):
         """Poles of the gamma functions: along +- i pi, from -log(1 + phi) to log(1 + phi)."""

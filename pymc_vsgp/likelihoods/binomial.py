@@ -45,6 +45,10 @@ class Binomial(Likelihood):
         """Mean of y given f."""
         return self.n * self.link.inverse(f)
 
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma)."""
+        return self.n * self.link.mean(mu, gamma)
+
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)

@@ -1,13 +1,40 @@
-"""What families of classes share: labels, and the check of them."""
+"""What families of classes share: labels, the check of them, and probabilities."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
 
-from pymc_vsgp.likelihoods.base import is_count, require
+from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
+
+
+class OfClasses(Likelihood):
+    """A family whose observations are the classes 0, 1, ..., K - 1."""
+
+    n_classes: int | None
+    classes: tuple | None = None  # their names, where the family knows them
+
+    def mean(self, mu, gamma):
+        """Probability of each class, on the last axis."""
+        mu = pt.as_tensor(mu)
+        zero = pt.zeros_like(mu if self.n_latent == 1 else mu[..., 0], dtype="int64")
+        p = [pt.exp(self.log_predictive(mu, gamma, zero + k)) for k in range(self.n_classes)]
+        return pt.stack(p, axis=-1)
+
+    def _known(self, y, log_p):
+        """`log_p` where y is a class, else minus infinity."""
+        return pt.switch(pt.ge(y, 0) & pt.lt(y, self.n_classes), log_p, -np.inf)
+
+    def encode(self, y, classes=None):
+        """Return labels as integers, and the names of the classes; integers as they are."""
+        return code_labels(y, self.n_classes, classes, type(self).__name__)
+
+    def check_observed(self, y):
+        """Raise ValueError unless y is a class."""
+        check_classes(self, y, self.n_classes)
 
 
 def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple[Any, Any]:
@@ -20,7 +47,7 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
     categorical = isinstance(kind, pd.CategoricalDtype)
     if not categorical and np.asarray(y).dtype.kind not in "OUST":
         return y, None
-    labels = pd.Categorical(y)
+    labels = pd.Categorical(y if categorical else np.asarray(y))
     if labels.isna().any():
         row = int(np.argmax(labels.isna()))
         raise ValueError(
@@ -31,15 +58,15 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
         unknown = [c for c in labels.unique() if c not in list(classes)]
         if unknown:
             raise ValueError(
-                f"y has the label {unknown[0]!r}, which is not among the coords of the classes, "
+                f"y has the label {unknown[0]!r}, which is not among the classes, "
                 f"{list(classes)}. Add it to them, or correct y."
             )
         labels = labels.set_categories(list(classes))
     found = list(labels.categories)
     if n_classes is not None and len(found) != n_classes:
         raise ValueError(
-            f"y has {len(found)} classes, {found}, but {name} has {n_classes}. Pass n_classes="
-            f"{len(found)}, or y as a pandas categorical with all the categories."
+            f"y has {len(found)} classes, {found}, but {name} has {n_classes}. Make them the same "
+            "number; where some do not occur, pass y as a pandas categorical that has them."
         )
     return np.asarray(labels.codes, dtype="int64"), found
 

@@ -3,11 +3,11 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, require
+from pymc_vsgp.likelihoods.base import LogLink, require
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
-class Exponential(Likelihood):
+class Exponential(LogLink):
     r"""Exponential observations of mean ``exp(f)``.
 
     .. math:: E \log p(y | f) = -\mu - y \exp(-\mu + \gamma / 2)

@@ -3,11 +3,11 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive, require
+from pymc_vsgp.likelihoods.base import LogLink, check_positive, require
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
-class Gamma(Likelihood):
+class Gamma(LogLink):
     r"""Gamma observations of shape alpha and mean ``exp(f)``.
 
     .. math:: E \log p(y | f) = \alpha (\log \alpha - \mu) - \log \Gamma(\alpha)

@@ -62,6 +62,10 @@ class Gaussian(Likelihood):
         """Mean of y given f."""
         return f
 
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma)."""
+        return mu
+
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma), or what stands in for it."""
         variance = self.sigma**2

@@ -54,6 +54,10 @@ class HeteroskedasticGaussian(TwoFunctions):
         """Mean of y given the functions."""
         return f[..., 0]
 
+    def mean(self, mu, gamma):
+        """``E[y]``."""
+        return mu[..., 0]
+
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, _ = self._columns(mu, gamma, y)
@@ -102,6 +106,10 @@ class HeteroskedasticStudentT(TwoFunctions):
     def conditional_mean(self, f):
         """Mean of y given the functions (for nu > 1)."""
         return f[..., 0]
+
+    def mean(self, mu, gamma):
+        """``E[y]``."""
+        return mu[..., 0]
 
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f, g)]``."""

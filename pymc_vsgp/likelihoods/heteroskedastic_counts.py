@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import check_param, check_positive, is_count, require
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
-from pymc_vsgp.likelihoods.links import expected_softplus, safe_exp
+from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
 from pymc_vsgp.likelihoods.poisson import Poisson
 from pymc_vsgp.likelihoods.quadrature import LEAN, expectation, log_expectation
 
@@ -95,6 +95,10 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         """Mean of y given the functions."""
         return self.exposure * pt.exp(f[..., 0])
 
+    def mean(self, mu, gamma):
+        """``E[y]``."""
+        return self.conditional_mean(mu + gamma / 2.0)
+
     def bend_at(self, g):
         """Where the log odds are 0."""
         return g - pt.log(self.exposure), np.pi
@@ -136,6 +140,10 @@ class HeteroskedasticBetaBinomial(Dispersed):
     def conditional_mean(self, f):
         """Mean of y given the functions."""
         return self.n * pt.sigmoid(f[..., 0])
+
+    def mean(self, mu, gamma):
+        """``E[y]``."""
+        return self.n * LOGIT.mean(mu[..., 0], gamma[..., 0])
 
     def bend_at(self, g):
         """Along +- i pi, for log(1 + exp(f))."""
@@ -185,6 +193,11 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
     def conditional_mean(self, f):
         """Mean of y given the functions."""
         return self.exposure * pt.exp(f[..., 0]) * pt.sigmoid(-f[..., 1])
+
+    def mean(self, mu, gamma):
+        """``E[y]``: the two functions are independent."""
+        counted = LOGIT.mean(-mu[..., 1], gamma[..., 1])
+        return self.poisson.mean(mu[..., 0], gamma[..., 0]) * counted
 
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f, g)]``."""

@@ -7,6 +7,7 @@ the expectation of each under N(mu, gamma).
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_vsgp.likelihoods import quadrature
 from pymc_vsgp.likelihoods.quadrature import expectation, stack
 
 # softplus(f) = sum_i p_i E[(f + x / s_i)^+], x ~ N(0, 1): ramps smoothed by Gaussians (Monahan and
@@ -74,6 +75,12 @@ class BinaryLink:
         """Probability at f."""
         raise NotImplementedError
 
+    def mean(self, mu, gamma):
+        """``E[p]`` for f ~ N(mu, gamma)."""
+        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
+        ndim, sizes = max(mu.ndim, gamma.ndim), quadrature.LEAN
+        return quadrature.mean(self.inverse, mu, gamma, ndim, self.bend, sizes)
+
     def log_p(self, f):
         """``log p``."""
         raise NotImplementedError
@@ -120,6 +127,10 @@ class Probit(BinaryLink):
         """Probability at f."""
         return ndtr(f)
 
+    def mean(self, mu, gamma):
+        """``E[p]`` for f ~ N(mu, gamma)."""
+        return ndtr(mu / pt.sqrt(1.0 + gamma))
+
     def log_p(self, f):
         """``log p``."""
         return log_ndtr(f)
@@ -150,7 +161,8 @@ class CLogLog(BinaryLink):
         return -safe_exp(mu + gamma / 2.0)
 
 
-BINARY_LINKS = {link.name: link for link in (Logit(), Probit(), CLogLog())}
+LOGIT = Logit()
+BINARY_LINKS = {link.name: link for link in (LOGIT, Probit(), CLogLog())}
 
 
 def find_link(name, links):

@@ -3,11 +3,11 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive, require
+from pymc_vsgp.likelihoods.base import LogLink, check_positive, require
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 
 
-class LogNormal(Likelihood):
+class LogNormal(LogLink):
     r"""Log-normal observations, :math:`\log y \sim N(f, \sigma^2)`.
 
     .. math:: E \log p(y | f) = \log N(\log y; \mu, \sigma^2) - \log y - \gamma / (2 \sigma^2)

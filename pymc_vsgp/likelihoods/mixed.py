@@ -3,6 +3,7 @@
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.likelihoods.base import Likelihood, as_float
 
 SOMEWHERE = 0.5  # a value in the support of every family, or between two that are
@@ -79,10 +80,20 @@ class Mixed(Likelihood):
         """Mean of the outputs given the functions."""
         return self.now.conditional_mean(self._mix(f, self.W))
 
+    def mean(self, mu, gamma):
+        """``E[y]`` of each output."""
+        return self.now.mean(*self.moments(mu, gamma))
+
     def expected_logp(self, mu, gamma, y):
         """Sum over the outputs of ``E[log p(y | f)]``."""
         mu, gamma = self.moments(mu, gamma)
         return self._over_seen(lambda at: self.now.expected_logp(mu, gamma, at), y)
+
+    def expected_over_means(self, mu, gamma, spread, y):
+        """`expected_logp` averaged over ``N(mu, spread)`` in place of mu."""
+        mu, gamma = self.moments(mu, gamma)
+        spread = self._mix(spread, self.W**2)
+        return self._over_seen(lambda at: self.now.expected_over_means(mu, gamma, spread, at), y)
 
     def log_predictive(self, mu, gamma, y):
         """Sum over the outputs of ``log E[p(y | f)]``: of each on its own, not of all jointly."""
@@ -97,6 +108,16 @@ class Mixed(Likelihood):
                 f"y has {y.shape[1]} columns, but W has {n_outputs} rows. "
                 "Pass one column of y for each row of W, with nan where it was not observed."
             )
+        for name, param in self._params.items():
+            if name == "W" or name in self.family.shared_params or param.type.ndim == 0:
+                continue
+            n = known_value(param.shape)
+            if n is not None and n[-1] not in (1, y.shape[1]):
+                raise ValueError(
+                    f"{name} of Mixed has shape {tuple(n.tolist())}, but y has {y.shape[1]} "
+                    "columns. Pass one number, one for each output, or a matrix with a row for "
+                    "each observation."
+                )
         y = np.asarray(y)
         if y.dtype.kind == "f":
             missing = np.isnan(y)

@@ -4,11 +4,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive, is_count, require
+from pymc_vsgp.likelihoods.base import LogLink, check_positive, is_count, require
 from pymc_vsgp.likelihoods.links import expected_softplus
 
 
-class NegativeBinomial(Likelihood):
+class NegativeBinomial(LogLink):
     r"""Negative binomial counts of mean ``m = exposure * exp(f)``, variance ``m + m^2 / alpha``.
 
     With :math:`g = f + \log(exposure / \alpha)` the log odds,

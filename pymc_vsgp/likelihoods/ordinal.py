@@ -1,19 +1,22 @@
 """Ordered classes."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import explicit_graph_inputs
 
-from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.classes import check_classes, code_labels
+from pymc_vsgp.likelihoods.classes import OfClasses, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link, log_ndtr
 
 LINKS = {name: BINARY_LINKS[name] for name in ("logit", "probit")}
 
 
-class Ordinal(Likelihood):
+class Ordinal(OfClasses):
     r"""Ordered classes 0, 1, ..., K - 1, separated by K - 1 cut-points on the function's scale.
 
     .. math:: P(y = k | f) = F(c_k - f) - F(c_{k-1} - f), \quad c_{-1} = -\infty, c_{K-1} = \infty
@@ -38,13 +41,17 @@ class Ordinal(Likelihood):
         With the cut-points free, fix the mean of the process (the default, zero, does).
     link : {"logit", "probit"}
         The distribution F of the noise, of scale one.
+    classes : sequence, optional
+        Names of the classes from the lowest to the highest, where y has names that are not those of
+        an ordered pandas ``Categorical``.
     """
 
     shared_params = ("cutpoints",)
 
-    def __init__(self, cutpoints, link="logit"):
+    def __init__(self, cutpoints, link="logit", classes=None):
         self.link = find_link(link, LINKS)
         super().__init__(cutpoints=cutpoints)
+        self.classes = None if classes is None else tuple(np.asarray(classes, object).tolist())
         if self.cutpoints.type.ndim != 1:
             raise ValueError(
                 f"cutpoints has {self.cutpoints.type.ndim} dimensions, but it must be a vector. "
@@ -57,12 +64,23 @@ class Ordinal(Likelihood):
                     f"cutpoints is {values.tolist()}, but cut-points must be finite and increase. "
                     "Sort them, and drop repeated ones."
                 )
+        if self.classes is not None and self.n_classes not in (None, len(self.classes)):
+            raise ValueError(
+                f"There are {len(self.classes)} classes, but cut-points for {self.n_classes}. "
+                "Pass one cut-point less than classes."
+            )
 
     @property
     def n_classes(self):
         """Number of classes, where it is known."""
         n = self.cutpoints.type.shape[0]
+        if n is None:
+            n = known_length(self.cutpoints)
         return None if n is None else n + 1
+
+    def _known(self, y, log_p):
+        # The number is a graph: within the sum over the data cut-points are of any number.
+        return pt.switch(pt.ge(y, 0) & pt.le(y, self.cutpoints.shape[0]), log_p, -np.inf)
 
     def _edges(self, y):
         """Cut-points below and above, and whether there are any."""
@@ -86,7 +104,8 @@ class Ordinal(Likelihood):
         """Log probability of y given f."""
         edges = lower, upper, has_lower, has_upper = self._edges(y)
         if self.link.name == "logit":
-            return self._logit(-pt.softplus(f - upper), -pt.softplus(lower - f), *edges)
+            log_p = self._logit(-pt.softplus(f - upper), -pt.softplus(lower - f), *edges)
+            return self._known(y, log_p)
         # Phi(b) - Phi(a), on the side of zero where neither is near one.
         b, a = upper - f, lower - f
         flip = a + b > 0.0
@@ -96,7 +115,7 @@ class Ordinal(Likelihood):
         log_hi = log_ndtr(hi)
         between = log_hi + pt.log(-pt.expm1(log_ndtr(lo) - log_hi))
         one_side = pt.switch(has_upper, log_ndtr(b), log_ndtr(-a))
-        return pt.switch(inside, between, one_side)
+        return self._known(y, pt.switch(inside, between, one_side))
 
     def conditional_probabilities(self, f):
         """Probability of each class given f, on a new last axis."""
@@ -115,9 +134,10 @@ class Ordinal(Likelihood):
         mu = pt.as_tensor(mu)
         edges = lower, upper, _, _ = self._edges(y)
         link = self.link
-        return self._logit(
+        log_p = self._logit(
             link.expected_log_p(upper - mu, gamma), link.expected_log_p(mu - lower, gamma), *edges
         )
+        return self._known(y, log_p)
 
     def _ndim(self, *args):
         return max(pt.as_tensor(x).ndim for x in args)
@@ -131,9 +151,32 @@ class Ordinal(Likelihood):
         return pt.switch(inside, (lower + upper) / 2.0, one_side), width
 
     def encode(self, y, classes=None):
-        """Return the codes of an ordered pandas categorical; integers as they are."""
-        return code_labels(y, self.n_classes, classes, type(self).__name__)
+        """Return labels as integers in the order of the classes; integers as they are."""
+        kind = getattr(y, "dtype", None)
+        ordered = getattr(kind, "ordered", None)  # None unless categorical
+        if ordered is None and np.asarray(y).dtype.kind not in "OUST":
+            if self.classes is None or isinstance(self.classes[0], str):
+                return y, None
+            y = pd.Categorical(y)
+        elif self.classes is None and not ordered:
+            raise ValueError(
+                "Ordinal needs the order of the classes, which these labels of y do not have. "
+                "Pass the labels to Ordinal from the lowest to the highest as classes=[...], or "
+                "y as an ordered pandas Categorical."
+            )
+        elif ordered and self.classes is not None:
+            shared = [c for c in self.classes if c in kind.categories]
+            if shared != [c for c in kind.categories if c in shared]:
+                raise ValueError(
+                    f"y has the classes in the order {list(kind.categories)}, and Ordinal in the "
+                    f"order {list(self.classes)}. Make them the same, or drop one of the two."
+                )
+        return code_labels(y, self.n_classes, self.classes, "Ordinal")
 
-    def check_observed(self, y):
-        """Raise ValueError unless y is a class."""
-        check_classes(self, y, self.n_classes)
+
+def known_length(vector):
+    """Length of a vector of the model, whatever its values are; None for a stand-in."""
+    length = vector.shape[0]
+    if not all(isinstance(i, Constant | SharedVariable) for i in explicit_graph_inputs([length])):
+        return None
+    return int(pytensor.function([], length, mode="FAST_COMPILE", on_unused_input="ignore")())

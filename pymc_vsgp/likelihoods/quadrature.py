@@ -1,13 +1,14 @@
 """Integrals against a Gaussian in one dimension, for likelihoods that have no closed form.
 
-Three rules, each the cheapest that holds 1e-6 for standard deviations from 0 to 10:
+Rules, each the cheapest that holds 1e-6 for standard deviations from 0 to 10:
 
 * `expectation` without a bend: the trapezoid rule in standard units. It converges like
   exp(-c / step) for smooth integrands, where Gauss-Hermite of the same size wastes
   most of its nodes in the tails.
 * `expectation` with a bend: Gauss-Legendre after a sinh stretch around the bend, which resolves
   the bend and the Gaussian at once however different their scales.
-* `log_expectation`: finds the region that carries the integral, then the midpoint rule on that.
+* `log_expectation` and `mean`: find the region that carries the integral, then the midpoint rule on
+  that.
 
 A bend is a pair (center, width): the singularities of the integrand nearest to the real axis are
 about at ``center +- i width``. The stretch ``f = center + width sinh(z)`` moves them to
@@ -49,9 +50,9 @@ def standard_deviation(gamma):
     return pt.sqrt(pt.maximum(gamma, np.float64(TINY)))
 
 
-def trapezoid_nodes(n_nodes, ndim):
+def trapezoid_nodes(n_nodes, ndim, reach=REACH):
     """Nodes t and weights of the trapezoid rule for N(0, 1)."""
-    t = np.linspace(-REACH, REACH, n_nodes)
+    t = np.linspace(-reach, reach, n_nodes)
     w = np.exp(-(t**2) / 2.0)
     return stack(t, ndim), stack(w / w.sum(), ndim)
 
@@ -80,7 +81,7 @@ def bend_nodes(mu, sd, center, width, n_nodes, ndim):
     return disconnected_grad(t), disconnected_grad(w)
 
 
-def expectation(fn, mu, gamma, ndim, bend=None, n_nodes=None):
+def expectation(fn, mu, gamma, ndim, bend=None, n_nodes=None, reach=REACH):
     """``E[fn(f)]`` for f ~ N(mu, gamma), elementwise.
 
     Parameters
@@ -96,17 +97,19 @@ def expectation(fn, mu, gamma, ndim, bend=None, n_nodes=None):
         scale about 1 for a standard deviation up to 10.
     n_nodes : int, optional
         Number of nodes; by default `N_BEND` or `N_PLAIN`.
+    reach : float
+        Of the rule without a bend: standard deviations on either side of the mean.
     """
     sd = standard_deviation(gamma)
     if bend is None:
-        t, w = trapezoid_nodes(n_nodes or N_PLAIN, ndim)
+        t, w = trapezoid_nodes(n_nodes or N_PLAIN, ndim, reach)
     else:
         center, width = bend
         t, w = bend_nodes(mu, sd, center, width, n_nodes or N_BEND, ndim)
     return (w * fn(mu + sd * t)).sum(axis=0)
 
 
-def product_expectation(fn, mu, gamma, ndim, n_nodes=None):
+def product_expectation(fn, mu, gamma, ndim, n_nodes=None, reach=REACH):
     """``E[fn(f, g, ...)]`` for independent normal f, g, ..., elementwise.
 
     `mu` and `gamma` have one column for each function; `ndim` is that of the result. The product
@@ -122,7 +125,7 @@ def product_expectation(fn, mu, gamma, ndim, n_nodes=None):
             return fn(*reversed(known))
         (m, g), *others = rest
         depth = ndim + len(known)
-        return expectation(lambda f: nest([*known, f], others), m, g, depth, n_nodes=n_nodes)
+        return expectation(lambda f: nest([*known, f], others), m, g, depth, None, n_nodes, reach)
 
     return nest([], columns[::-1])
 
@@ -137,18 +140,46 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
     the integrand must be even around it, so that the rule is as good as on the whole line. `sizes`
     are the numbers of nodes: of the first grid, of each zoom, and of the rule.
     """
-    n_coarse, n_refine, n_rule = sizes or (N_COARSE, N_REFINE, N_LOG)
     sd = standard_deviation(gamma)
 
     def height(t):
         return log_fn(mu + sd * t) - t**2 / 2.0
 
+    lower = None if lower is None else (lower - mu) / sd
+    t, slope = _region_nodes(height, mu, sd, ndim, bend, lower, sizes)
+    log_w = pt.log(slope / np.sqrt(2.0 * np.pi))
+    t, log_w = disconnected_grad(t), disconnected_grad(log_w)
+    return pt.logsumexp(height(t) + log_w, axis=0)
+
+
+def mean(fn, mu, gamma, ndim, bend=None, sizes=None):
+    """``E[fn(f)]`` for f ~ N(mu, gamma), elementwise, where fn may grow like ``exp(f)``.
+
+    An integrand that grows has its mass where the normal density alone has none: it is looked for,
+    as in `log_expectation`.
+    """
+    sd = standard_deviation(gamma)
+
+    def height(t):
+        size = pt.abs(fn(mu + sd * t))
+        # Where fn overflows the density of f is far below every number.
+        size = pt.switch(pt.isinf(size), np.float64(0.0), size)
+        return pt.log(size + np.float64(1e-300)) - t**2 / 2.0
+
+    t, slope = _region_nodes(height, mu, sd, ndim, bend, None, sizes)
+    w = slope * pt.exp(-(t**2) / 2.0) / np.sqrt(2.0 * np.pi)
+    return (disconnected_grad(w) * fn(mu + sd * disconnected_grad(t))).sum(axis=0)
+
+
+def _region_nodes(height, mu, sd, ndim, bend, lower, sizes):
+    """Nodes t over the region that carries the integral of exp(height), and their weights."""
+    n_coarse, n_refine, n_rule = sizes or (N_COARSE, N_REFINE, N_LOG)
     grid = np.sinh(np.linspace(-12.0, 12.0, n_coarse))  # up to 8e4 standard deviations
     t, below, above = (
         stack(g, ndim) for g in (grid, np.r_[grid[0], grid[:-1]], np.r_[grid[1:], grid[-1]])
     )
     if lower is not None:
-        t, below, above = (pt.maximum(g, (lower - mu) / sd) for g in (t, below, above))
+        t, below, above = (pt.maximum(g, lower) for g in (t, below, above))
     unit = stack(np.linspace(0.0, 1.0, n_refine), ndim)
     for _ in range(4):
         h = height(t)
@@ -168,9 +199,27 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
         z_lo, z_hi = pt.arcsinh((lo - at) / scale), pt.arcsinh((hi - at) / scale)
         z = z_lo + (z_hi - z_lo) * unit
         t, slope = at + scale * pt.sinh(z), scale * pt.cosh(z) * (z_hi - z_lo)
-    log_w = pt.log(slope / (n_rule * np.sqrt(2.0 * np.pi)))
-    t, log_w = disconnected_grad(t), disconnected_grad(log_w)
-    return pt.logsumexp(height(t) + log_w, axis=0)
+    return t, slope / n_rule
+
+
+def product_mean(fn, mu, gamma, ndim):
+    """``E[fn(f, g, ...)]`` for independent normal f, g, ..., where fn may grow like ``exp(f)``.
+
+    With three functions for standard deviations up to 2; with one or two, for any.
+    """
+    columns = [(mu[..., k], gamma[..., k]) for k in range(mu.type.shape[-1])]
+    if len(columns) > 2:
+        n, reach = N_PRODUCT[len(columns)], REACH + 2.0
+        return product_expectation(fn, mu, gamma, ndim, round(n * reach / REACH), reach)
+
+    def nest(known, rest):
+        if not rest:
+            return fn(*reversed(known))
+        (m, g), *others = rest
+        depth = ndim + len(known)
+        return mean(lambda f: nest([*known, f], others), m, g, depth, sizes=LEAN)
+
+    return nest([], columns[::-1])
 
 
 def product_log_expectation(log_fn, mu, gamma, ndim, sizes=LEAN):

@@ -4,12 +4,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_param
-from pymc_vsgp.likelihoods.classes import check_classes, check_n_classes, code_labels
+from pymc_vsgp.likelihoods.base import check_param
+from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.potential.robust_max import largest_probability
 
 
-class RobustMax(Likelihood):
+class RobustMax(OfClasses):
     r"""The class whose latent function is largest, with probability ``1 - epsilon``.
 
     Any other class has the probability ``epsilon / (K - 1)``. With P the probability that the
@@ -40,7 +40,7 @@ class RobustMax(Likelihood):
     def log_prob(self, f, y):
         """Log probability of y given f."""
         hit, miss = self._log_probs()
-        return pt.switch(pt.eq(pt.argmax(f, axis=-1), y), hit, miss)
+        return self._known(y, pt.switch(pt.eq(pt.argmax(f, axis=-1), y), hit, miss))
 
     def conditional_probabilities(self, f):
         """Probability of each class given f, on the last axis."""
@@ -60,20 +60,12 @@ class RobustMax(Likelihood):
         """``E[log p(y | f)]`` for independent normal f."""
         hit, miss = self._log_probs()
         p = self._largest(mu, gamma, y)
-        return miss + p * (hit - miss)
+        return self._known(y, miss + p * (hit - miss))
 
     def log_predictive(self, mu, gamma, y):
         """``log E[p(y | f)]`` for independent normal f."""
         other = self.epsilon / (self.n_classes - 1.0)
         return pt.log(other + self._largest(mu, gamma, y) * (1.0 - self.epsilon - other))
-
-    def encode(self, y, classes=None):
-        """Return labels as integers, and the names of the classes."""
-        return code_labels(y, self.n_classes, classes, type(self).__name__)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a class."""
-        check_classes(self, y, self.n_classes)
 
     def __repr__(self):
         """Show the constructor call."""

@@ -17,8 +17,7 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad
 
-from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.classes import check_classes, check_n_classes, code_labels
+from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.likelihoods.links import ndtr
 from pymc_vsgp.likelihoods.quadrature import TINY, stack
 
@@ -85,7 +84,7 @@ def expected_logsumexp(mu, gamma):
     return right - step * below.sum(axis=0) - _MEAN
 
 
-class Softmax(Likelihood):
+class Softmax(OfClasses):
     r"""Classes with the probabilities ``exp(f_y) / sum_j exp(f_j)``.
 
     .. math:: E \log p(y | f) = \mu_y - E \log \sum_j e^{f_j}
@@ -112,7 +111,7 @@ class Softmax(Likelihood):
 
     def log_prob(self, f, y):
         """Log probability of y given f."""
-        return self._of_class(f, y) - pt.logsumexp(f, axis=-1)
+        return self._known(y, self._of_class(f, y) - pt.logsumexp(f, axis=-1))
 
     def conditional_probabilities(self, f):
         """Probability of each class given f, on the last axis."""
@@ -125,7 +124,7 @@ class Softmax(Likelihood):
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for independent normal f."""
         mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-        return self._of_class(mu, y) - expected_logsumexp(mu, gamma)
+        return self._known(y, self._of_class(mu, y) - expected_logsumexp(mu, gamma))
 
     def log_predictive(self, mu, gamma, y):
         r"""``log E[p(y | f)]`` for independent normal f.
@@ -149,15 +148,7 @@ class Softmax(Likelihood):
         )
         log_terms = pt.switch(observed, pt.log(density), log_cdf).sum(axis=-1)
         common = pt.logsumexp(log_terms, axis=0) + pt.log(step)
-        return pt.switch(common > np.log(1e-2), common, rare)
-
-    def encode(self, y, classes=None):
-        """Return labels as integers, and the names of the classes."""
-        return code_labels(y, self.n_classes, classes, type(self).__name__)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a class."""
-        check_classes(self, y, self.n_classes)
+        return self._known(y, pt.switch(common > np.log(1e-2), common, rare))
 
     def __repr__(self):
         """Show the constructor call."""

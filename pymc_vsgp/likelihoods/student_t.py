@@ -54,6 +54,10 @@ class StudentT(Likelihood):
         """Mean of y given f (for nu > 1)."""
         return f
 
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma)."""
+        return mu
+
     def bend(self, y):
         """Peak at y."""
         return y, self.sigma * pt.sqrt(self.nu)

@@ -6,11 +6,11 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Variable
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_param, check_positive, require
+from pymc_vsgp.likelihoods.base import LogLink, check_param, check_positive, require
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
-class Weibull(Likelihood):
+class Weibull(LogLink):
     r"""Weibull times of shape alpha and scale ``exp(f)``, possibly right-censored.
 
     With :math:`h = \alpha (\log y - f)` an event contributes

@@ -5,7 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import (
-    Likelihood,
+    LogLink,
     check_param,
     check_positive,
     is_count,
@@ -14,7 +14,7 @@ from pymc_vsgp.likelihoods.base import (
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
-class ZeroInflatedPoisson(Likelihood):
+class ZeroInflatedPoisson(LogLink):
     r"""With probability psi a Poisson count of mean ``r = exposure * exp(f)``, otherwise 0.
 
     .. math:: \log p(0 | f) = \log(1 - \psi + \psi e^{-r}), \quad

@@ -19,21 +19,23 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.inner_function import link_only_mode
 from pytensor.compile.mode import optdb
 from pytensor.gradient import DisconnectedType, disconnected_type
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.rewriting.basic import (
     MergeOptimizer,
     dfs_rewriter,
     get_active_mode,
     node_rewriter,
 )
+from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.scalar.basic import Second
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.math import Sum
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
-__all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "held"]
+__all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "block_sums", "held"]
 
 # Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
 # and a block below 128 rows wastes its time in overhead.
@@ -168,7 +170,7 @@ class BlockSum(OpFromGraph):
         ):
             raise NotImplementedError(NO_SECOND_DERIVATIVES)
         of_sum = _same_for_all(of_terms)
-        if of_sum is not None:
+        if of_sum is not None and _all_one(inputs[0]):
             # The gradient of the sum of the terms: the value is that sum.
             alone = isinstance(of_value.type, DisconnectedType)
             of_value = of_sum if alone else of_value + of_sum
@@ -180,15 +182,16 @@ class BlockSum(OpFromGraph):
                 for g in self._gradients(inputs, outputs)
             ]
         if not isinstance(of_terms.type, DisconnectedType):
-            # Terms with cotangents of their own: a sum with weights, in another pass.
-            weighted = [inputs[0] * of_terms, *inputs[1:]]
+            # Terms with cotangents of their own: a sum with those weights, in another pass. The
+            # terms do not depend on the weights of the value.
+            weighted = [of_terms, *inputs[1:]]
             again = self(*weighted, return_list=True)
             for i, g in enumerate(self._gradients(weighted, again)):
-                if g is None:
+                if g is None or i == 0:
                     continue
-                if i == 0:
-                    g = of_terms * outputs[terms]
                 grads[i] = g if isinstance(grads[i].type, DisconnectedType) else grads[i] + g
+            if isinstance(grads[0].type, DisconnectedType):
+                grads[0] = inputs[0].zeros_like()
         return grads
 
     def _gradients(self, inputs, outputs):
@@ -260,6 +263,19 @@ def _same_for_all(cotangent: Variable) -> Variable | None:
     return None
 
 
+def block_sums(variable: Variable) -> list[Apply]:
+    """Return the loops over the data in the graph of `variable`, in the order of the graph."""
+    nodes = (v.owner for v in ancestors([variable]))
+    # Not a set: its order, and so that of sums over it, would differ from process to process.
+    return list(dict.fromkeys(n for n in nodes if n is not None and isinstance(n.op, BlockSum)))
+
+
+def _all_one(weights: Variable) -> bool:
+    """Whether the weights of the terms are known to be one, so that the value is their sum."""
+    one = get_underlying_scalar_constant_value(weights, raise_not_constant=False)
+    return bool(one == 1.0) if not isinstance(one, Variable) else False
+
+
 def automatic_block(n_inducing: int) -> int:
     """Rows in a block for M inducing inputs: an M x B matrix should stay in the cache."""
     rows = BLOCK_BYTES // (8 * max(n_inducing, 1))
@@ -276,6 +292,7 @@ def local_sum_of_terms(fgraph, node):
     if (
         node.op.axis not in (None, (0,))
         or terms.owner.outputs.index(terms) != terms.owner.op.n_sums
+        or not _all_one(terms.owner.inputs[0])
     ):
         return None
     return [terms.owner.outputs[0]]

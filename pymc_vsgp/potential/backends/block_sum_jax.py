@@ -78,14 +78,14 @@ def jax_funcify_block_sum(op, node=None, **kwargs):
             for i in moving:
                 gradients[i] = of_value * _follow(rules[i], inputs, outputs, inputs[i])
         if not isinstance(of_terms, SymbolicZero):
-            # Terms with cotangents of their own: a sum with weights, in another pass.
-            weighted = [inputs[0] * of_terms, *inputs[1:]]
+            # Terms with cotangents of their own: a sum with those weights, in another pass. The
+            # terms do not depend on the weights of the value.
+            weighted = [of_terms, *inputs[1:]]
             again = compute(weighted, [i for i, o in enumerate(outputs) if o is not None])
             for i in moving:
                 if i == 0:
-                    more = of_terms * outputs[n_sums]
-                else:
-                    more = _follow(rules[i], inputs, again, inputs[i])
+                    continue
+                more = _follow(rules[i], inputs, again, inputs[i])
                 gradients[i] = more if gradients[i] is None else gradients[i] + more
         return tuple(gradients)
 

@@ -1,0 +1,117 @@
+"""Labels of classes: their order, their number, and what is no class."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp import likelihoods
+
+X = np.linspace(0, 10, 12)[:, None]
+NAMES = np.array(["low", "mid", "high"])  # the alphabet has another order
+CODES = np.arange(12) % 3
+LABELS = NAMES[CODES]
+ORDERED = pd.CategoricalDtype(NAMES, ordered=True)
+
+
+def model_of(y, likelihood=None, **options):
+    """A model of ordered classes, with `likelihood` made in it."""
+    with pm.Model(coords={"cut": ["first", "second"]}) as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+        gp.prior("u", Xu=X[::4])
+        lik = vsgp.Ordinal([-1.0, 1.0], **options) if likelihood is None else likelihood()
+        gp.likelihood("y", lik, X=X, y=y)
+    return model
+
+
+def free_cuts():
+    ordered = pm.distributions.transforms.ordered
+    return vsgp.Ordinal(pm.Normal("c", 0, 2, dims="cut", transform=ordered, initval=[-1, 1]))
+
+
+def counted_cuts():
+    step = pm.Exponential("step", 1, shape=(1,))
+    return vsgp.Ordinal(pm.Deterministic("c", pt.concatenate([[-1.0], -1.0 + pt.cumsum(step)])))
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (LABELS, NAMES),
+        (list(LABELS), list(NAMES)),
+        (pd.Series(LABELS, dtype="string"), NAMES),
+        (xr.DataArray(LABELS), NAMES),
+        (pd.Categorical(LABELS), NAMES),
+        (pd.Categorical(LABELS, dtype=ORDERED), None),
+        (pd.Series(LABELS).astype(ORDERED), NAMES),
+        (CODES, None),
+        (CODES, NAMES),
+        (CODES + 1, [1, 2, 3]),
+        (pd.Series(CODES, dtype="Int64"), None),
+    ],
+)
+def test_the_order_that_was_said(y, classes):
+    model = model_of(y, classes=classes)
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].eval(), CODES)
+
+
+@pytest.mark.parametrize(
+    ("y", "options", "message"),
+    [
+        (LABELS, {}, r"needs the order.*classes=\[\.\.\.\].*ordered pandas Categorical"),
+        (pd.Series(LABELS, dtype="string"), {}, "needs the order"),
+        (pd.Categorical(LABELS), {}, "needs the order"),
+        (pd.Categorical(LABELS, dtype=ORDERED), {"classes": NAMES[::-1]}, "Make them the same"),
+        (np.where(CODES == 0, "none", LABELS), {"classes": NAMES}, "the label 'none'"),
+        (CODES + 1, {}, "from 0 to 2, but row 2 is 3"),
+        (CODES, {"classes": list("abcd")}, "4 classes, but cut-points for 3"),
+        (pd.Categorical(LABELS, categories=[*NAMES, "top"], ordered=True), {}, "y has 4 classes"),
+        (np.where(CODES == 2, 7, CODES), {"likelihood": free_cuts}, "from 0 to 2, but row 2 is 7"),
+        (np.where(CODES == 2, 7, CODES), {"likelihood": counted_cuts}, "but row 2 is 7"),
+    ],
+)
+def test_labels_that_are_refused(y, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        model_of(y, **options)
+    assert str(caught.value).count(". ") >= 1
+
+
+def test_probabilities_with_cut_points_declared_by_dims():
+    """Their number is known from the dimension, and the names of the classes are kept."""
+    model = model_of(CODES, free_cuts)
+    draws = {"u": (["u_inducing"], np.zeros(3)), "c": (["cut"], [-1.0, 2.0])}
+    posterior = xr.Dataset(draws).expand_dims(["chain", "draw"])
+    idata = xr.DataTree.from_dict({"posterior": posterior})
+    p = vsgp.predict(idata, X[:2], "mean", model=model, progressbar=False)
+    assert p.sizes["class"] == 3
+    np.testing.assert_allclose(p.sum("class"), 1.0, atol=1e-6)
+    named = model_of(LABELS, classes=NAMES)
+    p = vsgp.predict(idata, X[:2], "mean", model=named, progressbar=False)
+    assert list(p["class"].values) == list(NAMES)
+
+
+@pytest.mark.parametrize(
+    "lik",
+    [
+        likelihoods.Ordinal([-1.0, 1.0]),
+        likelihoods.Ordinal([-1.0, 1.0], "probit"),
+        likelihoods.Softmax(3),
+        likelihoods.RobustMax(3),
+        likelihoods.Bernoulli(),
+        likelihoods.Bernoulli("probit"),
+        likelihoods.Bernoulli("cloglog"),
+    ],
+)
+def test_what_is_no_class_has_no_probability(lik):
+    """New data may come without a check, by pm.set_data: a wrong label is not the last class."""
+    binary = isinstance(lik, likelihoods.Bernoulli)
+    y = pt.as_tensor(np.array([0, 1, 2 if binary else 3, -1, 7]))
+    f = np.zeros(5) if lik.n_latent == 1 else np.zeros((5, 3))
+    for value in (lik.log_prob(f, y), lik.expected_logp(f, f + 0.5, y)):
+        np.testing.assert_array_equal(
+            np.isfinite(value.eval(mode="FAST_COMPILE")), [True, True, False, False, False]
+        )
