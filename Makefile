@@ -11,7 +11,7 @@ export VECLIB_MAXIMUM_THREADS = 1
 BIN = .venv/bin
 # Test processes, and more arguments for pytest: make test JOBS=4 ARGS="-k poisson"
 JOBS = 2
-ARGS =
+ARGS ?=
 
 .PHONY: help demo test test-fast lint format docs env clean
 

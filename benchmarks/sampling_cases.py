@@ -44,8 +44,8 @@ def coal(tiny):
 def pines(tiny):
     """126 saplings in 32 x 32 cells, 15 x 15 inducing points, as in Hensman et al. (2015)."""
     cells, side = (8, 4) if tiny else (32, 15)
-    table = vsgp.datasets.load_pines()
-    window = [table.attrs["window"][k] for k in ("x", "y")]
+    table = vsgp.datasets.load("finpines")
+    window = [(-5.0, 5.0), (-8.0, 2.0)]  # metres
     counts, *edges = np.histogram2d(table["x"], table["y"], bins=cells, range=window)
     centres = [0.5 * (e[:-1] + e[1:]) for e in edges]
     X = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 2)

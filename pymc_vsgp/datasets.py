@@ -20,7 +20,7 @@ __all__ = [
     "load",
     "load_coal",
     "load_glass",
-    "load_pines",
+    "load_kilauea",
     "load_snelson1d",
 ]
 
@@ -98,31 +98,27 @@ def coal_counts(bins: int = 100) -> pd.DataFrame:
     return table
 
 
-def load_pines() -> pd.DataFrame:
-    """Load the positions of 126 Finnish pine saplings.
+def load_kilauea() -> pd.DataFrame:
+    """Load the places of 185 earthquakes under the summit of Kilauea, Hawaii.
 
-    The array that came with the experiments of Hensman et al. (2015) has 127 rows, because its
-    first row is repeated; this is the pattern itself, in metres.
+    They are from nine hours of 5 June 2018, while the caldera floor sank, up to one of its collapses.
 
     Returns
     -------
     pandas.DataFrame
-        Columns `x` and `y`, in metres; `height_m`; and `diameter_cm`. ``attrs["window"]`` holds
-        the observed window, the (low, high) of `x` and `y`.
-
-    Notes
-    -----
-    This file is under the GPL, version 2 or later, unlike the package.
+        Columns `x` and `y`, in kilometres east and north of the middle of the window; `hours` since
+        06:00 UTC; `depth_km`; and `magnitude`. ``attrs["window"]`` holds the window, the
+        (low, high) of `x` and `y`.
 
     Examples
     --------
-    >>> from pymc_vsgp.datasets import load_pines
-    >>> pines = load_pines()
-    >>> len(pines), pines.attrs["window"]
-    (126, {'x': (-5.0, 5.0), 'y': (-8.0, 2.0)})
+    >>> from pymc_vsgp.datasets import load_kilauea
+    >>> quakes = load_kilauea()
+    >>> len(quakes), quakes.attrs["window"]
+    (185, {'x': (-3.5, 3.5), 'y': (-3.5, 3.5)})
     """
-    table = _read_shipped("pines")
-    table.attrs["window"] = {"x": (-5.0, 5.0), "y": (-8.0, 2.0)}
+    table = _read_shipped("kilauea")
+    table.attrs["window"] = {"x": (-3.5, 3.5), "y": (-3.5, 3.5)}
     return table
 
 

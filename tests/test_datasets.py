@@ -14,7 +14,7 @@ OXIDES = ["Na", "Mg", "Al", "Si", "K", "Ca", "Ba", "Fe"]
 # Loader, rows, columns, sum over all numbers of the file.
 SHIPPED = [
     (datasets.load_coal, 191, ["date"], 360806.1553730322),
-    (datasets.load_pines, 126, ["x", "y", "height_m", "diameter_cm"], 329.9136399975677),
+    (datasets.load_kilauea, 185, ["x", "y", "hours", "depth_km", "magnitude"], 1434.759),
     (datasets.load_snelson1d, 200, ["x", "y"], 527.7368021254),
     (
         datasets.load_glass,
@@ -49,7 +49,8 @@ def test_every_file_is_listed_with_its_licence():
     files = [file.name for file in folder.iterdir() if file.name.endswith(".csv")]
     assert len(files) == len(SHIPPED)
     assert all(f"| `{name}` |" in listing for name in files)
-    assert (folder / "LICENSE.GPL-2").is_file()
+    # Only licences that go with that of the package.
+    assert "GPL" not in "".join(load().attrs["licence"] for load, *_ in SHIPPED)
 
 
 def test_coal():
@@ -83,13 +84,17 @@ def test_coal_counts_wrong_bins(bins, error):
         datasets.coal_counts(bins)
 
 
-def test_pines():
-    table = datasets.load_pines()
+def test_kilauea():
+    table = datasets.load_kilauea()
     assert not table[["x", "y"]].duplicated().any()
     for column, (low, high) in table.attrs["window"].items():
         assert table[column].between(low, high).all()
-        # The window is 10 m wide and the saplings are all over it.
-        assert np.ptp(table[column]) > 9
+        # The window is 7 km wide, and most are under the caldera, which is 3 km wide.
+        assert np.ptp(table[column]) > 6
+        assert table[column].abs().quantile(0.75) < 2.0
+    assert table["hours"].is_monotonic_increasing and table["hours"].between(0, 9).all()
+    assert table["magnitude"].between(1.5, 4).all()
+    assert table["depth_km"].between(-1.3, 4).all()  # the summit is 1.2 km high
 
 
 def test_snelson1d():

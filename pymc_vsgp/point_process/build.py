@@ -77,14 +77,14 @@ def point_process(
     Examples
     --------
     >>> import pymc_vsgp as vsgp
-    >>> pines = vsgp.datasets.load_pines()
-    >>> vsgp.point_process(pines, pines.attrs["window"], bins=16, unit="m")
+    >>> quakes = vsgp.datasets.load_kilauea()
+    >>> vsgp.point_process(quakes, quakes.attrs["window"], bins=16, unit="km")
     PointProcess
-      events: 126 in x, y
-      window: [-5, 5] x [-8, 2]
+      events: 185 in x, y
+      window: [-3.5, 3.5] x [-3.5, 3.5]
       bins: 16 x 16
-      counts: 0 to 5, mean 0.492
-      intensity: 1.26 events per m² on average
+      counts: 0 to 7, mean 0.723
+      intensity: 3.776 events per km² on average
     """
     chosen = dims or names_of(window)
     if isinstance(window, xr.DataArray) and window.dtype.kind == "b":
