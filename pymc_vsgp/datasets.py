@@ -101,7 +101,7 @@ def coal_counts(bins: int = 100) -> pd.DataFrame:
 def load_kilauea() -> pd.DataFrame:
     """Load the places of 185 earthquakes under the summit of Kilauea, Hawaii.
 
-    They are from nine hours of 5 June 2018, while the caldera floor sank, up to one of its collapses.
+    They are from nine hours of 5 June 2018, while the floor of the caldera sank.
 
     Returns
     -------

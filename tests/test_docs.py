@@ -14,7 +14,7 @@ import pymc_vsgp as vsgp
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
-READ = [ROOT / "README.md", *PAGES]
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 SUBMODULES = ("datasets", "inducing")
 
 

@@ -1,5 +1,6 @@
 """The package as it is installed, the scripts that install it, and the examples in its pages."""
 
+import ast
 import importlib.metadata
 import importlib.resources
 import os
@@ -8,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pymc as pm
 import pytest
@@ -46,6 +48,46 @@ def test_import_registers_the_gp():
         "import pymc_vsgp; assert pm.gp.VariationalSparse is pymc_vsgp.VariationalSparse"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def normalised(name):
+    """The name of a distribution, as PyPI compares them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imports_of(tree, everywhere):
+    """Packages that a module imports: at its top, or everywhere."""
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.partition(".")[0]
+
+
+def imported(everywhere):
+    """Distributions, other than this and Python's own, that the package imports."""
+    names = set()
+    for file in (ROOT / "pymc_vsgp").rglob("*.py"):
+        names |= set(imports_of(ast.parse(file.read_text(encoding="utf-8")), everywhere))
+    return {normalised(name) for name in names - sys.stdlib_module_names - {"pymc_vsgp"}}
+
+
+def declared():
+    """Distributions that pyproject.toml names: those always installed, and those of extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [r for group in project["optional-dependencies"].values() for r in group]
+    return tuple(
+        {normalised(re.match(r"[\w.-]+", r).group()) for r in requirements}
+        for requirements in (project["dependencies"], extras)
+    )
+
+
+def test_what_is_imported_is_declared():
+    always, extras = declared()
+    # PyTensor loads the modules of its JAX backend, and nothing else, where JAX is there.
+    assert imported(everywhere=False) - always == {"jax"}
+    assert imported(everywhere=True) - always - extras == set()
+    assert always <= imported(everywhere=True) | {"arviz"}
 
 
 # --- .ci/find-python -----------------------------------------------------------------------------
