@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+import xarray as xr
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -26,10 +27,13 @@ __all__ = [
     "check_jitter",
     "check_new_name",
     "check_param_shapes",
+    "column_names",
     "depends_on_random",
     "is_symbolic",
     "kind",
     "known_value",
+    "match_columns",
+    "names_of",
 ]
 
 
@@ -183,6 +187,44 @@ def check_columns(X: np.ndarray, n_columns: int, what: str, reference: str) -> N
             f"{what} has {X.shape[1]} {columns}, shape {X.shape}, but {reference} has {n_columns}. "
             "Pass the same inputs in the same order to both."
         )
+
+
+def names_of(labels: Any) -> tuple[str, ...] | None:
+    """Return labels of columns as strings, or None where there are none, or mere numbers."""
+    if labels is None:
+        return None
+    names = tuple(str(c) for c in labels)
+    return None if names == tuple(map(str, range(len(names)))) else names
+
+
+def column_names(X: Any, what: str, model: pm.Model) -> tuple[str, ...] | None:
+    """Return the names of the columns of a table or of a ``pm.Data`` with coordinates."""
+    labels = getattr(X, "columns", None)
+    if isinstance(X, Variable):
+        dims = model.named_vars_to_dims.get(X.name) or ()
+        labels = model.coords.get(dims[1]) if len(dims) == 2 else None
+    elif isinstance(X, xr.DataArray):
+        labels = X.indexes.get(X.dims[1]) if X.ndim == 2 else None
+    names = names_of(labels)
+    if names is not None and len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise ValueError(f"{what} has several columns named {twice!r}. Give each its own name.")
+    return names
+
+
+def match_columns(names: Any, known: Any, what: str) -> list[int] | None:
+    """Return where the columns `known` are among `names`, or None where they are in order.
+
+    Columns without names on one of the two sides are taken to be in order.
+    """
+    if names is None or known is None or names == known:
+        return None
+    if set(names) != set(known):
+        raise ValueError(
+            f"{what} has the columns {list(names)}, but those of the model are {list(known)}. "
+            "Pass a table with these names, in any order, or an array with the columns in order."
+        )
+    return [names.index(n) for n in known]
 
 
 def check_jitter(jitter: Any) -> None:

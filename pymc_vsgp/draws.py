@@ -5,6 +5,7 @@ the model. Data that were kept with the draws (``constant_data``) take precedenc
 inducing inputs that a Gaussian stage moved are where they were when the draws were made.
 """
 
+import threading
 import weakref
 
 from collections.abc import Callable, Sequence
@@ -24,13 +25,14 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 
+from pymc_vsgp.checks import known_value, names_of
+from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.modes import ONCE
 from pymc_vsgp.observation import Observation, expected_mean, find_observation, joint_moments
 from pymc_vsgp.potential.blocks import stack_latents
 
 __all__ = ["Draws", "Fitted"]
-
-# Arrays of thousands of rows: numpy's own loops are as fast as compiled ones, and start at once.
 
 
 class Draws:
@@ -116,6 +118,16 @@ class _Function(NamedTuple):
     rvs: tuple[str, ...]
     data: tuple[str, ...]
     current: tuple[SharedVariable, ...]
+    lock: Any
+    """A compiled function keeps its arguments in itself, so one thread at a time may call it."""
+
+    def __call__(self, *arguments, rng: np.random.Generator | None = None) -> list[np.ndarray]:
+        """Evaluate; `rng` seeds what is random in it."""
+        with self.lock:
+            for shared in self.fn.get_shared() if rng is not None else ():
+                if isinstance(shared.get_value(borrow=True), np.random.Generator):
+                    shared.set_value(np.random.default_rng(rng.integers(2**63)), borrow=True)
+            return [np.asarray(x) for x in self.fn(*arguments)]
 
 
 class Compiled:
@@ -129,9 +141,10 @@ class Compiled:
 
     def __call__(self, key: str, build: Callable[[], tuple[list, list]]) -> _Function:
         """Return the function named `key`, which `build` gives inputs and outputs for."""
-        if key not in self._known:
-            self._known[key] = self._compile(*build())
-        return self._known[key]
+        with _COMPILING:
+            if key not in self._known:
+                self._known[key] = self._compile(*build())
+            return self._known[key]
 
     def _compile(self, inputs, outputs):
         model = self.model
@@ -154,7 +167,8 @@ class Compiled:
         all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
         fn = pm.pytensorf.compile(all_inputs, outputs, mode=self.mode, on_unused_input="ignore")
         fn.trust_input = False
-        return _Function(fn, tuple(v.name for v in rvs), tuple(v.name for v in data), tuple(data))
+        names = (tuple(v.name for v in vs) for vs in (rvs, data))
+        return _Function(fn, *names, tuple(data), threading.Lock())
 
 
 def _numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
@@ -176,6 +190,8 @@ def _numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
     return list(fgraph.outputs)
 
 
+# PyTensor changes settings of the whole process while it compiles.
+_COMPILING = threading.RLock()
 _CACHE: "weakref.WeakKeyDictionary[Model, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
 
 
@@ -201,20 +217,48 @@ class Fitted:
     def __init__(self, idata, model=None, name=None, likelihood=None, n_draws=None, mode=None):
         self.model = pm.modelcontext(model)
         self.draws = Draws(idata, n_draws)
-        cache = _CACHE.setdefault(self.model, {})
         terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
-        key = (name, str(mode), terms)
-        if key not in cache:
-            cache[key] = Compiled(self.model, find_observation(self.model, name), mode)
-        self.compiled = cache[key]
+        key = (name, mode, terms)
+        with _COMPILING:
+            cache = _CACHE.setdefault(self.model, {})
+            if key not in cache:
+                cache[key] = Compiled(self.model, find_observation(self.model, name), mode)
+            self.compiled = cache[key]
         self.of_model = self.compiled.observation.likelihood
         if likelihood is not None:
-            lik = likelihood
-            rows = tuple(n for n in lik.params if lik.goes_with_rows(n))
-            o = self.compiled.observation._replace(likelihood=lik, row_params=rows)
+            o = self._observed_as(likelihood)
             self.compiled = Compiled(self.model, o, mode)
         self.observation = self.compiled.observation
         self.likelihood = self.observation.likelihood
+
+    def _observed_as(self, lik: Likelihood) -> Observation:
+        """Return the observation with another likelihood, on the same functions."""
+        if isinstance(self.of_model, Mixed) and not isinstance(lik, Mixed):
+            lik = Mixed(lik, self.of_model.W)
+        if lik.n_latent not in (None, self.of_model.n_latent):
+            raise ValueError(
+                f"{type(lik).__name__} has {lik.n_latent} latent functions, but "
+                f"{type(self.of_model).__name__} of the model has {self.of_model.n_latent}. "
+                "Pass a likelihood of as many functions."
+            )
+        # What is passed now holds now, whatever was kept with the draws under its name.
+        values = {n: known_value(p) for n, p in lik.params.items() if lik.goes_with_rows(n)}
+        lik = lik.replace(**{n: v for n, v in values.items() if v is not None})
+        rows = tuple(n for n in lik.params if lik.goes_with_rows(n))
+        return self.compiled.observation._replace(likelihood=lik, row_params=rows)
+
+    def check_rows(self, n: int, what: str) -> None:
+        """Raise unless parameters with an entry for each row have `n` of them."""
+        lik, names = self.likelihood, self.observation.row_params
+        if not names:
+            return
+        lengths = self.call("rows", 0, lambda: ([], [lik.params[p].shape[0] for p in names]))
+        for name, length in zip(names, lengths, strict=True):
+            if length != n:
+                raise ValueError(
+                    f"{name} of {type(lik).__name__} has {length} entries, but {what} has {n} "
+                    f"rows. Pass one value, or one for each row of {what}."
+                )
 
     @property
     def name(self) -> str:
@@ -231,15 +275,32 @@ class Fitted:
         """Number of inputs."""
         return self.places(0).shape[1]
 
+    @cached_property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the inputs, where they have names."""
+        for p in self.observation.parts:
+            dim = f"{p.u.name}_feature"
+            names, kept = names_of(self.model.coords.get(dim)), None
+            if self.draws.constant is not None and dim in self.draws.constant.coords:
+                kept = names_of(self.draws.constant[dim].values)
+            if names and kept and names != kept:
+                raise ValueError(
+                    f"The draws are of a model with the columns {list(kept)}, and this one has "
+                    f"{list(names)}. Build it with the columns in that order."
+                )
+            if names or kept:
+                return names or kept
+        return None
+
     def places(self, i: int) -> np.ndarray:
         """Inducing inputs of a process: no rows where it has none."""
         return self.call(f"places{i}", 0, lambda: ([], [self.observation.parts[i].places]))[0]
 
-    def call(self, key: str, s: int, build: Callable, *arguments) -> list[np.ndarray]:
+    def call(self, key: str, s: int, build: Callable, *arguments, rng=None) -> list[np.ndarray]:
         """Evaluate at draw s; `build` gives inputs and outputs where it is not compiled yet."""
         f = self.compiled(key, build)
         draws = [self.draws.values(n)[s] for n in f.rvs]
-        return [np.asarray(x) for x in f.fn(*arguments, *draws, *self._data(f))]
+        return f(*arguments, *draws, *self._data(f), rng=rng)
 
     def _data(self, f: _Function) -> list[np.ndarray]:
         kept = self.draws.constant
@@ -262,7 +323,7 @@ class Fitted:
                 "Use gp.conditional and pm.sample_posterior_predictive."
             )
         f = self.compiled("X", lambda: ([], [o.X]))
-        return np.asarray(f.fn(*self._data(f))[0])
+        return f(*self._data(f))[0]
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -271,7 +332,7 @@ class Fitted:
         if kept is not None and self.name in kept:
             return kept[self.name].values
         f = self.compiled("y", lambda: ([], [self.observation.y]))
-        return np.asarray(f.fn(*self._data(f))[0])
+        return f(*self._data(f))[0]
 
     @cached_property
     def y_dims(self) -> tuple[str, ...]:
@@ -339,13 +400,13 @@ class Fitted:
             total += 1 if p.v.type.ndim == 1 else self.draws.values(p.u.name).shape[1]
         return total
 
-    def _rowwise(self, key, extra, function, s, arguments, start):
+    def _rowwise(self, key, extra, function, s, arguments, start, rng=None):
         def build():
             lik, symbols, inputs = self._of_rows(*extra)
             return inputs, [function(lik, *symbols)]
 
-        n = len(arguments[0])
-        return self.call(key, s, build, *arguments, start, start + n)[0]
+        stop = start + len(arguments[0])
+        return self.call(key, s, build, *arguments, start, stop, rng=rng)[0]
 
     def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""
@@ -376,17 +437,6 @@ class Fitted:
         """``E[y]`` at rows from `start`: for classes, the probability of each."""
         return self._rowwise("mean", ("mu", "gamma"), expected_mean, s, (mu, gamma), start)
 
-    def draw_y(self, s, f, start=0) -> np.ndarray:
+    def draw_y(self, s, f, start=0, *, rng: np.random.Generator) -> np.ndarray:
         """Draw observations given f at rows from `start`."""
-        return self._rowwise("dist", ("f",), lambda lik, f: lik.dist(f), s, (f,), start)
-
-    def seed_y(self, rng: np.random.Generator) -> None:
-        """Seed the draws of observations."""
-        f = self.compiled("dist", self._dist)
-        for shared in f.fn.get_shared():
-            if isinstance(shared.get_value(borrow=True), np.random.Generator):
-                shared.set_value(np.random.default_rng(rng.integers(2**63)))
-
-    def _dist(self):
-        lik, symbols, inputs = self._of_rows("f")
-        return inputs, [lik.dist(*symbols)]
+        return self._rowwise("dist", ("f",), lambda lik, f: lik.dist(f), s, (f,), start, rng)

@@ -20,6 +20,7 @@ from pymc_vsgp.checks import (
     check_distinct,
     check_jitter,
     check_new_name,
+    column_names,
     depends_on_random,
     kind,
     known_value,
@@ -174,7 +175,7 @@ class VariationalSparse(Base):
             kind=kind,
             n_columns=n_columns,
             n_inducing=n_inducing,
-            feature_dim=f"{name}_feature",
+            feature_dim=model.name_for(f"{name}_feature"),
             n_outputs=int(n_outputs),
             output_dim=output_dim,
         )
@@ -193,17 +194,17 @@ class VariationalSparse(Base):
         self._check_shapes(Xu_value, "Xu")
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
-        if Xu_tensor is not Xu:  # an array: keep it with the model
+        names = column_names(Xu, "Xu", model)
+        if Xu_tensor is not Xu:
             check_new_name(model, f"{name}_Xu")
-            feature_dim = f"{name}_feature"
-            columns = getattr(Xu, "columns", None)
-            coords = {} if columns is None else {feature_dim: [str(c) for c in columns]}
+        feature_dim = model.name_for(f"{name}_feature")
+        latents.name_columns(model, feature_dim, n_columns, names)
+        if Xu_tensor is not Xu:  # an array: keep it with the model
             with model:
                 Xu_tensor = pm.Data(
                     f"{name}_Xu",
                     Xu_value,
                     dims=(inducing_dim, feature_dim),
-                    coords=coords,
                     shape=Xu_value.shape,
                 )
         elif inducing_dim not in model.dim_lengths:
@@ -417,7 +418,7 @@ class VariationalSparse(Base):
             The functions of a process with several have the same one.
         """
         model = pm.modelcontext(model)
-        moments = self._conditional(Xnew, given, diag, "predict")
+        moments = self._conditional(Xnew, given, diag, "predict", model)
         mean, covariance = latents.evaluate_at([moments.mu.T, moments.gamma], point, model)
         return mean, covariance
 
@@ -440,14 +441,23 @@ class VariationalSparse(Base):
         )
 
     def _conditional(
-        self, Xnew: Any, given: dict[str, Any] | None, diag: bool, method: str = "conditional"
+        self,
+        Xnew: Any,
+        given: dict[str, Any] | None,
+        diag: bool,
+        method: str = "conditional",
+        model: pm.Model | None = None,
     ) -> Moments:
         # In a sum the inducing values belong to the total: their factor and their mean are the
         # total's, and only the covariance between f and u, and f's own prior, are the component's.
-        prior = _conditioning_process(self, given)._require_prior(method)
+        source = _conditioning_process(self, given)
+        prior = source._require_prior(method)
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
             check_columns(value, prior.n_columns, "Xnew", "Xu")
+        model = pm.modelcontext(model)
+        names = column_names(Xnew, "Xnew", model)
+        X, _ = latents.in_order(model, [source], names, X, value, "Xnew")
         return self._moments(prior, X, diag)
 
     def _check_kernel(self, Xu: np.ndarray, what: str) -> None:

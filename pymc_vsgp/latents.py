@@ -25,9 +25,12 @@ from pymc_vsgp.checks import (
     check_dim,
     check_new_name,
     check_param_shapes,
+    column_names,
     is_symbolic,
     kind,
     known_value,
+    match_columns,
+    names_of,
 )
 from pymc_vsgp.inducing.grids import Layout, find_grid
 from pymc_vsgp.inducing.scattered import Scattered
@@ -38,10 +41,10 @@ __all__ = ["likelihood", "predictive"]
 
 
 class Observed(NamedTuple):
-    """A likelihood of some processes, and how many observations it has."""
+    """A likelihood of some processes, and its inputs."""
 
     likelihood: Likelihood
-    n_data: int
+    X: TensorVariable
     processes: tuple
 
 
@@ -118,11 +121,11 @@ def likelihood(
     model = pm.modelcontext(model)
     gps = check_processes(processes, "likelihood")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
-    at_X = moments(gps, X_tensor, _layout_of(gps, X, block_size))
+    at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
-        gp._prior.likelihoods[name] = Observed(lik, len(y_value), tuple(gps))
+        gp._prior.likelihoods[name] = Observed(lik, X_tensor, tuple(gps))
         gp._prior.n_data += len(y_value)
     return observed
 
@@ -137,7 +140,7 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
     with model:
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
-        at_X = moments(gps, X_tensor, _layout_of(gps, X, block_size))
+        at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
         term = pm.Potential(name, total(lik, at_X, y, block_size))
     for gp in gps:
         gp._prior.n_data += len(y_value)
@@ -189,7 +192,7 @@ def moments(gps: Sequence, X: TensorVariable, layout: Layout | None = None) -> l
     return [gp._moments(gp._prior, X, layout=layout) for gp in gps]
 
 
-def _layout_of(gps: Sequence, X: Any, block_size: int | bool | None) -> Layout | None:
+def _layout_of(gps: Sequence, X: TensorVariable, block_size: int | bool | None) -> Layout | None:
     """Return how the data lie, where that makes the sums of waves of all processes faster."""
     if block_size is not None or not all(isinstance(gp._prior.kind, OfWaves) for gp in gps):
         return None
@@ -247,6 +250,9 @@ def _place(model, gps, name, likelihood, X, y, dims):
         if X_value is not None:
             what = "Xu" if len(gps) == 1 else f"Xu of {gp._prior.u.name!r}"
             check_columns(X_value, gp._prior.n_columns, "X", what)
+    names = column_names(X, "X", model)
+    X_tensor, X_value = in_order(model, gps, names, X_tensor, X_value, "X")
+    is_array = not is_symbolic(X)
     _check_number(lik, gps)
     y = _encode(model, gps, lik, y)
     y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
@@ -272,25 +278,26 @@ def _place(model, gps, name, likelihood, X, y, dims):
         first = known[0] or f"{name}_obs"
     if lik.ndim_y and not rest:
         rest = [f"{name}_output"]
-    if X_tensor is not X:
+    if is_array:
         check_new_name(model, f"{name}_X")
     if X_value is not None:
         check_dim(model, first, n_data, "X")
     for dim, length in zip(rest, y_value.shape[1:], strict=True):
         check_dim(model, dim, length, "y.T")
     if first not in model.dim_lengths:
-        model.add_coord(first, length=X_tensor.shape[0] if X_tensor is X else n_data)
+        model.add_coord(first, length=n_data if is_array else X_tensor.shape[0])
     for dim, length in zip(rest, y_value.shape[1:], strict=True):
         if dim not in model.dim_lengths:
             model.add_coord(dim, length=length)
-    if X_tensor is not X and isinstance(X, np.memmap):
+    for gp in gps:
+        dim = gp._prior.feature_dim
+        name_columns(model, dim, gp._prior.n_columns, None if model.coords.get(dim) else names)
+    if isinstance(X, np.memmap):
         # pm.Data would copy it into memory, and a trace into a file.
         X_tensor = pytensor.shared(X_value, name=model.name_for(f"{name}_X"), borrow=True)
-    elif X_tensor is not X:
+    elif is_array:
         with model:
-            X_tensor = pm.Data(
-                f"{name}_X", X_value, dims=(first, _feature_dim(model, gps[0]._prior))
-            )
+            X_tensor = pm.Data(f"{name}_X", X_value, dims=(first, gps[0]._prior.feature_dim))
     if not is_symbolic(y):
         y = y_value
         if lik.ndim_y:  # a variable: PyMC would impute the missing entries of an array
@@ -298,10 +305,35 @@ def _place(model, gps, name, likelihood, X, y, dims):
     return lik, X_tensor, y, y_value, (first, *rest)
 
 
-def _feature_dim(model: pm.Model, prior: Prior) -> str:
-    if prior.feature_dim not in model.dim_lengths:
-        model.add_coord(prior.feature_dim, length=prior.n_columns)
-    return prior.feature_dim
+def in_order(model, gps: Sequence, names, X, value, what: str):
+    """Return inputs with their columns as the processes have them, by name where there are names.
+
+    The model keeps the names as the coordinate of ``{u}_feature``.
+    """
+    known = {names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps} - {None}
+    if len(known) > 1:
+        raise ValueError(
+            f"The processes have their columns in different orders: {sorted(known)}. "
+            "Put the columns of each Xu in the same order."
+        )
+    order = match_columns(names, next(iter(known), None), what)
+    if order is None:
+        return X, value
+    value = None if value is None else value[:, order]
+    return X[:, order], value
+
+
+def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
+    """Keep the names of the inputs in the model, unless it has some."""
+    if dim not in model.dim_lengths:
+        model.add_coord(dim, names, length=length)
+    elif names is not None and model.coords.get(dim) is None:
+        model.set_dim(dim, length, names)
+    elif match_columns(names, names_of(model.coords.get(dim)), "Xu"):
+        raise ValueError(
+            f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
+            f"{list(model.coords[dim])}. Put them in the same order."
+        )
 
 
 def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> None:
@@ -338,7 +370,7 @@ def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> Any:
 def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
     if likelihood is not None and not isinstance(likelihood, str):
         lik = as_likelihood(likelihood)
-        n_data = None
+        X = None
     else:
         gp = given["gp"] if given else gps[0]
         known = gp._require_prior("predictive").likelihoods
@@ -357,21 +389,26 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
             raise ValueError(
                 f"This process has no likelihood named {name!r}. Pass one of {list(known)}."
             )
-        lik, n_data, processes = known[name]
+        lik, X, processes = known[name]
         if not given and [id(p) for p in processes] != [id(p) for p in gps]:
             number = "one process" if len(processes) == 1 else f"{len(processes)} processes"
             raise ValueError(
                 f"The likelihood {name!r} is of {number}, and these are not the same. Pass the "
                 "list that was passed to vsgp.likelihood to vsgp.predictive(name, [gp1, gp2], ...)."
             )
-    n_new = None if Xnew is None else len(Xnew)
-    if n_new is not None and n_new != n_data:
-        try:
-            check_param_shapes(lik, n_new, "Xnew")
-        except ValueError as error:
-            raise ValueError(
-                f"{error} For example likelihood=vsgp.{type(lik).__name__}(...)."
-            ) from None
+    same = X is not None and np.array_equal(Xnew, known_value(X))
+    if Xnew is None or same:
+        return lik
+    kind = type(lik).__name__
+    try:
+        check_param_shapes(lik, len(Xnew), "Xnew")
+    except ValueError as error:
+        raise ValueError(f"{error} For example likelihood=vsgp.{kind}(...).") from None
+    if X is not None and (rows := [n for n in lik.params if lik.goes_with_rows(n)]):
+        raise ValueError(
+            f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
+            f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."
+        )
     return lik
 
 

@@ -174,8 +174,11 @@ def kfold(
     ELPDData
         That ``az.compare`` takes. The effective number of parameters is not computed: nan.
     """
-    X, y = np.asarray(X), np.asarray(y)
     n = len(X)
+    if len(y) != n:
+        raise ValueError(
+            f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."
+        )
     if folds is None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 2 <= k <= n:
             raise ValueError(
@@ -194,7 +197,7 @@ def kfold(
     with progress("Folds", len(labels), progressbar) as advance:
         for label in labels:
             out = folds == label
-            model = build(X[~out], y[~out])
+            model = build(_take(X, ~out), _take(y, ~out))
             if not isinstance(model, pm.Model):
                 raise TypeError(
                     f"build returned {type(model).__name__}, not a model. "
@@ -202,7 +205,7 @@ def kfold(
                 )
             idata = _sample(model, random_seed) if fit is None else fit(model)
             score = log_predictive_density(
-                idata, X[out], y[out], name=name, model=model, progressbar=False
+                idata, _take(X, out), _take(y, out), name=name, model=model, progressbar=False
             )
             elpd[out] = score.values
             n_samples = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
@@ -221,6 +224,13 @@ def kfold(
     )
 
 
+def _take(array: Any, rows: np.ndarray) -> Any:
+    """Return some of the rows, with their labels where they have labels."""
+    if isinstance(array, xr.DataArray):
+        return array[rows]
+    return array.iloc[rows] if hasattr(array, "iloc") else np.asarray(array)[rows]
+
+
 def _sample(model: Model, random_seed) -> xr.DataTree:
     from pymc_vsgp.sampling import sample
 
@@ -230,6 +240,12 @@ def _sample(model: Model, random_seed) -> xr.DataTree:
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
     X, y = fit.X, np.asarray(fit.y)
+    if len(X) != len(y):
+        raise ValueError(
+            f"The inputs of {fit.name!r} have {len(X)} rows, but there are {len(y)} observations. "
+            "Set the model's data back to those of the draws."
+        )
+    fit.check_rows(len(y), "X")
     phi, density = np.empty((2, fit.draws.n, len(y)))
     with progress("Scoring", len(y), progressbar) as advance:
         for start in range(0, len(y), ROWS):

@@ -15,7 +15,6 @@ __all__ = [
     "class_dim",
     "class_names",
     "draw_joint",
-    "draw_y",
     "evaluate",
     "function_dim",
     "has_mean",
@@ -54,7 +53,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
     draws = ["chain", "draw"]
     kinds = {
         "f": (_joint_f if joint else _f, f_dims, f_coords),
-        "y": (_joint_y if joint else draw_y, y_dims, y_coords),
+        "y": (_joint_y if joint else _y, y_dims, y_coords),
         "mean": (_mean, m_dims, m_coords),
     }
     if what in kinds:
@@ -190,9 +189,9 @@ def _f(fit, s, mu, gamma, X, start, noise):
     return mu + np.sqrt(gamma) * noise(s, mu.shape)
 
 
-def draw_y(fit, s, mu, gamma, X, start, noise):
+def _y(fit, s, mu, gamma, X, start, noise):
     """Draw observations, at each input on its own."""
-    return fit.draw_y(s, _f(fit, s, mu, gamma, X, start, noise), start)
+    return fit.draw_y(s, _f(fit, s, mu, gamma, X, start, noise), start, rng=noise.rng)
 
 
 def _mean(fit, s, mu, gamma, X, start, noise):
@@ -215,7 +214,7 @@ def _joint_f(fit, s, mu, gamma, X, start, noise):
 
 
 def _joint_y(fit, s, mu, gamma, X, start, noise):
-    return fit.draw_y(s, draw_joint(fit, s, X, noise), start)
+    return fit.draw_y(s, draw_joint(fit, s, X, noise), start, rng=noise.rng)
 
 
 def function_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:

@@ -1,8 +1,5 @@
 """Predictions at new inputs, from draws."""
 
-import threading
-import zlib
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,14 +8,15 @@ import pandas as pd
 import xarray as xr
 
 from pymc.model.core import Model
+from pytensor.graph.basic import Variable
 
-from pymc_vsgp.checks import as_inputs, check_columns, check_param_shapes
+from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
 from pymc_vsgp.draws import Fitted
 from pymc_vsgp.likelihoods import as_likelihood
-from pymc_vsgp.predicted import Noise, Part, class_names, draw_y, evaluate, has_mean, make_plan
+from pymc_vsgp.predicted import Noise, Part, class_names, evaluate, has_mean, make_plan
 from pymc_vsgp.progress import progress
 
-__all__ = ["log_predictive_density", "predict"]
+__all__ = ["log_predictive_density", "predict", "rows_of"]
 
 WHAT = ("f", "mean", "y", "moments", "summary", "quantiles", "density")
 # Rows of Xnew that are held at a time, for all draws: at most 64 MB of float64 numbers.
@@ -55,9 +53,10 @@ def predict(
     ----------
     idata : DataTree
         Draws, as :func:`sample` or ``pm.sample`` returned them, or as they were loaded from a file.
-    Xnew : array_like, DataFrame or DataArray, shape (N, D), optional
-        New inputs, by default those of the data. Labels of rows are kept. One that is backed by
-        dask is worked on chunk by chunk, when the result is computed.
+    Xnew : array_like, DataFrame, DataArray or pm.Data, shape (N, D), optional
+        New inputs, by default those of the data. Where its columns and those of the data have
+        names, they are matched by name, in any order. Labels of rows are kept. A DataArray that is
+        backed by dask is worked on chunk by chunk, when the result is computed.
     what : str
         * "f": draws of the latent function. At each input on its own, unless `joint`.
         * "mean": mean of an observation, for each draw; for classes their probabilities.
@@ -71,7 +70,8 @@ def predict(
         Name of the likelihood, where the model has several.
     likelihood : Likelihood, optional
         Takes the place of the model's. Needed where that has a parameter with an entry for each
-        row of the data, such as an exposure: ``likelihood=vsgp.Poisson(exposure=new)``.
+        row of the data, such as an exposure: ``likelihood=vsgp.Poisson(exposure=new)``, with an
+        entry for each row of `Xnew`.
     quantiles : sequence of float
         Probabilities, for "quantiles".
     of : {"y", "f", "mean"}
@@ -97,9 +97,12 @@ def predict(
     Returns
     -------
     DataArray or Dataset
-        Dimensions ``chain`` and ``draw`` where there are draws, then ``point`` or what the rows of
-        `Xnew` are called. "moments" and "summary" are a Dataset. For "summary", "quantiles" and
-        "density" memory does not grow with the number of draws times that of inputs.
+        Dimensions ``chain`` and ``draw`` where there are draws, then that of the rows. It has the
+        name that the rows have: the dimension of a DataArray or ``pm.Data``, the name of a
+        DataFrame's index, ``point`` for those without; without `Xnew` the dimension of the
+        observations, as in ``observed_data``. "moments" and "summary" are a Dataset. For "summary",
+        "quantiles" and "density" memory does not grow with the number of draws times that of
+        inputs.
 
     Examples
     --------
@@ -117,24 +120,28 @@ def predict(
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, name, lik, n_draws, mode)
     plan = make_plan(fit, what, of, quantiles, at, joint)
-    if not joint and _is_dask(Xnew):
-        if isinstance(plan, list) and len(plan) > 1:
-            raise ValueError(
-                f"what={what!r} has several parts, which do not go into one dask array. "
-                "Ask for 'f', 'mean', 'y', 'quantiles' or 'density'."
-            )
-        _check_rows(fit, None)
-        return _lazily(fit, Xnew, plan[0], random_seed)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
     if wants_mean and not has_mean(fit.likelihood):
         raise ValueError(
             f"{type(fit.likelihood).__name__} does not define the mean of y given f. "
             "Ask for 'y', and take the mean of the draws."
         )
-    rows = _rows(fit, Xnew)
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}. Pass a whole number, 1 or more.")
     # The function itself does not depend on what goes with the rows.
     of_function = what in ("f", "moments") or (what == "quantiles" and of == "f")
-    _check_rows(fit, None if Xnew is None or of_function else len(rows.X))
+    if not joint and isinstance(Xnew, xr.DataArray) and Xnew.chunks is not None:
+        if len(plan) > 1:
+            raise ValueError(
+                f"what={what!r} has several parts, which do not go into one dask array. "
+                "Ask for 'f', 'mean', 'y', 'quantiles' or 'density'."
+            )
+        if not of_function:
+            _check_rows(fit, Xnew, len(Xnew))
+        return _lazily(fit, Xnew, plan[0], random_seed)
+    rows = rows_of(fit, Xnew)
+    if not of_function:
+        _check_rows(fit, Xnew, len(rows.X))
     if joint:
         if what not in ("f", "y"):
             raise ValueError(f"joint=True is for draws, not for {what!r}. Ask for 'f' or 'y'.")
@@ -145,12 +152,7 @@ def predict(
             )
         chunk_size = len(rows.X)
     noise = Noise(random_seed, fit.draws.n)
-    fit_y = what == "y" or (what == "quantiles" and of == "y")
-    if fit_y:
-        fit.seed_y(noise.rng)
     step = chunk_size or _chunk(fit)
-    if step < 1:
-        raise ValueError(f"chunk_size is {chunk_size}. Pass a whole number, 1 or more.")
     pieces: list[list[np.ndarray]] = [[] for _ in plan]
     with progress("Predicting", len(rows.X), progressbar) as advance:
         for start in range(0, len(rows.X), step):
@@ -162,7 +164,12 @@ def predict(
     for p, parts in zip(plan, pieces, strict=True):
         values = np.concatenate(parts, axis=len(p.lead))
         dims = [*p.lead, rows.dim, *p.tail]
-        coords = {d: c for d, c in {**p.coords, **rows.coords}.items() if d in dims}
+        if len(set(dims)) < len(dims):
+            raise ValueError(
+                f"The rows of Xnew are called {rows.dim!r}, as another dimension of the result. "
+                "Rename them."
+            )
+        coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
         arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
     if len(arrays) == 1:
         return arrays[0]
@@ -208,8 +215,8 @@ def log_predictive_density(
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, name, lik, n_draws, mode)
-    rows = _rows(fit, Xnew)
-    _check_rows(fit, None if Xnew is None else len(rows.X))
+    rows = rows_of(fit, Xnew)
+    _check_rows(fit, Xnew, len(rows.X))
     y, _ = fit.likelihood.encode(ynew, class_names(fit))
     y = np.asarray(y)
     if y.shape[:1] != rows.X.shape[:1] or y.ndim != 1 + fit.likelihood.ndim_y:
@@ -240,7 +247,7 @@ class Rows(NamedTuple):
     coords: dict[str, Any]
 
 
-def _rows(fit: Fitted, Xnew: Any) -> Rows:
+def rows_of(fit: Fitted, Xnew: Any) -> Rows:
     """Check new inputs, and take their labels off."""
     if Xnew is None:
         dim = fit.y_dims[0]
@@ -252,59 +259,67 @@ def _rows(fit: Fitted, Xnew: Any) -> Rows:
     elif isinstance(Xnew, pd.DataFrame) and not isinstance(Xnew.index, pd.MultiIndex):
         dim = str(Xnew.index.name or dim)
         coords = {dim: np.asarray(Xnew.index)}
+    elif isinstance(Xnew, Variable):
+        dims = fit.model.named_vars_to_dims.get(Xnew.name) or (None,)
+        dim = dims[0] or dim
+        coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
     X = as_inputs(Xnew, "Xnew")
     check_columns(X, fit.n_columns, "Xnew", "Xu")
-    return Rows(X, dim, coords)
+    return Rows(X[:, _order(fit, Xnew)], dim, coords)
 
 
-def _check_rows(fit: Fitted, n_new: int | None) -> None:
+def _order(fit: Fitted, Xnew: Any) -> list[int]:
+    """Where in Xnew the columns of the data are."""
+    names = column_names(Xnew, "Xnew", fit.model)
+    return match_columns(names, fit.columns, "Xnew") or list(range(fit.n_columns))
+
+
+def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
     """Raise where a parameter has an entry for each row of the data, but not of Xnew."""
     rows = fit.observation.row_params
-    if not rows or n_new is None:
-        return
-    if fit.likelihood is fit.of_model:
+    if rows and Xnew is not None and fit.likelihood is fit.of_model:
         kind = type(fit.likelihood).__name__
         raise ValueError(
             f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
             f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."
         )
-    check_param_shapes(fit.likelihood, n_new, "Xnew")
+    fit.check_rows(n_rows, "X" if Xnew is None else "Xnew")
 
 
 def _chunk(fit: Fitted) -> int:
     return int(np.clip(NUMBERS // max(fit.draws.n, 1), SMALLEST_CHUNK, LARGEST_CHUNK))
 
 
-def _is_dask(X: Any) -> bool:
-    return isinstance(X, xr.DataArray) and X.chunks is not None
-
-
 def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.DataArray:
     """Predict when the result is computed, for each chunk of a dask array."""
+    if Xnew.ndim != 2:
+        raise ValueError(
+            f"Xnew has the dimensions {list(Xnew.dims)}, but two are needed. "
+            "Put one point in a row and one input in a column."
+        )
     dim, feature = Xnew.dims
-    n_columns = Xnew.sizes[feature]
-    check_columns(np.empty((1, n_columns)), fit.n_columns, "Xnew", "Xu")
+    check_columns(np.empty((1, Xnew.sizes[feature])), fit.n_columns, "Xnew", "Xu")
+    Xnew = Xnew.isel({feature: _order(fit, Xnew)})
     seed = int(np.random.default_rng(random_seed).integers(2**63))
-    lock = threading.Lock()  # compiled functions are not for several threads at once
+    # Where each chunk starts: what goes with the rows is cut there.
+    number = xr.DataArray(np.arange(len(Xnew)), dims=[dim]).chunk({dim: Xnew.chunksizes[dim]})
 
-    def block(X: np.ndarray) -> np.ndarray:
-        X = np.ascontiguousarray(X, dtype="float64")
-        with lock:
-            noise = Noise([seed, zlib.crc32(X.tobytes())], fit.draws.n)
-            if part.each is draw_y:
-                fit.seed_y(noise.rng)
-            step, pieces = _chunk(fit), []
-            for start in range(0, len(X), step):
-                pieces += evaluate(fit, [part], X[start : start + step], start, noise)
-            return np.moveaxis(np.concatenate(pieces, axis=len(part.lead)), len(part.lead), 0)
+    def block(X: np.ndarray, number: np.ndarray) -> np.ndarray:
+        X = as_inputs(np.asarray(X, dtype="float64"), "Xnew")
+        noise = Noise([seed, int(number[0])], fit.draws.n)
+        step, pieces = _chunk(fit), []
+        for i in range(0, len(X), step):
+            pieces += evaluate(fit, [part], X[i : i + step], int(number[i]), noise)
+        return np.moveaxis(np.concatenate(pieces, axis=len(part.lead)), len(part.lead), 0)
 
     # A trial of one row gives the type and the sizes of what comes out.
-    trial = block(np.zeros((1, n_columns)))
+    trial = block(np.zeros((1, fit.n_columns)), np.zeros(1, int))
     core = [*part.lead, *part.tail]
     out = xr.apply_ufunc(
         block,
         Xnew.chunk({feature: -1}),
-        input_core_dims=[[feature]],
+        number,
+        input_core_dims=[[feature], []],
         output_core_dims=[core],
         dask="parallelized",
         output_dtypes=[trial.dtype],

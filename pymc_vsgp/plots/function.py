@@ -13,7 +13,7 @@ from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.observation import n_classes
 from pymc_vsgp.plots.style import BLUE, GREY, INK, ORANGE, SEVERAL, legend, new_axes, plain, strokes
 from pymc_vsgp.predicted import class_dim, function_dim, has_mean
-from pymc_vsgp.prediction import predict
+from pymc_vsgp.prediction import predict, rows_of
 
 __all__ = ["plot_function"]
 
@@ -104,7 +104,7 @@ def plot_function(
     axes_of_grid = [_span(column, margin, n_points) for column in X.T]
     shows = what != "f" or type(fit.likelihood).__name__ in SAME_UNITS
     if X.shape[1] == 1:
-        grid = axes_of_grid[0][:, None] if Xnew is None else np.asarray(Xnew, dtype="float64")
+        grid = axes_of_grid[0][:, None] if Xnew is None else rows_of(fit, Xnew).X
         grid = grid[np.argsort(grid[:, 0])]
         ax = new_axes(ax)
         _bands(ax, idata, fit, grid, what, intervals, n_lines, options)
@@ -304,9 +304,6 @@ def _label(fit, what):
 
 
 def _feature(fit, i):
-    u = fit.observation.parts[0].u.name
-    dims = fit.model.named_vars_to_dims.get(f"{u}_Xu")
-    names = fit.model.coords.get(dims[1]) if dims else None
-    if names is not None and not isinstance(names[i], int | np.integer):
-        return str(names[i])
+    if fit.columns is not None:
+        return fit.columns[i]
     return "input" if fit.X.shape[1] == 1 else f"input {i}"

@@ -267,7 +267,8 @@ class PointProcess:
         idata : DataTree
             Draws, from :func:`sample` or from ``to_datatree`` of a Gaussian stage.
         Xnew : array_like, optional
-            Where, with a column for each covariate after the coordinates. By default in the bins.
+            Where, with a column for each covariate after the coordinates: those of a table are
+            found by name. By default in the bins.
         **kwargs
             ``joint=True`` draws the function jointly at all places; by default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine.
@@ -279,7 +280,9 @@ class PointProcess:
         DataArray
             Dimensions chain, draw and ``bin``. ``attrs["units"]`` has its units.
         """
-        out = draw_intensity(idata, self.inputs if Xnew is None else Xnew, **kwargs)
+        columns = (*self.dims, *self.covariates.columns)
+        X = self.inputs if Xnew is None else Xnew
+        out = draw_intensity(idata, X, columns, **kwargs)
         if Xnew is None:
             out = out.rename({out.dims[-1]: "bin"}).assign_coords(self.coords)
         return out.assign_attrs(units=self.units, long_name="intensity")

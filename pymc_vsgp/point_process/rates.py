@@ -1,11 +1,12 @@
 """Draws of an intensity, from draws of a posterior."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from pymc_vsgp.checks import as_inputs, column_names, match_columns
 from pymc_vsgp.draws import Fitted
 from pymc_vsgp.likelihoods import Likelihood, Poisson
 from pymc_vsgp.prediction import predict
@@ -22,6 +23,7 @@ RATES: dict[str, Callable] = {
 def draw_intensity(
     idata: Any,
     X: Any,
+    columns: Sequence[str],
     *,
     joint: bool = False,
     name: str | None = None,
@@ -31,9 +33,17 @@ def draw_intensity(
     progressbar: bool = False,
     model: Any = None,
 ) -> xr.DataArray:
-    """Draw the mean of a count that is collected over an exposure of one."""
+    """Draw the mean of a count that is collected over an exposure of one.
+
+    Where the model has no names of its inputs, they have those of `columns`.
+    """
     options = {"name": name, "n_draws": n_draws, "model": model, "progressbar": progressbar}
-    unit = likelihood or of_unit_exposure(Fitted(idata, model, name).likelihood)
+    fit = Fitted(idata, model, name)
+    unit = likelihood or of_unit_exposure(fit.likelihood)
+    if fit.columns is None:
+        names = column_names(X, "Xnew", fit.model)
+        if order := match_columns(names, tuple(map(str, columns)), "Xnew"):
+            X = as_inputs(X, "Xnew")[:, order]
     if not joint:
         return predict(idata, X, "mean", likelihood=unit, **options).rename("intensity")
     rate = RATES.get(unit.link.name) if isinstance(unit, Poisson) else None

@@ -6,6 +6,8 @@ PyTensor puts around it, which took longer than everything else together.
 """
 
 from hashlib import sha256
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import llvmlite.binding
 import numba
@@ -26,8 +28,8 @@ from pymc_vsgp.potential.streaming import BlockSum, automatic_block
 
 VERSION = 2  # of the code below, for the cache of compiled functions
 
-# The compiled loops, by symbol. An address must outlive every function that calls it.
-_LOOPS: dict = {}
+# The compiled loops, by symbol, for as long as there is a function that calls them.
+_LOOPS: WeakValueDictionary = WeakValueDictionary()
 
 
 _automatic_block = numba_njit(automatic_block)
@@ -50,8 +52,10 @@ def numba_funcify_block_sum(op, node=None, ofg_memo=None, **kwargs):
     key = None
     if block_key is not None:
         key = sha256(repr((VERSION, block_key, op.settings)).encode()).hexdigest()
-    symbol = f"pymc_vsgp_block_sum_{key or id(op)}"
-    if symbol not in _LOOPS:
+    # Where there is no key, a name that no other loop ever has: numba links by name.
+    symbol = f"pymc_vsgp_block_sum_{key or uuid4().hex}"
+    compiled = _LOOPS.get(symbol)
+    if compiled is None:
         names = {**globals(), "np": np, "numba": numba, "block": block}
         loop = compile_numba_function_src(
             _loop_source(op, node), "loop", names, cache_key=key and f"{key}_loop"
@@ -67,6 +71,7 @@ def numba_funcify_block_sum(op, node=None, ofg_memo=None, **kwargs):
             **globals(),
             "np": np,
             "keep": keep,
+            "compiled": compiled,  # its address must outlive the function
             "loop": types.ExternalFunction(symbol, types.void(types.intp)),
         },
     )
