@@ -223,6 +223,92 @@ def test_parameters_with_rows(data):
     np.testing.assert_allclose(scaled, new * rate, rtol=1e-10)
 
 
+@pytest.mark.parametrize("what", ["mean", "quantiles", "density"])
+def test_parameters_with_rows_go_with_their_chunk(what, data):
+    pytest.importorskip("dask", reason="dask is not installed")
+    X, y = data
+    model, _ = build(vsgp.Poisson(exposure=np.linspace(0.5, 2.0, N)), X, y)
+    idata = prior_draws(model, 4)
+    new = np.linspace(100.0, 400.0, len(XNEW))
+    lik = vsgp.Poisson(exposure=new)
+    options = {"model": model, "of": "mean", "at": [200], **quiet}
+    lazy = xr.DataArray(XNEW, dims=["point", "k"]).chunk(point=6)
+    plain = predict(idata, XNEW, what, likelihood=lik, **options)
+    found = predict(idata, lazy, what, likelihood=lik, **options)
+    np.testing.assert_allclose(found.compute(scheduler="synchronous"), plain, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"exposure .* likelihood=vsgp.Poisson\(exposure=...\)"):
+        predict(idata, lazy, what, **options)
+    short = vsgp.Poisson(exposure=new[:6])
+    for Xnew in (XNEW, lazy):
+        with pytest.raises(ValueError, match="6 entries, but Xnew has 23 rows. Pass one value"):
+            predict(idata, Xnew, what, likelihood=short, **options)
+
+
+def test_rows_of_parameters_are_counted_everywhere(data):
+    """Also where no type knows their number: data of the model, and functions of its parameters."""
+    X, y = data
+    with pm.Model() as model:
+        exposure = pm.Data("exposure", np.linspace(0.5, 2.0, N))
+        weight = pm.Gamma("weight", 5, 5)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(exposure=weight * exposure), X=X, y=y)
+    idata = prior_draws(model, 3)
+    options = {"model": model, **quiet}
+    rate = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(), **options)
+    # Data that are passed now are not those that were kept under the same name.
+    new = np.linspace(1.0, 3.0, len(XNEW))
+    model.set_data("exposure", new)
+    lik = vsgp.Poisson(exposure=exposure)
+    found = predict(idata, XNEW, "mean", likelihood=lik, chunk_size=7, **options)
+    np.testing.assert_allclose(found, new * rate, rtol=1e-12)
+    longer = vsgp.Poisson(exposure=weight * pm.math.concatenate([exposure, exposure]))
+    score = {"ynew": np.ones(len(XNEW), int), **options}
+    for lik in (longer, vsgp.Poisson(exposure=np.ones(50))):
+        for function, extra in (
+            (predict, {"what": "mean", **options}),
+            (log_predictive_density, score),
+        ):
+            with pytest.raises(ValueError, match="exposure of Poisson has .* 23 rows"):
+                function(idata, XNEW, likelihood=lik, **extra)
+    # Draws without their data: the model has new exposures and old inputs.
+    posterior = idata["posterior"].to_dataset()
+    with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
+        predict(posterior, None, "mean", **options)
+    with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
+        vsgp.compute_pointwise(posterior, extend=False, **options)
+
+
+def test_likelihood_in_place_of_the_models_has_as_many_functions(data):
+    X, y = data
+    Y = np.column_stack([y, y])
+    W = np.array([[1.0, 0.5], [0.2, -1.0]])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M), n_outputs=2)
+        vsgp.Coregionalized(W, gp).likelihood("y", vsgp.Poisson(exposure=3.0), X=X, y=Y)
+    idata = prior_draws(model, 3)
+    three = predict(idata, XNEW, "mean", model=model, **quiet)
+    one = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(), model=model, **quiet)
+    np.testing.assert_allclose(three, 3.0 * one, rtol=1e-12)
+    with pytest.raises(ValueError, match="each output has one"):
+        predict(idata, XNEW, "mean", likelihood=vsgp.Softmax(3), model=model, **quiet)
+    model, _ = build(vsgp.Poisson(), X, y)
+    with pytest.raises(ValueError, match="as many functions"):
+        predict(prior_draws(model, 2), XNEW, likelihood=vsgp.Softmax(3), model=model, **quiet)
+
+
+def test_chunks_of_equal_inputs_have_their_own_noise(poisson):
+    pytest.importorskip("dask", reason="dask is not installed")
+    model, _, idata = poisson
+    X = xr.DataArray(np.full((8, 1), 3.0), dims=["point", "k"]).chunk(point=4)
+    f = predict(idata, X, "f", model=model, n_draws=5, random_seed=1, **quiet).compute()
+    assert len(np.unique(f[0, 0])) == 8
+    bad = X.where(X["point"] != 5)
+    with pytest.raises(ValueError, match="Xnew holds nan"):
+        predict(idata, bad, "f", model=model, n_draws=5, **quiet).compute()
+
+
 def test_inducing_inputs_are_those_of_the_draws(poisson):
     """A stage moved them since; the draws know where they were."""
     model, _, idata = poisson

@@ -1,0 +1,232 @@
+"""Columns with names are matched by name, wherever inputs come in."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import pytest
+import reference_gp
+import xarray as xr
+
+from prior_draws import prior_draws
+from pymc.model.fgraph import clone_model
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.modes import ONCE
+
+rng = np.random.default_rng(3)
+N, M, LS, VARIANCE = 14, 5, [0.6, 4.0], 1.7
+X = pd.DataFrame(rng.uniform(0, 3, (N, 2)), columns=["east", "north"])
+Y = rng.poisson(2.0, N)
+NEW = pd.DataFrame(rng.uniform(0, 3, (4, 2)), columns=["east", "north"])
+SWAPPED = NEW[["north", "east"]]
+LABELLED = xr.DataArray(
+    SWAPPED.to_numpy(), dims=["site", "k"], coords={"k": ["north", "east"], "site": list("abcd")}
+)
+quiet = {"progressbar": False}
+
+
+def build(X=X, Xu=X.iloc[:M], **options):
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=VARIANCE * pm.gp.cov.ExpQuad(2, ls=LS)
+        )
+        gp.prior("u", Xu=Xu, **options)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+    return model, gp
+
+
+def dense_mean(u, Xnew, Xu=X.iloc[:M]):
+    k = lambda a, b: reference_gp.ard_kernel(a, b, LS, VARIANCE)  # noqa: E731
+    Z = Xu.to_numpy()
+    K = k(Z, Z) + 1e-6 * VARIANCE * np.eye(M)
+    return 0.4 + k(Xnew.to_numpy(), Z) @ np.linalg.solve(K, u - 0.4)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model, gp = build()
+    return model, gp, prior_draws(model, 2)
+
+
+@pytest.mark.parametrize("Xnew", [NEW, SWAPPED, LABELLED, LABELLED.chunk(site=3)])
+def test_predict(Xnew, fitted):
+    model, _, idata = fitted
+    what = "mean" if isinstance(Xnew, xr.DataArray) and Xnew.chunks else "moments"
+    found = vsgp.predict(idata, Xnew, what, model=model, **quiet)
+    plain = vsgp.predict(idata, NEW.to_numpy(), what, model=model, **quiet)
+    if what == "mean":
+        np.testing.assert_allclose(found.compute(), plain, rtol=1e-12)
+        return
+    for s in range(2):
+        u = idata["posterior"]["u"].values[0, s]
+        np.testing.assert_allclose(found["mean"][0, s], dense_mean(u, NEW), atol=1e-5)
+
+
+def test_at_a_point_and_in_the_model(fitted):
+    _, _, idata = fitted
+    model, gp = build()
+    u = idata["posterior"]["u"].values[0, 0]
+    names = {"coords": {"input": ["north", "east"]}, "dims": ("row", "input")}
+    with model:
+        data = pm.Data("Xnew", SWAPPED, **names)
+        f = gp.conditional("f", data, diag=True)
+        y = gp.predictive("y_new", SWAPPED)
+    for Xnew in (SWAPPED, LABELLED):
+        np.testing.assert_allclose(
+            gp.predict(Xnew, {"u": u}, model=model)[0], dense_mean(u, NEW), atol=1e-5
+        )
+    mean = f.owner.inputs[2]
+    found = mean.eval({model["u"]: u}, mode=ONCE)
+    np.testing.assert_allclose(found, dense_mean(u, NEW), atol=1e-5)
+    assert y.type.ndim == 1
+    with model:  # other values, in the order of the container
+        pm.set_data({"Xnew": SWAPPED.iloc[::-1].to_numpy()})
+    found = mean.eval({model["u"]: u}, mode=ONCE)
+    np.testing.assert_allclose(found, dense_mean(u, NEW.iloc[::-1]), atol=1e-5)
+
+
+def test_score(fitted):
+    model, _, idata = fitted
+    y = [0, 1, 2, 3]
+    a, b = (
+        vsgp.log_predictive_density(idata, Z, y, model=model, **quiet)
+        for Z in (NEW.to_numpy(), SWAPPED)
+    )
+    np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def in_a_container(frame):
+    """Columns named by a dimension of the model."""
+
+    def make():
+        return pm.Data("X", frame, dims=("row", "input"), coords={"input": list(frame.columns)})
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["frame", "array", "container", "waves"])
+def test_data_in_another_order_than_Xu(kind):
+    """The log density is that of the columns in the order of Xu, or of the first X."""
+    u = np.linspace(-0.5, 0.8, M)
+    swapped = X[["north", "east"]]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[0.5, 1.0]))
+        if kind == "waves":
+            waves = vsgp.inducing.Fourier([7.0, 7.0], [2, 2], [1.5, 1.5])
+            gp.prior("u", inducing=waves)
+            u = np.linspace(-0.5, 0.8, waves.n_features)
+            gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+            gp.likelihood("z", vsgp.Poisson(), X=swapped, y=Y)
+        else:
+            gp.prior("u", Xu=X.iloc[:M])
+            gp.likelihood("y", vsgp.Poisson(), X=X.to_numpy(), y=Y)
+            array = xr.DataArray(swapped, dims=["row", "k"], coords={"k": ["north", "east"]})
+            Z = {"frame": swapped, "array": array}.get(kind)
+            gp.likelihood("z", vsgp.Poisson(), X=in_a_container(swapped)() if Z is None else Z, y=Y)
+    assert model.coords["u_feature"] == ("east", "north")
+    terms = [pm.logp(model[name], Y, warn_rvs=False) for name in ("y", "z")]
+    y, z = pytensor.function([model["u"]], terms, mode=ONCE)(u)
+    np.testing.assert_allclose(y, z, rtol=1e-12)
+
+
+def test_names_come_from_X_where_Xu_has_none(fitted):
+    _, _, idata = fitted
+    model, gp = build(Xu=X.iloc[:M].to_numpy())
+    assert model.coords["u_feature"] == ("east", "north")
+    u = idata["posterior"]["u"].values[0, 0]
+    found = gp.predict(SWAPPED, {"u": u}, model=model)[0]
+    np.testing.assert_allclose(found, dense_mean(u, NEW), atol=1e-5)
+
+
+def test_names_survive_a_copy_and_a_file(fitted, tmp_path):
+    pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+    model, _, idata = fitted
+    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    loaded = xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf")
+    plain = vsgp.predict(idata, NEW.to_numpy(), "mean", model=model, **quiet)
+    for tree, m in ((loaded, model), (idata, clone_model(model)), (idata, model.copy())):
+        found = vsgp.predict(tree, SWAPPED, "mean", model=m, **quiet)
+        np.testing.assert_allclose(found, plain, rtol=1e-12)
+    other, _ = build(X[["north", "east"]], X[["north", "east"]].iloc[:M])
+    idata = idata.copy()
+    idata["constant_data"] = xr.DataTree(
+        idata["constant_data"].to_dataset().assign_coords(u_feature=["east", "north"])
+    )
+    with pytest.raises(ValueError, match="draws are of a model with the columns.*Build it"):
+        vsgp.predict(idata, SWAPPED, "mean", model=other, **quiet)
+
+
+def test_nested_models_keep_their_own_names():
+    with pm.Model():
+        with pm.Model(name="a"):
+            a = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=LS))
+            a.prior("u", Xu=X.iloc[:M], inducing_dims="one")
+        with pm.Model(name="b") as b:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=LS))
+            gp.prior("u", Xu=X.iloc[:M].set_axis(["p", "q"], axis=1), inducing_dims="two")
+            assert b.coords["b::u_feature"] == ("p", "q")
+            assert b.coords["a::u_feature"] == ("east", "north")
+
+
+WRONG = NEW.rename(columns={"north": "nord"})
+TWICE = NEW.set_axis(["east", "east"], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [(WRONG, r"columns \['east', 'nord'\].*Pass a table"), (TWICE, "several columns named 'east'")],
+)
+def test_refusals(frame, message, fitted):
+    model, gp, idata = fitted
+    with pytest.raises(ValueError, match=message):
+        vsgp.predict(idata, frame, model=model, **quiet)
+    with pytest.raises(ValueError, match=message):
+        gp.predict(frame, {}, model=model)
+    with pytest.raises(ValueError, match=message):
+        build(X.set_axis(frame.columns, axis=1))
+    n = len(model.named_vars)
+    with model, pytest.raises(ValueError, match=message):
+        gp.conditional("f", frame)
+    assert len(model.named_vars) == n
+
+
+def test_processes_with_other_orders():
+    with pm.Model():
+        gps = []
+        for name, columns in (("a", ["east", "north"]), ("b", ["north", "east"])):
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=LS))
+            gp.prior(name, Xu=X[columns].iloc[:M])
+            gps.append(gp)
+        with pytest.raises(ValueError, match="different orders"):
+            vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), gps, X=X, y=Y * 1.0)
+
+
+def test_numbers_are_not_names(fitted):
+    model, _, idata = fitted
+    plain = vsgp.predict(idata, NEW.to_numpy(), "mean", model=model, **quiet)
+    numbered = NEW.set_axis(range(2), axis=1)
+    np.testing.assert_allclose(
+        vsgp.predict(idata, numbered, "mean", model=model, **quiet), plain, rtol=1e-12
+    )
+
+
+def test_intensity_of_a_pattern():
+    covariate = lambda p: p[:, 0] - p[:, 1]  # noqa: E731
+    pattern = vsgp.point_process(
+        rng.uniform(0, 1, (30, 2)), [(0, 1), (0, 1)], bins=4, covariates={"depth": covariate}
+    )
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(3, ls=[0.3, 1.0, 3.0]))
+        gp.prior("u", Xu=pattern.inputs[::4])
+        exposure = vsgp.Poisson(exposure=pattern.exposure)
+        gp.likelihood("y", exposure, X=pattern.inputs, y=pattern.counts)
+    idata = prior_draws(model, 2)
+    names = [*pattern.dims, "depth"]
+    frame = pd.DataFrame(pattern.inputs[:3], columns=names)
+    plain = pattern.intensity(idata, frame.to_numpy(), model=model)
+    found = pattern.intensity(idata, frame[names[::-1]], model=model)
+    np.testing.assert_allclose(found, plain, rtol=1e-12)
+    with pytest.raises(ValueError, match="Pass a table with these names"):
+        pattern.intensity(idata, frame.rename(columns={"depth": "hoehe"}), model=model)
