@@ -118,7 +118,8 @@ class VariationalSparse(Base):
             has them in the units of the function.
         Xu : array_like or pm.Data, shape (M, D)
             Inducing inputs; see :mod:`pymc_vsgp.inducing` for where to put them. Arrays are kept
-            in the model as the data variable ``{name}_Xu``, and so are saved with the draws.
+            in the model as the data variable ``{name}_Xu``, and so are saved with the draws. Names
+            of columns are the coordinate ``{name}_feature``, and other inputs are matched by them.
         inducing : Fourier, optional
             In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
             one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
@@ -252,7 +253,8 @@ class VariationalSparse(Base):
             One of :mod:`pymc_vsgp.likelihoods`, or a function of the latent function that returns
             a PyMC distribution, such as ``lambda f: pm.Poisson.dist(pm.math.exp(f))``.
         X : array_like or pm.Data, shape (N, D)
-            Inputs. Arrays are kept in the model as the data variable ``{name}_X``.
+            Inputs. Arrays are kept in the model as the data variable ``{name}_X``. Columns are
+            matched by name where these and those of Xu have names; else they are in order.
         y : array_like or pm.Data, shape (N,)
             Observations.
         dims : str, optional
@@ -327,7 +329,7 @@ class VariationalSparse(Base):
         name : str
             Name of the variable.
         Xnew : array_like or pm.Data, shape (N, D)
-            New inputs.
+            New inputs. Columns with names are matched by name.
         given : dict, optional
             ``{"gp": total}`` gives the conditional of this component of the sum ``total``, which
             has the inducing values.

@@ -92,7 +92,8 @@ def likelihood(
         The processes, in the order in which the likelihood takes their functions. One with
         ``n_outputs=K`` stands for K functions. Kernels, means and inducing inputs may all differ.
     X : array_like or pm.Data, shape (N, D)
-        Inputs of all of them; a kernel with ``active_dims`` sees some of the columns only.
+        Inputs of all of them; a kernel with ``active_dims`` sees some of the columns only. Columns
+        are matched by name where these and those of Xu have names.
     y : array_like or pm.Data, shape (N,) or (N, P)
         Observations.
     dims : str or sequence of str, optional

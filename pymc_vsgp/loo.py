@@ -12,6 +12,7 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 
 from pymc_vsgp.draws import Fitted
+from pymc_vsgp.observation import find_observation
 from pymc_vsgp.prediction import log_predictive_density
 from pymc_vsgp.progress import progress
 
@@ -141,6 +142,7 @@ def kfold(
     fit: Callable[[Model], xr.DataTree] | None = None,
     name: str | None = None,
     folds: Any = None,
+    row_params: dict[str, Any] | None = None,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> ELPDData:
@@ -164,6 +166,9 @@ def kfold(
     folds : array_like of int, shape (N,), optional
         Fold of each observation. By default folds of equal size at random; give them where
         neighbours should be left out together.
+    row_params : dict, optional
+        Parameters of the likelihood with an entry for each row of `X`, such as an exposure. `build`
+        takes those of its rows by that name: ``build(X, y, exposure=...)``.
     random_seed : int or Generator, optional
         Seed of the folds.
     progressbar : bool
@@ -179,6 +184,12 @@ def kfold(
         raise ValueError(
             f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."
         )
+    params = row_params or {}
+    for param, values in params.items():
+        if len(values) != n:
+            raise ValueError(
+                f"{param} has {len(values)} entries, but X has {n} rows. Pass one for each row."
+            )
     if folds is None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 2 <= k <= n:
             raise ValueError(
@@ -197,15 +208,26 @@ def kfold(
     with progress("Folds", len(labels), progressbar) as advance:
         for label in labels:
             out = folds == label
-            model = build(_take(X, ~out), _take(y, ~out))
+            rest = {param: _take(values, ~out) for param, values in params.items()}
+            model = build(_take(X, ~out), _take(y, ~out), **rest)
             if not isinstance(model, pm.Model):
                 raise TypeError(
                     f"build returned {type(model).__name__}, not a model. "
                     "Write it as a function of X and y that returns a pm.Model."
                 )
             idata = _sample(model, random_seed) if fit is None else fit(model)
+            likelihood = None
+            if params:
+                left_out = {param: _take(values, out) for param, values in params.items()}
+                likelihood = find_observation(model, name).likelihood.replace(**left_out)
             score = log_predictive_density(
-                idata, _take(X, out), _take(y, out), name=name, model=model, progressbar=False
+                idata,
+                _take(X, out),
+                _take(y, out),
+                name=name,
+                likelihood=likelihood,
+                model=model,
+                progressbar=False,
             )
             elpd[out] = score.values
             n_samples = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]

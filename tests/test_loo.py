@@ -2,12 +2,13 @@
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import reference_gp
 import xarray as xr
 
-from scipy import stats
+from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
 
@@ -145,6 +146,48 @@ def test_folds(fitted):
     again = kfold(build, X, y, 2, fit=lambda m: draw(m, 20), random_seed=1, **quiet)
     assert again.n_folds == 2
     assert np.isfinite(again.elpd)
+
+
+def test_folds_of_a_table_with_an_exposure():
+    """Rows keep their labels and their exposures; the score is that of scipy."""
+    X, _ = make_data()
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"x": X[:, 0]}, index=rng.permutation(N))
+    exposure = pd.Series(np.linspace(0.5, 3.0, N), index=table.index)
+    counts = pd.Series(rng.poisson(exposure), index=table.index)
+    seen = []
+
+    def build(X, y, exposure):
+        seen.append((X.index.equals(y.index), X.index.equals(exposure.index)))
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+            gp.likelihood("y", vsgp.Poisson(exposure=exposure), X=X, y=y)
+        return model
+
+    def fit(model):
+        """u = 0: then f ~ N(0, gamma), with gamma that of the prior given u."""
+        u = xr.Dataset({"u": (("chain", "draw", "u_inducing"), np.zeros((1, 1, M)))})
+        return xr.DataTree.from_dict({"posterior": u})
+
+    folds = np.arange(N) % 2
+    options = {"fit": fit, "folds": folds, "row_params": {"exposure": exposure}, **quiet}
+    result = kfold(build, table, counts, **options)
+    assert seen == [(True, True)] * 2
+    Z = np.linspace(0.0, 10.0, M)[:, None]
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
+    A = np.linalg.solve(np.linalg.cholesky(k(Z, Z) + 1e-6 * np.eye(M)), k(Z, X))
+    for n, gamma in enumerate(1.0 - np.sum(A**2, axis=0)):
+        at = np.array([counts.iloc[n], exposure.iloc[n], gamma])
+        density, _ = integrate.quad(
+            lambda f, y, e, g: stats.poisson.pmf(y, e * np.exp(f)) * stats.norm.pdf(f, 0, g**0.5),
+            -8.0,
+            8.0,
+            args=tuple(at),
+        )
+        np.testing.assert_allclose(result.elpd_i[n], np.log(density), rtol=1e-6)
+    with pytest.raises(ValueError, match="exposure has 3 entries, but X has 25 rows"):
+        kfold(build, table, counts, **options | {"row_params": {"exposure": exposure[:3]}})
 
 
 def test_refusals():
