@@ -15,7 +15,6 @@ from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.modes import ONCE
 from pymc_vsgp.potential.streaming import BlockSum
 
 N, M = 60, 8
@@ -66,19 +65,6 @@ def test_two_lazy_predictions(fitted):
     moments = vsgp.predict(idata, big, "moments", model=model, **quiet)
     z = (f - moments["mean"]) / np.sqrt(moments["variance"])
     assert abs(float(z.std()) - 1.0) < 0.05
-
-
-def test_two_functions_of_one_log_density(fitted):
-    """Both run the block that the Op compiles once."""
-    model, _ = fitted
-    rng = np.random.default_rng(1)
-    functions = [model.compile_fn(model.logp(), mode=ONCE) for _ in range(2)]
-    start = model.initial_point()
-    points = [{k: v + 0.3 * rng.normal(size=v.shape) for k, v in start.items()} for _ in range(200)]
-    plain = [float(functions[0](p)) for p in points]
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda fn: [float(fn(p)) for p in points], functions))
-    np.testing.assert_array_equal(found, [plain, plain])
 
 
 def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):

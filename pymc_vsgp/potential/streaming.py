@@ -9,8 +9,6 @@ one pass. What is asked for decides what is computed: outputs that nobody uses a
 compilation.
 """
 
-import threading
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,8 +41,6 @@ __all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "block_sums", "held"]
 # and a block below 128 rows wastes its time in overhead.
 BLOCK_BYTES = 400_000
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 4096
-
-_RUNNING = threading.RLock()
 
 NO_SECOND_DERIVATIVES = (
     "Second derivatives through the one-pass sum over the data are not available. "
@@ -238,13 +234,6 @@ class BlockSum(OpFromGraph):
         """Loop in Python over a compiled block."""
         n = inputs[0].shape[0]
         step = self.rows_per_block(*inputs)
-        # All functions that have this Op share its compiled block, which is not for two threads.
-        with _RUNNING:
-            sums, whole = self._run(inputs, n, step)
-        for storage, result in zip(outputs, (*sums, *whole), strict=True):
-            storage[0] = result
-
-    def _run(self, inputs, n, step):
         rows, shared = inputs[: self.n_rows], inputs[self.n_rows :]
         sums: list[np.ndarray] = []
         parts: list[list[np.ndarray]] = []
@@ -256,7 +245,9 @@ class BlockSum(OpFromGraph):
                 for total, s in zip(sums, block[: self.n_sums], strict=True):
                     total += s
             parts.append(block[self.n_sums :])
-        return sums, [np.concatenate(p) for p in zip(*parts, strict=True)]
+        whole = (np.concatenate(p) for p in zip(*parts, strict=True))
+        for storage, result in zip(outputs, (*sums, *whole), strict=True):
+            storage[0] = result
 
 
 def _same_for_all(cotangent: Variable) -> Variable | None:
