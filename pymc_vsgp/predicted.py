@@ -257,7 +257,10 @@ def has_mean(likelihood: Likelihood) -> bool:
     if n_classes(likelihood) is not None:
         return True
     family = getattr(likelihood, "now", likelihood)
-    return type(family).conditional_mean is not Likelihood.conditional_mean
+    kind = type(family)
+    return (
+        kind.conditional_mean is not Likelihood.conditional_mean or kind.mean is not Likelihood.mean
+    )
 
 
 def class_names(fit: Fitted) -> Any:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymc.model.transform.optimization import freeze_dims_and_data
+from pymc.sampling.jax import get_jaxified_graph
 from pytensor.compile.mode import Mode
 from pytensor.link.vm import VMLinker
 from test_gp import FAMILIES, D, M, N, core_ops, family_model, random_point, unconstrained
@@ -260,6 +261,40 @@ def test_terms_with_cotangents_of_their_own(mode, inputs, rng):
         )
         results.append(fn(point))
     same(*results)
+
+
+def weighted_terms(model, weights, cotangent):
+    """Sums of a loop whose terms have weights: of the terms alone, and with the value."""
+    (terms,) = model.logp(vars=model["y"], sum=False)
+    if terms.owner is not None and isinstance(terms.owner.op, BlockSum):
+        op = terms.owner.op
+        outputs = op(weights, *terms.owner.inputs[1:], return_list=True)
+        value, terms = outputs[0], outputs[op.n_sums]
+    else:
+        value = pt.dot(weights, terms)
+    return [pt.sum(terms), value + 0.3 * pt.sum(terms), 0.7 * value + pt.dot(cotangent, terms)]
+
+
+def test_weights_of_the_terms(inputs, rng):
+    """The sum of the terms is not the value where they have weights; by JAX's gradient, too."""
+    weights, cotangent = (pt.tensor(n, dtype="float64", shape=(N,)) for n in ("w", "c"))
+    point = unconstrained(random_point(rng))
+    point |= {"w": rng.uniform(-1, 3, N), "c": rng.normal(size=N)}
+    results = []
+    for block_size in (7, False):
+        model = family_model("poisson", inputs, block_size=block_size)
+        arguments = [*model.value_vars, weights, cotangent]
+        at = [np.asarray(point[v.name]) for v in arguments]
+        values = weighted_terms(model, weights, cotangent)
+        gradients = [pt.grad(v, arguments, disconnected_inputs="ignore") for v in values]
+        outputs = [*values, *(g for part in gradients for g in part)]
+        results.append(pytensor.function(arguments, outputs, mode="FAST_COMPILE")(*at))
+        if block_size:
+            jax = pytest.importorskip("jax")
+            by_jax = jax.jacrev(get_jaxified_graph(arguments, values), range(len(at)))
+            of_jax = [g for part in by_jax(*at) for g in part]
+    same(*results)
+    same(of_jax, results[1][3:])
 
 
 def second_derivative(model):

@@ -1,0 +1,106 @@
+"""Several outputs that mix functions: evidence of the Gaussian stage, and parameters by row."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+from scipy import special, stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.coregionalized import Coregionalized
+
+FAST = "FAST_COMPILE"
+N, P = 9, 3
+rng = np.random.default_rng(20)
+X = np.sort(rng.uniform(0, 3, (N, 1)), axis=0)
+XU = X[::3]
+W = rng.normal(size=(P, 1))
+Y = rng.normal(size=(N, P))
+Y[2, 1] = np.nan
+EXPOSURE = rng.uniform(0.5, 4.0, (N, P))
+COUNTS = rng.poisson(EXPOSURE)
+
+
+def mixed_model(likelihood, y, block_size=None):
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.7))
+        gp.prior("u", Xu=XU, jitter=1e-6)
+        both = Coregionalized(W, [gp])
+        both.likelihood("y", likelihood, X=X, y=y, block_size=block_size)
+    return model
+
+
+def explained():
+    """Covariance of f that the inducing values explain, and what is left of its variance."""
+
+    def kernel(a, b):
+        return np.exp(-((a - b.T) ** 2) / (2 * 0.7**2))
+
+    Kuf = kernel(XU, X)
+    A = np.linalg.solve(kernel(XU, XU) + 1e-6 * np.eye(len(XU)), Kuf)
+    Q = Kuf.T @ A
+    return Q, 1 - np.diag(Q), A
+
+
+def evidence(approx, sigma):
+    """What inducing values integrate to, by the plain formulas of each approximation."""
+    Q, gamma, _ = explained()
+    seen = ~np.isnan(Y.ravel())
+    noise, left = np.tile(sigma**2, N), np.kron(gamma, W[:, 0] ** 2)
+    C = np.kron(Q, W @ W.T) + np.diag(noise + (left if approx == "FITC" else 0))
+    value = stats.multivariate_normal.logpdf(Y.ravel()[seen], cov=C[np.ix_(seen, seen)])
+    lost = {"VFE": left / noise, "tight": np.log1p(left / noise)}.get(approx, 0 * left)
+    return value - lost[seen].sum() / 2
+
+
+@pytest.mark.parametrize("approx", ["tight", "FITC", "DTC"])
+def test_stage_of_normal_outputs_is_exact(approx):
+    """The posterior of u is normal, so the bound is the evidence and its mean the posterior's."""
+    sigma = np.array([0.3, 0.5, 0.7])
+    model = mixed_model(vsgp.Gaussian(sigma, approx=approx), Y)
+    stage = vsgp.fit_gaussian(
+        model=model, tolerance=1e-9, progressbar=False, compile_kwargs={"mode": FAST}
+    )
+    np.testing.assert_allclose(stage.bound, evidence(approx, sigma), rtol=1e-9)
+    Q, gamma, A = explained()
+    seen = ~np.isnan(Y.ravel())
+    D = np.tile(sigma**2, N) + (np.kron(gamma, W[:, 0] ** 2) if approx == "FITC" else 0)
+    H = np.kron(A.T, W)[seen]  # from u to the outputs
+    Kuu = np.exp(-((XU - XU.T) ** 2) / (2 * 0.7**2)) + 1e-6 * np.eye(len(XU))
+    precision = np.linalg.inv(Kuu) + H.T @ (H / D[seen, None])
+    mean = np.linalg.solve(precision, H.T @ (Y.ravel()[seen] / D[seen]))
+    np.testing.assert_allclose(np.ravel(stage.mean["u"]), mean, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("exposure", [EXPOSURE, EXPOSURE[:, :1], EXPOSURE[:1], EXPOSURE[0], 2.0])
+def test_parameters_by_row_and_by_output(exposure, rng):
+    u = rng.normal(size=len(XU))
+    _, gamma, A = explained()
+    mu, gamma = np.outer(A.T @ u, W[:, 0]), np.outer(gamma, W[:, 0] ** 2)
+    e = np.broadcast_to(exposure, (N, P))
+    terms = COUNTS * (mu + np.log(e)) - e * np.exp(mu + gamma / 2) - special.gammaln(COUNTS + 1)
+    for block_size in (4, False):
+        model = mixed_model(vsgp.Poisson(exposure), COUNTS, block_size)
+        logp = model.compile_fn(model.logp(vars=model["y"], sum=False)[0], mode=FAST)
+        got = logp({"u_whitened__": _whitened(u)})
+        np.testing.assert_allclose(got, terms.sum(axis=1), rtol=1e-7)
+    draws = pm.draw(model["y"], draws=3, mode=FAST, random_seed=1)
+    assert draws.shape == (3, N, P)
+    posterior = xr.Dataset({"u": (["chain", "draw", "u_inducing"], u[None, None])})
+    idata = xr.DataTree.from_dict({"posterior": posterior})
+    model = mixed_model(vsgp.Poisson(exposure), COUNTS)
+    mean = vsgp.predict(idata, None, "mean", model=model, progressbar=False)
+    np.testing.assert_allclose(mean[0, 0], e * np.exp(mu + gamma / 2), rtol=1e-6)
+
+
+def _whitened(u):
+    Kuu = np.exp(-((XU - XU.T) ** 2) / (2 * 0.7**2)) + 1e-6 * np.eye(len(XU))
+    return np.linalg.solve(np.linalg.cholesky(Kuu), u)
+
+
+@pytest.mark.parametrize("shape", [(N - 1, P), (N, P - 1), (P - 1,), (N,), (2, N, P)])
+def test_parameters_of_a_wrong_shape(shape):
+    with pytest.raises(ValueError, match=r"exposure of Mixed has shape .* Pass one"):
+        mixed_model(vsgp.Poisson(np.ones(shape)), COUNTS)
