@@ -5,6 +5,7 @@ each parameter among its draws. Over many replicates the ranks are uniform if mo
 and sampler are right together (Talts et al., 2018).
 """
 
+import bisect
 import importlib.util
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from pymc_vsgp.sampling import sample
 
 __all__ = ["Calibration", "calibrate"]
 
-N_BINS = 10
+FEWEST = 50  # replicates that say something of uniformity
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Calibration:
     n_ranks : int
         Number of draws that a rank is taken among.
     p_values : dict
-        Of the hypothesis that the ranks are uniform.
+        Of the hypothesis that the ranks are uniform: how often their distribution function strays
+        as far at any rank (Säilynoja et al., 2022), which is right for any number of ranks.
     """
 
     ranks: dict[str, np.ndarray]
@@ -47,14 +49,26 @@ class Calibration:
 
     def __post_init__(self):
         """Test each number for uniform ranks."""
-        self.p_values = {
-            name: float(scipy.stats.chisquare(self.counts(name)).pvalue) for name in self.ranks
-        }
+        self.p_values = {name: self._p_value(name) for name in self.ranks}
 
-    def counts(self, name: str) -> np.ndarray:
-        """Return how many ranks fall into each of some bins of equal width."""
-        edges = np.linspace(0, self.n_ranks + 1, N_BINS + 1)
-        return np.histogram(self.ranks[name], bins=edges)[0]
+    def below(self, name: str) -> np.ndarray:
+        """Return how many replicates have a rank below 1, below 2, ..., below `n_ranks`."""
+        return np.cumsum(np.bincount(self.ranks[name], minlength=self.n_ranks + 1))[:-1]
+
+    def _p_value(self, name: str) -> float:
+        tails = _tails(len(self.ranks[name]), self.n_ranks)
+        furthest = tails[np.arange(self.n_ranks), self.below(name)].min()
+        return max(1.0 - _chance_above(tails, furthest), 0.0)
+
+    def band(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the greatest of :meth:`below` that count as uniform."""
+        tails = _tails(len(self.ranks[name]), self.n_ranks)
+        level = 0.01 / len(self.ranks)
+        # The widest band that uniform ranks leave as seldom as that.
+        candidates = np.unique(tails)
+        at = bisect.bisect_right(candidates, level, key=lambda t: 1.0 - _chance_above(tails, t))
+        inside = _above(tails, candidates[at - 1] if at else -1.0)
+        return inside.argmax(axis=1), inside.shape[1] - 1 - inside[:, ::-1].argmax(axis=1)
 
     @property
     def calibrated(self) -> bool:
@@ -138,14 +152,14 @@ def calibrate(
         result = vsgp.calibrate(build, y)
         result.plot()
     """
-    if n_replicates < 5 * N_BINS:
+    if n_replicates < FEWEST:
         raise ValueError(
-            f"{n_replicates} replicates say little about {N_BINS} bins of ranks. "
-            f"Take {5 * N_BINS} or more."
+            f"{n_replicates} replicates say little about the ranks. Take {FEWEST} or more."
         )
-    if n_ranks > draws:
+    if not 1 <= n_ranks <= draws:
         raise ValueError(
-            f"A rank among {n_ranks} draws needs as many. Raise draws, which is {draws}."
+            f"n_ranks is {n_ranks}, but a rank is among 1 to {draws} draws. "
+            "Raise draws, or pass another n_ranks."
         )
     rng = np.random.default_rng(random_seed)
     # Shared, so that one compiled function serves all replicates.
@@ -180,6 +194,30 @@ def calibrate(
                     at = np.linspace(0, len(flat) - 1, n_ranks).astype(int)
                     ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
     return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks)
+
+
+def _tails(n: int, n_ranks: int) -> np.ndarray:
+    """Chance of so few or of so many of n uniform ranks below 1, ..., `n_ranks`; the smaller."""
+    count, z = np.arange(n + 1), np.arange(1, n_ranks + 1)[:, None] / (n_ranks + 1)
+    few, many = scipy.stats.binom.cdf(count, n, z), scipy.stats.binom.sf(count - 1, n, z)
+    return np.minimum(few, many)
+
+
+def _above(tails: np.ndarray, level: float) -> np.ndarray:
+    return tails > level * (1.0 + 1e-9)  # equal but for rounding is not above
+
+
+def _chance_above(tails: np.ndarray, level: float) -> float:
+    """Chance that uniform ranks have counts with tails above a level, everywhere.
+
+    Ranks are as if the number of each were Poisson, given that all of them add up to n.
+    """
+    n_ranks, n = len(tails), tails.shape[1] - 1
+    each = scipy.stats.poisson.pmf(np.arange(n + 1), n / (n_ranks + 1))
+    chance = np.eye(1, n + 1)[0]
+    for inside in _above(tails, level):
+        chance = np.convolve(chance, each)[: n + 1] * inside
+    return float(chance @ each[::-1] / scipy.stats.poisson.pmf(n, n))
 
 
 def _some(n: int, wanted: int) -> np.ndarray:

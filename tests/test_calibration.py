@@ -4,6 +4,8 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from scipy import stats
+
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.calibration import Calibration
@@ -25,10 +27,49 @@ def test_verdict(rng):
     uniform = Calibration({"a": rng.integers(0, 50, size=300)}, 49)
     assert uniform.calibrated
     assert "uniform ranks" in repr(uniform)
-    assert uniform.counts("a").sum() == 300
     narrow = Calibration({"a": np.where(rng.random(300) < 0.5, 0, 49)}, 49)
     assert not narrow.calibrated
     assert "NOT uniform" in repr(narrow)
+
+
+@pytest.mark.parametrize("n_ranks", [20, 24, 50, 200])
+def test_uniform_ranks_are_rejected_as_often_as_said(n_ranks):
+    """By simulation, with any number of ranks; and ranks of a posterior too wide are rejected."""
+    rng = np.random.default_rng(3)
+    draw = lambda: rng.integers(0, n_ranks + 1, size=60)  # noqa: E731  (short, and used once)
+    p = np.array([Calibration({"a": draw()}, n_ranks).p_values["a"] for _ in range(300)])
+    for level in (0.01, 0.05, 0.2, 0.5):
+        # The test is of whole numbers, so it may be a little shy; 3.3 sd of 300 binary outcomes.
+        error = 3.3 * np.sqrt(level * (1.0 - level) / 300)
+        assert level * 0.6 - error < (p <= level).mean() < level + error
+    wide = np.clip(rng.normal(0.5, 0.15, size=60), 0.0, 1.0) * n_ranks
+    assert Calibration({"a": wide.round().astype(int)}, n_ranks).p_values["a"] < 1e-3
+
+
+def test_p_value_is_that_of_simulated_ranks():
+    n, n_ranks = 50, 11
+    rng = np.random.default_rng(4)
+    draw = rng.integers(0, n_ranks + 1, size=(20_001, n))
+    below = np.stack([(draw < z).sum(axis=1) for z in range(1, n_ranks + 1)], axis=1)
+    z = np.arange(1, n_ranks + 1) / (n_ranks + 1)
+    tails = np.minimum(stats.binom.cdf(below, n, z), stats.binom.sf(below - 1, n, z)).min(axis=1)
+    for i in np.argsort(tails)[[200, 1000, 4000]]:
+        wanted = (tails <= tails[i] + 1e-12).mean()
+        p = Calibration({"a": draw[i]}, n_ranks).p_values["a"]
+        assert abs(p - wanted) < 4.0 * np.sqrt(wanted / 20_000)
+
+
+def test_band_holds_the_curves_that_are_not_rejected():
+    rng = np.random.default_rng(5)
+    found = []
+    for _ in range(200):
+        ranks = {"a": (25 * rng.beta(1.0, 1.5, size=50)).astype(int), "b": np.arange(50) % 25}
+        result = Calibration(ranks, 24)
+        low, high = result.band("a")
+        inside = (low <= result.below("a")) & (result.below("a") <= high)
+        assert inside.all() == (result.p_values["a"] > 0.005)
+        found.append(inside.all())
+    assert 10 < sum(found) < 190
 
 
 @pytest.mark.parametrize("kind", ["ecdf", "hist"])
@@ -44,7 +85,7 @@ def test_plot(kind, rng):
         curve = axes[1].lines[-1]
         np.testing.assert_allclose(max(curve.get_ydata()), 0.5, atol=0.06)
         band = axes[0].collections[0].get_paths()[0].vertices
-        assert 0.1 < band[:, 1].max() < 0.25  # 99 % of 100: 1.63 / sqrt(100), more or less
+        assert 0.1 < band[:, 1].max() < 0.25  # 99.5 % of 100: 1.73 / sqrt(100), more or less
     _, given = plt.subplots()
     (same,) = result.plot(given, names=["a"], kind=kind)
     assert same is given
@@ -65,7 +106,7 @@ def test_refusals_of_the_plot(rng):
 def test_bad_input():
     with pytest.raises(ValueError, match="20 replicates say little.*Take 50 or more"):
         vsgp.calibrate(build, np.ones(30), 20)
-    with pytest.raises(ValueError, match="needs as many.*Raise draws"):
+    with pytest.raises(ValueError, match="a rank is among 1 to 20 draws.*Raise draws"):
         vsgp.calibrate(build, np.ones(30), 50, draws=20)
 
 
