@@ -12,6 +12,9 @@ import xarray as xr
 
 from pymc.backends.arviz import find_constants, find_observations
 from pymc.model.core import Model
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pytensor.compile.mode import get_mode
+from pytensor.link.jax.linker import JAXLinker
 
 from pymc_vsgp.gaussian.bound import inducing_variables
 from pymc_vsgp.gaussian.collapsed import Collapsed, can_collapse, collapse, recover
@@ -92,6 +95,7 @@ def sample_to_disk(
     compile_kwargs: dict[str, Any] | None = None,
     cores: int | None = None,
     discard_tuned_samples: bool = True,
+    initvals: dict[str, Any] | None = None,
 ) -> xr.DataTree:
     """
     Sample with nutpie into a zarr store, draws being written as they are drawn.
@@ -114,6 +118,8 @@ def sample_to_disk(
         Passed to ``nutpie.sample``.
     backend, compile_kwargs
         How to compile.
+    initvals : dict, optional
+        Where chains start.
 
     Returns
     -------
@@ -136,7 +142,13 @@ def sample_to_disk(
     tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
     tree["gaussian_stage"] = xr.DataTree(stage)
     tree.to_zarr(path, consolidated=False)
-    settings = {"backend": backend or "numba", **(compile_kwargs or {})}
+    settings = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    linker = get_mode(settings.pop("mode", None)).linker
+    settings.setdefault("backend", "jax" if isinstance(linker, JAXLinker) else "numba")
+    if initvals is not None:
+        settings.setdefault("initial_points", initvals)
+    if "max_treedepth" in nuts:
+        nuts = {"maxdepth" if k == "max_treedepth" else k: v for k, v in nuts.items()}
     compiled = nutpie.compile_pymc_model(target, **settings)
     began = time.perf_counter()
     nutpie.sample(

@@ -170,7 +170,7 @@ def kfold(
         Parameters of the likelihood with an entry for each row of `X`, such as an exposure. `build`
         takes those of its rows by that name: ``build(X, y, exposure=...)``.
     random_seed : int or Generator, optional
-        Seed of the folds.
+        Seed of the folds, and of the draws where `fit` is not given.
     progressbar : bool
         Whether to show progress.
 
@@ -179,7 +179,7 @@ def kfold(
     ELPDData
         That ``az.compare`` takes. The effective number of parameters is not computed: nan.
     """
-    n = len(X)
+    n, rng = len(X), np.random.default_rng(random_seed)
     if len(y) != n:
         raise ValueError(
             f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."
@@ -195,7 +195,7 @@ def kfold(
             raise ValueError(
                 f"k is {k!r}, but it is the number of folds. Pass a whole number from 2 to {n}."
             )
-        folds = np.random.default_rng(random_seed).permutation(np.arange(n) % k)
+        folds = rng.permutation(np.arange(n) % k)
     folds = np.asarray(folds)
     if folds.shape != (n,):
         raise ValueError(
@@ -215,7 +215,7 @@ def kfold(
                     f"build returned {type(model).__name__}, not a model. "
                     "Write it as a function of X and y that returns a pm.Model."
                 )
-            idata = _sample(model, random_seed) if fit is None else fit(model)
+            idata = _sample(model, rng) if fit is None else fit(model)
             likelihood = None
             if params:
                 left_out = {param: _take(values, out) for param, values in params.items()}
@@ -256,8 +256,7 @@ def _take(array: Any, rows: np.ndarray) -> Any:
 def _sample(model: Model, random_seed) -> xr.DataTree:
     from pymc_vsgp.sampling import sample
 
-    seed = None if isinstance(random_seed, np.random.Generator) else random_seed
-    return sample(model=model, progressbar=False, random_seed=seed)
+    return sample(model=model, progressbar=False, random_seed=rng)
 
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:

@@ -35,6 +35,20 @@ DISPERSION = 1.5
 # may take longer than JAX's.
 LEAPFROGS, FLOPS, COMPILE_SECONDS = 10, 2e10, 30.0
 
+# Arguments of pm.sample that are about the model that is sampled, inducing values included, ...
+WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
+# ... and those that nutpie can use while it writes to disk.
+TO_DISK = {
+    "backend",
+    "blas_cores",
+    "compile_kwargs",
+    "cores",
+    "discard_tuned_samples",
+    "initvals",
+    "nuts",
+    "quiet",
+}
+
 
 def sample(
     stage: GaussianStage | None = None,
@@ -64,7 +78,7 @@ def sample(
         Result of :func:`fit_gaussian`. By default it is run first.
     draws, tune, chains : int
         As in ``pm.sample``.
-    random_seed : int, sequence of int or Generator, optional
+    random_seed : int, sequence of int, Generator or RandomState, optional
         As in ``pm.sample``; the starts follow from it, too.
     nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional
         By default nutpie if it is installed, else PyMC's own.
@@ -85,8 +99,10 @@ def sample(
     model : Model, optional
         By default the model on the context stack.
     **kwargs
-        Passed to ``pm.sample``, for example ``cores``, ``backend`` or ``nuts``. ``blas_cores`` is
-        the number of BLAS threads of the process, one by default.
+        Passed to ``pm.sample``, for example ``cores``, ``backend``, ``init``, ``initvals`` or
+        ``nuts``. ``blas_cores`` is the number of BLAS threads of the process, one by default.
+        With ``step``, ``trace``, ``callback``, ``idata_kwargs`` or ``return_inferencedata`` the
+        inducing values are not integrated out. With `store`, sampling takes fewer of them.
 
     Returns
     -------
@@ -104,7 +120,10 @@ def sample(
         raise ValueError(
             "The stage was fitted to another model. Run fit_gaussian in the context of this one."
         )
-    rng = np.random.default_rng(_seed(random_seed))
+    _check_kwargs(kwargs, stage, target_accept, store)
+    rng = np.random.default_rng(random_seed)
+    if kwargs.get("quiet"):
+        progressbar = False
     if stage is None:
         settings = {"progressbar": progressbar, "random_seed": rng, **(fit_kwargs or {})}
         stage = fit_gaussian(model=model, **settings)
@@ -116,25 +135,37 @@ def sample(
             "Drop store, and save the draws with idata.to_zarr."
         )
     # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
+    whole_only = sorted(WHOLE_ONLY & set(kwargs))
     possible = nuts_sampler in ("nutpie", "pymc") and can_collapse(model)
-    if collapse and not possible:
-        raise ValueError(
-            "The inducing values don't integrate out: that takes one process that is seen by "
-            "vsgp.Gaussian alone, and nutpie or PyMC's sampler. Drop collapse=True."
+    if collapse and (whole_only or not possible):
+        why = (
+            f"{whole_only} are of the whole model"
+            if whole_only
+            else "that takes one process that is seen by vsgp.Gaussian alone, and nutpie or PyMC's "
+            "sampler"
         )
+        raise ValueError(f"The inducing values don't integrate out: {why}. Drop collapse=True.")
+    possible = possible and not whole_only
     whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
     target = model if whole is None else whole.model
     if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
         work = (draws + tune) * chains * _operations(model, whole is not None)
         kwargs["backend"] = _default_backend(nuts_sampler, work)
-    if "initvals" not in kwargs:
+    if kwargs.get("initvals") is None:
         asked = kwargs.get("compile_kwargs")
         kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
+        if nuts_sampler == "pymc":  # no jitter of starts that are dispersed already
+            kwargs.setdefault("init", "adapt_diag")
+    elif whole is not None:
+        kwargs["initvals"] = _of_target(kwargs["initvals"], target)
+    # The inducing values are drawn from all that was sampled, so names are picked in the end.
+    var_names = kwargs.pop("var_names", None) if whole is not None else None
     nuts = dict(kwargs.pop("nuts", None) or {})
-    if target_accept is None:
+    if target_accept is not None:
+        nuts["target_accept"] = target_accept
+    elif "step" not in kwargs:
         many = any(sites.root.ndim == 2 for sites in stage.sites.values())
-        target_accept = 0.8 if many else 0.9
-    nuts.setdefault("target_accept", target_accept)
+        nuts.setdefault("target_accept", 0.8 if many else 0.9)
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
@@ -142,18 +173,19 @@ def sample(
     with limit, target:
         if store is not None:
             kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
-            kwargs |= {"progressbar": progressbar, "random_seed": int(rng.integers(2**31))}
-            kwargs.pop("blas_cores", None)
+            kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}
+            for name in ("blas_cores", "quiet"):
+                kwargs.pop(name, None)
             idata = sample_to_disk(store, model, target, _stage_dataset(stage), **kwargs)
         else:
             idata = pm.sample(
                 draws=draws,
                 tune=tune,
                 chains=chains,
-                random_seed=random_seed,
+                random_seed=int(rng.integers(2**31)),
                 nuts_sampler=nuts_sampler,
                 progressbar=progressbar,
-                nuts=nuts,
+                **({"nuts": nuts} if nuts else {}),
                 **kwargs,
             )
     total = time.perf_counter() - began
@@ -163,6 +195,8 @@ def sample(
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
     if whole is not None:
         complete(idata, model, whole, rng)
+    if var_names is not None:
+        idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
     idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
     return idata
 
@@ -170,9 +204,10 @@ def sample(
 def _default_sampler(kwargs) -> str:
     """Nutpie where it is installed and nothing asked for rules it out, as PyMC itself decides."""
     mode = (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
-    rules_out = {"step", "callback", "trace", "init"} & set(kwargs)
+    rules_out = {"step", "callback", "trace", "init", "return_inferencedata"} & set(kwargs)
     linker = get_mode(mode).linker
     fits = isinstance(linker, NumbaLinker | JAXLinker)
+    fits = fits and isinstance(kwargs.get("initvals"), dict | None)
     if importlib.util.find_spec("nutpie") and fits and not rules_out:
         return "nutpie"
     return "pymc"
@@ -201,10 +236,33 @@ def _operations(model: Model, collapsed: bool) -> float:
     return operations
 
 
-def _seed(random_seed):
-    if isinstance(random_seed, np.random.Generator | np.random.RandomState):
-        return int(random_seed.integers(2**31)) if hasattr(random_seed, "integers") else None
-    return random_seed
+def _check_kwargs(kwargs, stage, target_accept, store) -> None:
+    """Refuse by name what can't be passed on."""
+    if "step" in kwargs and stage is None:
+        raise ValueError(
+            "step was built before the Gaussian stage set the sampler's coordinates. "
+            "Run fit_gaussian first, then build the step, and pass both."
+        )
+    if "nuts_sampler_kwargs" in kwargs:
+        raise TypeError("sample doesn't take nuts_sampler_kwargs. Pass nuts={...} instead.")
+    if target_accept is not None and "target_accept" in (kwargs.get("nuts") or {}):
+        raise ValueError(
+            "target_accept is given twice. Pass it to sample, or in nuts={...}, but not both."
+        )
+    refused = sorted(set(kwargs) - TO_DISK) if store is not None else []
+    if refused:
+        raise TypeError(
+            f"sample doesn't take {refused} together with store, as nutpie then writes the draws "
+            "on its own. Drop them, or drop store and save the draws with idata.to_zarr."
+        )
+
+
+def _of_target(initvals, target: Model):
+    """Initial values, less those of inducing values that are integrated out."""
+    if not isinstance(initvals, dict):
+        return [point and _of_target(point, target) for point in initvals]
+    known = {v.name for v in (*target.free_RVs, *target.value_vars)}
+    return {k: x for k, x in initvals.items() if getattr(k, "name", k) in known}
 
 
 def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str, Any]:
@@ -229,8 +287,6 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
     points = [{n: x for n, x in point.items() if n in wanted} for point in points]
     names = [rv.name for rv in model.free_RVs]
     values = [dict(zip(names, map(np.asarray, fn(point)), strict=True)) for point in points]
-    if nuts_sampler == "pymc":
-        return {"initvals": values, "init": "adapt_diag"}
     return {"initvals": values}
 
 
