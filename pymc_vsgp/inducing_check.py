@@ -434,11 +434,17 @@ def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
     for rv in fit.model.free_RVs:
         if rv.name in skip or rv.name not in fit.draws.posterior:
             continue
-        x = fit.draws.values(rv.name)
-        x = x.reshape(len(x), -1).astype("float64")
-        for j, column in enumerate(x.T):
-            sd = column.std()
-            label = rv.name if x.shape[1] == 1 else f"{rv.name}[{j}]"
-            if sd > 0 and x.shape[1] <= 50:
+        array = fit.draws.posterior[rv.name].transpose("chain", "draw", ...)[0, 0]
+        x = fit.draws.values(rv.name).reshape(fit.draws.n, array.size).astype("float64")
+        if array.size > 50:
+            continue
+        for column, at in zip(x.T, np.ndindex(array.shape), strict=True):
+            sd, one = column.std(), array[at].coords
+            # By the label of the dimension where it has one, else by number.
+            inside = ", ".join(
+                str(one[d].item() if d in one else i) for d, i in zip(array.dims, at, strict=True)
+            )
+            if sd > 0:
+                label = f"{rv.name}[{inside}]" if at else rv.name
                 out[label] = float(abs(w @ column - column.mean()) / sd)
     return out

@@ -1,6 +1,7 @@
 """The free-form stage: PyMC's NUTS, started and scaled by the Gaussian stage."""
 
 import importlib.util
+import inspect
 import os
 import time
 
@@ -12,6 +13,8 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.model.core import Model
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
 from pytensor.graph.replace import graph_replace
 from pytensor.link.jax.linker import JAXLinker
@@ -35,7 +38,12 @@ DISPERSION = 1.5
 # may take longer than JAX's.
 LEAPFROGS, FLOPS, COMPILE_SECONDS = 10, 2e10, 30.0
 
-# Arguments of pm.sample that are about the model that is sampled, inducing values included, ...
+# Arguments of pm.sample, which takes those of its step methods too, without a look at them.
+KNOWN = {m.name for m in STEP_METHODS}.union(
+    *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
+)
+
+# Those that are about the model that is sampled, inducing values included, ...
 WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
 # ... and those that nutpie can use while it writes to disk.
 TO_DISK = {
@@ -120,6 +128,7 @@ def sample(
         raise ValueError(
             "The stage was fitted to another model. Run fit_gaussian in the context of this one."
         )
+    tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
     _check_kwargs(kwargs, stage, target_accept, store)
     rng = np.random.default_rng(random_seed)
     if kwargs.get("quiet"):
@@ -242,6 +251,11 @@ def _check_kwargs(kwargs, stage, target_accept, store) -> None:
         raise ValueError(
             "step was built before the Gaussian stage set the sampler's coordinates. "
             "Run fit_gaussian first, then build the step, and pass both."
+        )
+    if unknown := sorted(set(kwargs) - KNOWN):
+        raise TypeError(
+            f"Neither sample nor pm.sample takes {unknown}. "
+            "Check the spelling; settings of the sampler go into nuts={...}."
         )
     if "nuts_sampler_kwargs" in kwargs:
         raise TypeError("sample doesn't take nuts_sampler_kwargs. Pass nuts={...} instead.")

@@ -1,5 +1,7 @@
 """The Gaussian stage: its bound, its fit, and what it does to a model."""
 
+import time
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -11,6 +13,7 @@ from scipy import integrate, stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.gaussian.bound import Bound
+from pymc_vsgp.gaussian.fit import _judge
 from pymc_vsgp.inducing.coordinates import Sites
 
 N, M, D = 40, 6, 2
@@ -155,6 +158,68 @@ def test_gaussian_likelihood_reaches_the_collapsed_bound(data, rng):
         for sign in (-1.0, 1.0):
             moved = point | {name: value + sign * 0.05}
             assert collapsed(moved) < best
+
+
+def test_curvature_is_that_of_the_bound_at_its_best(data, rng):
+    """The dense bound of Titsias, which has the best q(u) of each theta, by differences."""
+    X, Xu, f = data
+    y = f + 0.5 * rng.normal(size=N)
+    with pm.Model():
+        s, ls = pm.HalfNormal("s"), pm.Gamma("ls", 3.0, 2.0)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(D, ls=ls))
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Gaussian(s), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False, tolerance=1e-6)
+    assert list(stage.theta_unconstrained) == ["s_log__", "ls_log__"]
+
+    def best(theta):
+        sigma, ls = np.exp(theta)
+        mean = lambda x: np.zeros(len(x))  # noqa: E731  (short, and used once)
+        value = reference_gp.collapsed_bound(X, y, Xu, np.array([ls, ls]), 1.0, mean, sigma)
+        prior = stats.halfnorm.logpdf(sigma) + stats.gamma.logpdf(ls, 3.0, scale=0.5)
+        return value + prior + theta.sum()
+
+    center, h = stage.theta_normal()[0], 1e-3 * np.eye(2)
+    hessian = [
+        [
+            (
+                best(center + a + b)
+                - best(center + a - b)
+                - best(center - a + b)
+                + best(center - a - b)
+            )
+            for a in h
+        ]
+        for b in h
+    ]
+    precision = np.linalg.inv(stage.theta_covariance)
+    np.testing.assert_allclose(precision, -np.array(hessian) / 4e-6, rtol=2e-3, atol=0.05)
+
+
+def test_time_is_told_in_two_parts(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    began = time.perf_counter()
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, max_rounds=1)
+    total = time.perf_counter() - began
+    # To build and to compile takes most of such a short fit.
+    assert 0.3 * total < stage.compile_seconds < total
+    assert stage.compile_seconds + stage.seconds == pytest.approx(total, abs=0.1)
+
+
+def test_report_of_minibatches(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f + 2.0)))
+    settings = {"batch_size": 20, "random_seed": 1, "progressbar": False, "model": model}
+    few = vsgp.fit_gaussian("minibatch", n=60, **settings)
+    assert "after 60 steps, NOT converged" in repr(few)
+    assert "In the last quarter of the steps the bound rose by" in repr(few)
+    assert "Raise n." in repr(few)
+    assert _judge(np.zeros(3)) == (False, "These steps are too few. Raise n.")
+    noise = rng.normal(size=400)
+    assert _judge(noise)[0]
+    assert not _judge(noise + 0.01 * np.arange(400))[0]
+    assert "rose by 1 ± 0 nats. Raise n." in _judge(np.repeat([0.0, 1.0], [300, 100]))[1]
 
 
 @pytest.mark.parametrize(

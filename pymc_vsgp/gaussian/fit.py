@@ -133,15 +133,14 @@ def fit_gaussian(
     with _progress(progressbar) as report:
         if method == "natural" and is_exact(model):
             fit = _Exact(bound, theta, sites, Xu, tolerance, report, model)
-            fit.run(max_rounds)
         elif method == "natural":
             fit = _Natural(bound, theta, sites, Xu, tolerance, report)
-            fit.run(max_rounds)
         else:
             rng = np.random.default_rng(random_seed)
             fit = _Minibatch(bound, theta, sites, Xu, tolerance, report, rng, batch_size)
-            fit.run(n or 2000)
-    seconds = time.perf_counter() - began - fit.compile_seconds
+        compiled = time.perf_counter()
+        fit.run((n or 2000) if method == "minibatch" else max_rounds)
+    theta_covariance = fit.curvature()
     ev = fit.evaluation
     after = dict(before)
     for shared, x in zip(bound.moving, fit.moved, strict=False):
@@ -151,13 +150,15 @@ def fit_gaussian(
         method=method,
         bound=fit.history[-1],
         history=np.asarray(fit.history),
+        n_steps=(n or 2000) if method == "minibatch" else len(fit.history),
         converged=fit.converged,
         message=fit.message,
-        seconds=seconds,
-        compile_seconds=fit.compile_seconds,
+        seconds=time.perf_counter() - compiled,
+        compile_seconds=compiled - began,
         theta=_user_theta(model, bound, fit.theta),
         theta_unconstrained=bound.unravel(fit.theta),
-        theta_covariance=fit.curvature(),
+        theta_covariance=theta_covariance,
+        marginal=isinstance(fit, _Exact) or not any(p.diagonal for p in bound.processes),
         mean={
             name: _unwhiten(ms, R, pm_)
             for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
@@ -198,9 +199,7 @@ class _Natural:
         self.tolerance, self.report = tolerance, report
         self.history: list[float] = []
         self.converged, self.message = False, ""
-        began = time.perf_counter()
         self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
-        self.compile_seconds = time.perf_counter() - began
         if not np.isfinite(self.evaluation.value):
             raise ValueError(
                 "The bound is not finite at the model's initial point. "
@@ -305,7 +304,11 @@ class _Natural:
         return x[: self.theta.size], moved
 
     def curvature(self) -> np.ndarray:
-        """Inverse of minus the second derivative of the bound in theta."""
+        """Inverse of minus the second derivative, in theta, of the bound at the best q of each.
+
+        That is how the bound curves once q is integrated out. Sites that are held make too little
+        of it, so they take natural-gradient steps first.
+        """
         d = self.theta.size
         if d == 0:
             return np.empty((0, 0))
@@ -314,13 +317,19 @@ class _Natural:
         for i in range(d):
             step = np.zeros(d)
             step[i] = h
-            up = self._evaluate(self.theta + step, self.sites, self.moved).gradient[:d]
-            down = self._evaluate(self.theta - step, self.sites, self.moved).gradient[:d]
-            H[i] = (down - up) / (2.0 * h)
+            H[i] = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
         w, V = np.linalg.eigh((H + H.T) / 2.0)
         # Directions that the bound does not curve in are as wide as a weak prior.
         w = np.clip(w, 0.25, None) if np.isfinite(w).all() else np.ones(d)
         return (V / w) @ V.T
+
+    def _slope(self, theta) -> np.ndarray:
+        """Gradient in theta, where the sites have followed it."""
+        sites = self.sites
+        # The half step damps what a full one overshoots, as where classes share a likelihood.
+        for length in (1.0, 0.5):
+            sites = self._blended(self._evaluate(theta, sites, self.moved), length)
+        return self._evaluate(theta, sites, self.moved).gradient[: theta.size]
 
 
 def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
@@ -389,6 +398,9 @@ class _Exact(_Natural):
     def _step_sites(self, n: int) -> None:
         self.sites = self.exact.sites(self.evaluation)
 
+    def _slope(self, theta) -> np.ndarray:
+        return self.exact(theta).gradient
+
 
 class _Minibatch(_Natural):
     """Stochastic natural gradients for the sites, Adam for theta."""
@@ -427,8 +439,7 @@ class _Minibatch(_Natural):
             if (i + 1) % 20 == 0:
                 self.history.append(float(np.mean(noisy[-200:])))
                 self.report(i + 1, self.history[-1])
-        self.converged = True
-        self.message = f"Took {max_rounds} steps."
+        self.converged, self.message = _judge(np.asarray(noisy), self.tolerance)
         self.rows = self.rng.choice(
             self.n_data, min(self.n_data, 20 * self.batch_size), replace=False
         )
@@ -437,11 +448,30 @@ class _Minibatch(_Natural):
         self.history.append(float(np.mean(noisy[-200:])))
 
 
+def _judge(noisy: np.ndarray, tolerance: float = 0.0) -> tuple[bool, str]:
+    """Whether a noisy bound still rose in the last quarter of the steps, and by how much."""
+    before, last = np.array_split(noisy[len(noisy) // 2 :], 2)
+    if min(len(before), len(last)) < 2:
+        return False, "These steps are too few. Raise n."
+    rise = last.mean() - before.mean()
+    error = np.sqrt(last.var() / len(last) + before.var() / len(before))
+    found = f"In the last quarter of the steps the bound rose by {rise:.2g} ± {error:.2g} nats."
+    flat = bool(rise < max(2.0 * error, tolerance))
+    return flat, found if flat else f"{found} Raise n."
+
+
 def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> GaussianStage:
     """Fit by PyMC's ADVI in whitened coordinates."""
+    times: list[float] = []  # of each iteration: the first one is over once all is compiled
+    callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
     with model, whitened_coordinates(model):
         approx = pm.fit(
-            n, method=method, random_seed=random_seed, progressbar=progressbar, **kwargs
+            n,
+            method=method,
+            random_seed=random_seed,
+            progressbar=progressbar,
+            callbacks=callbacks,
+            **kwargs,
         )
         bound = Bound(model, mode="FAST_COMPILE")
     mean = approx.mean.eval()
@@ -478,18 +508,21 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
         sites[p.u.name] = _blend(nothing[i], ev, i, 1.0)
         covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)
+    converged, message = _judge(hist)
     before = inducing_inputs(bound)
     stage = GaussianStage(
         method=method,
         bound=float(hist[-min(len(hist), 1000) :].mean()),
         history=hist[:: max(len(hist) // 200, 1)],
-        converged=True,
-        message=f"Took {len(hist)} steps.",
-        seconds=time.perf_counter() - began,
-        compile_seconds=0.0,
+        n_steps=len(hist),
+        converged=converged,
+        message=message,
+        seconds=time.perf_counter() - times[0],
+        compile_seconds=times[0] - began,
         theta=_user_theta(model, bound, theta),
         theta_unconstrained=bound.unravel(theta),
         theta_covariance=cov[np.ix_(theta_at, theta_at)],
+        marginal=method == "fullrank_advi",
         mean=means,
         covariance=covariances,
         sites=sites,

@@ -33,13 +33,25 @@ class GaussianStage:
     bound : float
         Lower bound of the log evidence, at a point estimate of the parameters.
     history : ndarray
-        The bound after each round.
+        The bound after each round, or every few steps.
+    n_steps : int
+        Rounds of "natural", steps of the other methods.
+    converged : bool
+        Whether the bound had stopped rising; of methods other than "natural", as far as its noise
+        lets it show: see `message`.
+    seconds, compile_seconds : float
+        Time of fitting, and of building and compiling before the first step.
     theta : dict
         Estimate of every other random variable, in the user's units.
     theta_unconstrained : dict
         The same by value variable, as a sampler sees them.
     theta_covariance : ndarray
-        Inverse curvature of the bound in the unconstrained parameters, raveled in that order.
+        Inverse curvature, in the unconstrained parameters raveled in that order, of the bound at
+        the best q(u) of each. So it is marginal over u, as the normal approximation at the
+        estimate.
+    marginal : bool
+        Whether `theta_covariance` is that. Where q is of independent coefficients, as with many
+        Fourier features or with "advi", it is too small, and printing leaves it out.
     mean, covariance : dict
         Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
         variances, K x M, of Fourier coefficients.
@@ -52,6 +64,7 @@ class GaussianStage:
     method: str
     bound: float
     history: np.ndarray
+    n_steps: int
     converged: bool
     message: str
     seconds: float
@@ -59,6 +72,7 @@ class GaussianStage:
     theta: dict[str, np.ndarray]
     theta_unconstrained: dict[str, np.ndarray]
     theta_covariance: np.ndarray
+    marginal: bool
     mean: dict[str, np.ndarray]
     covariance: dict[str, np.ndarray]
     sites: dict[str, Sites]
@@ -68,9 +82,10 @@ class GaussianStage:
 
     def __repr__(self):
         """Say what was reached, and what it changed."""
+        number = f"{self.n_steps} {'rounds' if self.method == 'natural' else 'steps'}"
         lines = [
-            f"GaussianStage ({self.method}): bound {self.bound:.2f} after {len(self.history)} "
-            f"rounds, {'converged' if self.converged else 'NOT converged'}, "
+            f"GaussianStage ({self.method}): bound {self.bound:.2f} after {number}, "
+            f"{'converged' if self.converged else 'NOT converged'}, "
             f"{self.seconds:.1f} s and {self.compile_seconds:.1f} s to compile",
         ]
         sd = np.sqrt(np.clip(np.diag(self.theta_covariance), 0.0, None))
@@ -78,7 +93,7 @@ class GaussianStage:
         for name, value in self.theta_unconstrained.items():
             size = int(np.size(value))
             shown = ", ".join(
-                f"{v:.3g} ± {s:.2g}"
+                f"{v:.3g} ± {s:.2g}" if self.marginal else f"{v:.3g}"
                 for v, s in zip(np.ravel(value), sd[at : at + size], strict=True)
             )
             lines.append(f"  {name}: {shown}")
@@ -90,7 +105,9 @@ class GaussianStage:
         for name, sites in self.sites.items():
             if of_waves(self.model[name]):
                 lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
-        if not self.converged:
+        if not self.marginal:
+            lines.append("  no ±: coefficients are independent here, which narrows parameters")
+        if not self.converged or self.method != "natural":
             lines.append(f"  {self.message}")
         return "\n".join(lines)
 

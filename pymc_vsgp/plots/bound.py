@@ -32,8 +32,9 @@ def plot_bound(stage: GaussianStage, *, ax: Any = None) -> Any:
         )
     ax = new_axes(ax, (6.0, 3.2))
     history = np.asarray(stage.history, dtype="float64")
-    rounds = np.arange(1, len(history) + 1)
-    ax.plot(rounds, history, color=BLUE, lw=1.6, marker="o", ms=3.5 if len(history) < 60 else 0)
+    natural = stage.method == "natural"
+    at = np.arange(1, len(history) + 1) * (1 if natural else stage.n_steps / len(history))
+    ax.plot(at, history, color=BLUE, lw=1.6, marker="o", ms=3.5 if len(history) < 60 else 0)
     ax.axhline(stage.bound, color=GREY, lw=0.8, ls=":")
     # The first rounds may be far below everything of interest.
     if len(history) > 4:
@@ -48,9 +49,9 @@ def plot_bound(stage: GaussianStage, *, ax: Any = None) -> Any:
         fontsize=10,
         color=INK if stage.converged else ORANGE,
     )
-    ax.set_xlabel("round")
+    ax.set_xlabel("round" if natural else "step")
     ax.set_ylabel("bound of the log evidence, nats")
-    if len(history) < 15:
-        ax.set_xticks(rounds)
+    if natural and len(history) < 15:
+        ax.set_xticks(at)
     plain(ax)
     return ax

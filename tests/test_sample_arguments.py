@@ -1,0 +1,112 @@
+"""What `vsgp.sample` passes to `pm.sample`, and what it refuses."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_vsgp as vsgp
+
+X = np.linspace(0.0, 4.0, 12)[:, None]
+QUICK = {"draws": 3, "tune": 3, "chains": 1, "progressbar": False, "nuts_sampler": "pymc"}
+QUICK |= {"compile_kwargs": {"mode": "FAST_COMPILE"}, "compute_convergence_checks": False}
+
+
+@pytest.fixture(scope="module")
+def stage():
+    with pm.Model():
+        s = pm.HalfNormal("s")
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Gaussian(s), X=X, y=np.sin(X[:, 0]))
+        pm.Deterministic("twice", 2.0 * s)
+        return vsgp.fit_gaussian(progressbar=False)
+
+
+@pytest.fixture
+def passed(stage, monkeypatch):
+    """Call sample, and return what reached pm.sample."""
+    seen = {}
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: seen.update(kwargs))
+
+    def call(**kwargs):
+        vsgp.sample(stage, model=stage.model, **{**QUICK, **kwargs})
+        return seen
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"init": "adapt_full"},
+        {"initvals": {"s": 0.5}},
+        {"cores": 1},
+        {"nuts": {"max_treedepth": 3, "target_accept": 0.7}},
+        {"max_treedepth": 3},
+        {"idata_kwargs": {"log_likelihood": True}},
+        {"discard_tuned_samples": False},
+        {"quiet": True},
+    ],
+)
+def test_arguments_are_passed_on(asked, passed):
+    found = passed(**{"collapse": False, "initvals": {"s": 1.0}, **asked})
+    assert {name: found[name] for name in asked} == asked
+
+
+def test_what_is_not_asked_for_is_set(passed):
+    found = passed()
+    assert found["init"] == "adapt_diag"
+    assert found["nuts"] == {"target_accept": 0.9}
+    assert set(found["initvals"][0]) == {"s"}
+
+
+def test_values_of_what_is_integrated_out_are_left_out(passed):
+    assert passed(initvals=[{"s": 0.5, "u": np.zeros(4)}])["initvals"] == [{"s": 0.5}]
+
+
+def test_the_whole_model_is_sampled_where_arguments_are_about_it(passed):
+    assert set(passed(callback=print)["initvals"][0]) == {"s", "u"}
+    for asked in ({"return_inferencedata": False}, {"idata_kwargs": {}}, {"callback": print}):
+        with pytest.raises(ValueError, match="are of the whole model. Drop collapse=True."):
+            passed(collapse=True, **asked)
+
+
+@pytest.mark.parametrize("kind", ["int", "list", "Generator", "RandomState"])
+def test_seeds(kind, passed):
+    make = {
+        "int": lambda k: k,
+        "list": lambda k: [k, 7],
+        "Generator": np.random.default_rng,
+        "RandomState": np.random.RandomState,
+    }[kind]
+
+    def seen(k):
+        return passed(random_seed=make(k), initvals={"s": 0.5}, collapse=False)["random_seed"]
+
+    assert seen(1) == seen(1) != seen(2)
+
+
+def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
+    idata = vsgp.sample(stage, model=stage.model, var_names=["u", "twice"], **QUICK)
+    assert set(idata["posterior"].data_vars) == {"u", "twice"}
+    assert idata["posterior"]["u"].shape == (1, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [
+        ({"drawz": 3}, TypeError, r"takes \['drawz'\]. Check the spelling"),
+        ({"nuts_sampler_kwargs": {}}, TypeError, r"Pass nuts=\{...\} instead"),
+        ({"target_accept": 0.9, "nuts": {"target_accept": 0.8}}, ValueError, "given twice"),
+        ({"store": "x", "idata_kwargs": {}}, TypeError, r"\['idata_kwargs'\] together with store"),
+    ],
+)
+def test_refusals(asked, error, words, stage):
+    quick = {k: v for k, v in QUICK.items() if k != "compute_convergence_checks"}
+    with pytest.raises(error, match=words):
+        vsgp.sample(stage, model=stage.model, **{**quick, **asked})
+
+
+def test_a_step_needs_the_stage_before_it(stage):
+    with pytest.raises(ValueError, match="Run fit_gaussian first, then build the step"):
+        vsgp.sample(model=stage.model, step=object())
