@@ -71,10 +71,9 @@ def test_the_whole_model_is_sampled_where_arguments_are_about_it(passed):
             passed(collapse=True, **asked)
 
 
-@pytest.mark.parametrize("kind", ["int", "list", "Generator", "RandomState"])
+@pytest.mark.parametrize("kind", ["list", "Generator", "RandomState"])
 def test_seeds(kind, passed):
     make = {
-        "int": lambda k: k,
         "list": lambda k: [k, 7],
         "Generator": np.random.default_rng,
         "RandomState": np.random.RandomState,

@@ -238,7 +238,7 @@ class _Natural:
         for _ in range(n):
             old, step = self.evaluation, 1.0
             while step >= SMALLEST_STEP:
-                sites = self._blended(old, step)
+                sites = self._blended(old, step, self.sites)
                 new = self._evaluate(self.theta, sites, self.moved)
                 if np.isfinite(new.value) and new.value >= old.value:
                     self.evaluation, self.sites = new, sites
@@ -247,11 +247,11 @@ class _Natural:
             if self.evaluation.value - old.value < self.tolerance / 10.0:
                 return
 
-    def _blended(self, ev: Evaluation, step: float) -> list[Sites]:
+    def _blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
         return [
             s if p.diagonal else (_blend_waves if p.waves else _blend)(s, ev, i, step)
-            for i, (s, p) in enumerate(zip(self.sites, self.bound.processes, strict=True))
+            for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
         ]
 
     def _follow(self) -> None:
@@ -328,7 +328,7 @@ class _Natural:
         sites = self.sites
         # The half step damps what a full one overshoots, as where classes share a likelihood.
         for length in (1.0, 0.5):
-            sites = self._blended(self._evaluate(theta, sites, self.moved), length)
+            sites = self._blended(self._evaluate(theta, sites, self.moved), length, sites)
         return self._evaluate(theta, sites, self.moved).gradient[: theta.size]
 
 
@@ -425,7 +425,7 @@ class _Minibatch(_Natural):
             ev = self._evaluate(self.theta, self.sites, self.moved)
             if np.isfinite(ev.value):
                 step = min(0.2, 2.0 / (10.0 + i**0.7))
-                self.sites = self._blended(ev, step)
+                self.sites = self._blended(ev, step, self.sites)
                 g = ev.gradient
                 first = 0.9 * first + 0.1 * g
                 second = 0.999 * second + 0.001 * g**2
