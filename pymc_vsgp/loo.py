@@ -253,7 +253,7 @@ def _take(array: Any, rows: np.ndarray) -> Any:
     return array.iloc[rows] if hasattr(array, "iloc") else np.asarray(array)[rows]
 
 
-def _sample(model: Model, random_seed) -> xr.DataTree:
+def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
     from pymc_vsgp.sampling import sample
 
     return sample(model=model, progressbar=False, random_seed=rng)
