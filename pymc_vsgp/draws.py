@@ -376,7 +376,7 @@ class Fitted:
         flat = self.call("joint", s, build, X)
         return list(zip(flat[::2], flat[1::2], strict=True))
 
-    def _of_rows(self, *extra: str):
+    def _of_rows(self, *extra: str, y_dtype: str | None = None):
         """Symbols for rows: mu, gamma or f or y, where they start and stop, the likelihood."""
         o = self.observation
         lik = o.likelihood
@@ -384,7 +384,7 @@ class Fitted:
         number = None if single else self._n_functions
         symbols = {
             "mu": pt.tensor(dtype="float64", shape=(None,) if single else (None, number)),
-            "y": o.y.type.clone(shape=(None,) * o.y.type.ndim)(),
+            "y": o.y.type.clone(dtype=y_dtype, shape=(None,) * o.y.type.ndim)(),
         }
         symbols["gamma"], symbols["f"] = symbols["mu"].type(), symbols["mu"].type()
         start, stop = pt.lscalar(), pt.lscalar()
@@ -401,12 +401,24 @@ class Fitted:
         return total
 
     def _rowwise(self, key, extra, function, s, arguments, start, rng=None):
+        dtype = None
+        if "y" in extra:
+            *others, y = arguments
+            dtype = self._dtype_of_y(y)
+            arguments, key = (*others, np.asarray(y, dtype)), f"{key}_{dtype}"
+
         def build():
-            lik, symbols, inputs = self._of_rows(*extra)
+            lik, symbols, inputs = self._of_rows(*extra, y_dtype=dtype)
             return inputs, [function(lik, *symbols)]
 
         stop = start + len(arguments[0])
         return self.call(key, s, build, *arguments, start, stop, rng=rng)[0]
+
+    def _dtype_of_y(self, y) -> str:
+        """Dtype of the model's observations, unless they are whole and these are not."""
+        own = self.observation.y.dtype
+        whole = np.asarray(y).dtype.kind != "f" or (np.mod(y, 1) == 0).all()
+        return own if whole or own.startswith("float") else "float64"
 
     def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""

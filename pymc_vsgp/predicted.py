@@ -85,6 +85,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
         )
     at, _ = fit.likelihood.encode(at, class_names(fit))
     at = np.asarray(at)
+    fit.likelihood.check_observed(at)
 
     def density(fit, s, mu, gamma, X, start, noise):
         def each(v):

@@ -126,8 +126,7 @@ def predict(
             f"{type(fit.likelihood).__name__} does not define the mean of y given f. "
             "Ask for 'y', and take the mean of the draws."
         )
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}. Pass a whole number, 1 or more.")
+    _check_chunk_size(chunk_size)
     # The function itself does not depend on what goes with the rows.
     of_function = what in ("f", "moments") or (what == "quantiles" and of == "f")
     if not joint and isinstance(Xnew, xr.DataArray) and Xnew.chunks is not None:
@@ -217,8 +216,13 @@ def log_predictive_density(
     fit = Fitted(idata, model, name, lik, n_draws, mode)
     rows = rows_of(fit, Xnew)
     _check_rows(fit, Xnew, len(rows.X))
+    _check_chunk_size(chunk_size)
     y, _ = fit.likelihood.encode(ynew, class_names(fit))
     y = np.asarray(y)
+    if y.dtype.kind not in "fiub":
+        raise TypeError(
+            f"ynew has dtype {y.dtype}, but numbers are needed. Encode labels as integers first."
+        )
     if y.shape[:1] != rows.X.shape[:1] or y.ndim != 1 + fit.likelihood.ndim_y:
         raise ValueError(
             f"Xnew has {len(rows.X)} rows, but ynew has shape {y.shape}. "
@@ -286,6 +290,11 @@ def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
     fit.check_rows(n_rows, "X" if Xnew is None else "Xnew")
 
 
+def _check_chunk_size(size: int | None) -> None:
+    if size is not None and (not isinstance(size, int | np.integer) or size < 1):
+        raise ValueError(f"chunk_size is {size}. Pass a whole number, 1 or more.")
+
+
 def _chunk(fit: Fitted) -> int:
     return int(np.clip(NUMBERS // max(fit.draws.n, 1), SMALLEST_CHUNK, LARGEST_CHUNK))
 
@@ -305,6 +314,8 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
     number = xr.DataArray(np.arange(len(Xnew)), dims=[dim]).chunk({dim: Xnew.chunksizes[dim]})
 
     def block(X: np.ndarray, number: np.ndarray) -> np.ndarray:
+        if not len(X):
+            return np.empty((0, *trial.shape[1:]), trial.dtype)
         X = as_inputs(np.asarray(X, dtype="float64"), "Xnew")
         noise = Noise([seed, int(number[0])], fit.draws.n)
         step, pieces = _chunk(fit), []

@@ -188,6 +188,14 @@ def test_labels(poisson):
     again = predict(idata, None, "mean", **options)
     assert again.dims == ("chain", "draw", "y_obs")
     assert again.sizes["y_obs"] == N
+    container = pm.Data("new", [[1.0], [2.0]], dims=("day", None), model=model)
+    assert predict(idata, container, "f", **options).dims == ("chain", "draw", "day")
+    # Other labels of rows stay as well: those of a stack, for example.
+    grid = xr.DataArray(np.ones((2, 1, 1)), dims=["a", "b", "k"], coords={"a": [1, 2], "b": [3]})
+    stacked = grid.stack(cell=("a", "b")).transpose("cell", "k")
+    assert predict(idata, stacked, "f", **options).unstack("cell").sizes["a"] == 2
+    with pytest.raises(ValueError, match="called 'draw'.*Rename"):
+        predict(idata, frame.rename_axis("draw"), "f", **options)
 
 
 def test_dask(poisson):
@@ -277,6 +285,28 @@ def test_rows_of_parameters_are_counted_everywhere(data):
         predict(posterior, None, "mean", **options)
     with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
         vsgp.compute_pointwise(posterior, extend=False, **options)
+
+
+def test_scores_between_the_observed_numbers(data):
+    """The observations were whole numbers by chance; new ones need not be."""
+    X, y = data
+    model, _ = build(vsgp.Gaussian(0.5), X, y)
+    idata = prior_draws(model, 2)
+    new = np.linspace(0.1, 2.0, len(XNEW))
+    score = log_predictive_density(idata, XNEW, new, model=model, **quiet)
+    f = predict(idata, XNEW, "moments", model=model, **quiet)
+    p = stats.norm.pdf(new, f["mean"], np.sqrt(f["variance"] + 0.25)).mean(axis=(0, 1))
+    np.testing.assert_allclose(score, np.log(p), rtol=1e-10)
+    density = predict(idata, XNEW[:1], "density", at=[0.1, 3.0], model=model, **quiet)
+    np.testing.assert_allclose(density[0, 0], p[0], rtol=1e-10)
+    counts, _ = build(vsgp.Poisson(), X, y)
+    idata, options = prior_draws(counts, 2), {"model": counts, **quiet}
+    xr.testing.assert_identical(
+        log_predictive_density(idata, XNEW, np.full(23, 2.0), **options),
+        log_predictive_density(idata, XNEW, np.full(23, 2), **options),
+    )
+    with pytest.raises(ValueError, match="whole number"):
+        predict(idata, XNEW, "density", at=[0.5], **options)
 
 
 def test_likelihood_in_place_of_the_models_has_as_many_functions(data):
