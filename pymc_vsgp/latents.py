@@ -230,7 +230,11 @@ def check_processes(processes: Any, method: str, need_prior: bool = True) -> lis
 def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
     """Evaluate graphs of the random variables of a model at their values in `point`."""
     point = {} if point is None else point
-    values = {rv: pt.constant(point[rv.name]) for rv in model.free_RVs if rv.name in point}
+    values = {
+        rv: pt.constant(np.asarray(point[rv.name], dtype=rv.dtype))
+        for rv in model.free_RVs
+        if rv.name in point
+    }
     graphs = graph_replace(graphs, values, strict=False)
     needed = set(ancestors(graphs))
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:

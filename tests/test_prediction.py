@@ -71,6 +71,14 @@ def test_moments_equal_dense_matrices(poisson):
         np.testing.assert_allclose(found["variance"][0, s], np.diag(cov), atol=1e-6)
 
 
+def test_at_a_point_of_python_numbers(poisson):
+    model, gp, idata = poisson
+    one = idata["posterior"].isel(chain=0, draw=3)
+    point = {"u": one["u"].values.tolist(), "ls": float(one["ls"])}
+    for found, wanted in zip(gp.predict(XNEW, point, model=model), moments(idata, 3), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
 def test_moments_equal_the_conditional_of_pm_gp_where_Xu_is_X():
     X = np.linspace(0.0, 5.0, 8)[:, None]
     cov = 1.4 * pm.gp.cov.Matern52(1, ls=1.1)
