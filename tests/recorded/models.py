@@ -38,7 +38,6 @@ MODELS: dict[str, Callable[[], Case]] = {}
 
 
 def recorded(build):
-    """Add a model to the record under its function's name."""
     MODELS[build.__name__] = build
     return build
 
@@ -55,7 +54,6 @@ def inputs(n, d=2, shift=0.0):
 
 
 def curve(X):
-    """Return a function to be learned, of size 1."""
     return np.sin(1.5 * X[:, 0]) + 0.5 * np.cos(X.sum(axis=1))
 
 
@@ -189,19 +187,13 @@ def custom_of_two():
 
 # name: (the likelihood, observations)
 TWO = {
-    "heteroskedastic_gaussian": (lambda: vsgp.HeteroskedasticGaussian(), NORMAL),
+    "heteroskedastic_gaussian": (vsgp.HeteroskedasticGaussian, NORMAL),
     "heteroskedastic_student_t": (
-        lambda: vsgp.HeteroskedasticStudentT(nu=2.0 + positive("nu")),
+        lambda: vsgp.HeteroskedasticStudentT(nu=F(2.0) + positive("nu")),
         NORMAL,
     ),
-    "heteroskedastic_beta_binomial": (
-        lambda: vsgp.HeteroskedasticBetaBinomial(n=12),
-        np.minimum(COUNTS, 12),
-    ),
-    "heteroskedastic_negative_binomial": (
-        lambda: vsgp.HeteroskedasticNegativeBinomial(exposure=F(1.5)),
-        COUNTS,
-    ),
+    "heteroskedastic_beta_binomial": (lambda: vsgp.HeteroskedasticBetaBinomial(n=20), COUNTS),
+    "heteroskedastic_negative_binomial": (vsgp.HeteroskedasticNegativeBinomial, COUNTS),
     "custom_of_two": (custom_of_two, NORMAL),
 }
 
@@ -275,13 +267,11 @@ def sum_of_two():
         total = slow + fast
         total.prior("u", Xu=inputs(M, shift=0.21))
         total.likelihood("y", vsgp.Ordinal(cutpoints()), X=X, y=np.digitize(NORMAL, [-1, 0, 1]))
-    given = {"gp": total}
-    parts = {"slow": slow, "fast": fast}
-    at_point = {
-        k: lambda p, gp=gp: gp.predict(X_NEW, p, given=given, model=model)
-        for k, gp in parts.items()
-    }
-    return Case(model, X_NEW, at_point=at_point)
+
+    def at(gp):
+        return lambda p: gp.predict(X_NEW, p, given={"gp": total}, model=model)
+
+    return Case(model, X_NEW, at_point={"slow": at(slow), "fast": at(fast)})
 
 
 @recorded

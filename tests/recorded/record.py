@@ -10,6 +10,7 @@ FAST_COMPILE`` shows it). "minibatch" searches along no line, and takes its rows
 """
 
 import argparse
+import functools
 import pathlib
 import sys
 import time
@@ -61,11 +62,11 @@ def some_sites(model):
     from pymc_vsgp.gaussian.bound import MOST_DENSE, inducing_variables
     from pymc_vsgp.inducing.coordinates import Sites
 
-    start, out = model.initial_point(0), {}
+    out = {}
     for u in inducing_variables(model):
-        K, M = (1, *start[model.rvs_to_values[u].name].shape)[-2:]
-        shapes = (K, M), (K, M) if M > MOST_DENSE else (K, M, M)
-        out[u.name] = Sites(*(numbers(u.name, 10 + i, s, 0.4) for i, s in enumerate(shapes)))
+        K, M = (1, *shapes(model)[model.rvs_to_values[u].name])[-2:]
+        of_sites = (K, M), (K, M) if M > MOST_DENSE else (K, M, M)
+        out[u.name] = Sites(*(numbers(u.name, 10 + i, s, 0.4) for i, s in enumerate(of_sites)))
     return out
 
 
@@ -97,16 +98,21 @@ def variables(model):
     return dict(sorted((rv.name, rv) for rv in model.free_RVs))
 
 
+@functools.lru_cache(maxsize=2)
+def shapes(model):
+    """Return the shape of each unconstrained variable, by the name of the value variable."""
+    return {name: np.shape(x) for name, x in model.initial_point(0).items()}
+
+
 def points(model):
     """Return unconstrained points, by the name of the value variable."""
-    start = model.initial_point(0)
     out = []
     for seed in range(N_POINTS):
         point = {}
         for name, rv in variables(model).items():
             value = model.rvs_to_values[rv].name
             scale = 0.7 if name.split("_")[0] == "u" else 0.3
-            point[value] = numbers(name, seed, np.shape(start[value]), scale)
+            point[value] = numbers(name, seed, shapes(model)[value], scale)
         out.append(point)
     return out
 
