@@ -9,6 +9,7 @@ import xarray as xr
 from pymc.model.core import Model
 
 from pymc_vsgp.draws import Fitted
+from pymc_vsgp.observation import observations
 from pymc_vsgp.predicted import Noise, draw_joint
 from pymc_vsgp.progress import progress
 
@@ -110,7 +111,7 @@ def exact_weights(
     n_draws : int, optional
         How many of them to weigh.
     name : str, optional
-        Name of the likelihood. The model must have one only.
+        Name of the likelihood. The model must have one only: the exact posterior is that of all.
     random_seed : int or Generator, optional
         Seed of the draws of f.
     progressbar : bool
@@ -123,6 +124,11 @@ def exact_weights(
     ExactWeights
     """
     fit = Fitted(idata, model, name, n_draws=n_draws)
+    if len(known := observations(fit.model)) > 1:
+        raise ValueError(
+            f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "
+            "the exact posterior. Use check_inducing(idata, name=...) for each."
+        )
     X, y = fit.X, np.asarray(fit.y)
     if len(X) > LARGEST_EXACT:
         raise ValueError(

@@ -63,6 +63,8 @@ class InducingCheck:
     structure : float
         How alike the residuals of neighbours are, in standard deviations: around zero or below
         where the function follows the data, above 4 where it can't.
+    weakest : str
+        Which of several processes most of `nats` is of.
     wrap : float
         Correlation of opposite ends of the data around the torus of Fourier coefficients: the 90 %
         quantile over draws.
@@ -93,6 +95,7 @@ class InducingCheck:
     gain: float = np.nan
     gain_error: float = np.nan
     khat: float = np.nan
+    weakest: str = ""
     obs_dim: str = "obs"
     coords: dict[str, Any] = field(default_factory=dict)
 
@@ -141,6 +144,8 @@ class InducingCheck:
             return f"{n} are enough: the exact posterior is hardly different."
         waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
         where = "check.added says where" if more else "spread them over the data"
+        if self.weakest:
+            where = f"most is left by {self.weakest!r}; {where}"
         if waves:
             where = "raise n_frequencies"
         if self.wrap > WRAPPED:
@@ -287,6 +292,7 @@ def check_inducing(
     X, y, n = fit.X, np.asarray(fit.y), fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
+    of_process = np.zeros(len(fit.observation.parts))
     missing, fraction, nats = np.zeros(n), np.zeros(len(y)), np.zeros(len(y))
     phi, residual = np.zeros(n), np.zeros(np.shape(fit.moments(0, X)[0]))
     with progress("Checking", n * (2 if nested else 1), progressbar) as advance:
@@ -296,6 +302,7 @@ def check_inducing(
                 fraction[at] += seen.fraction / n
                 nats[at] += seen.nats / n
                 missing[s] += seen.nats.sum()
+                of_process += seen.of_process
                 phi[s] += seen.phi.sum()
                 residual[at] += seen.residual / n
             advance(1)
@@ -312,6 +319,7 @@ def check_inducing(
             nats=nats,
             shift=_shift(fit, missing),
             structure=_structure(X, residual),
+            weakest=parts[int(of_process.argmax())].u.name if len(parts) > 1 else "",
             wrap=_wrap(fit, X),
             obs_dim=fit.y_dims[0],
             coords=fit.coords_of(fit.y_dims[:1]),
@@ -350,6 +358,7 @@ class _Seen(NamedTuple):
     residual: np.ndarray
     nats: np.ndarray
     fraction: np.ndarray
+    of_process: np.ndarray
 
 
 def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
@@ -358,9 +367,12 @@ def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
     residual, slope = slopes_of(fit, s, mu, gamma, y, start)
     nats = -slope * gamma
     fraction = gamma / _prior(fit, s, X)
+    sizes = [(columns_of(fit, i) or (1,))[0] for i in range(len(fit.observation.parts))]
+    starts = np.cumsum([0, *sizes[:-1]])
+    of_process = np.add.reduceat(np.atleast_2d(nats.T).sum(axis=1), starts)
     if gamma.ndim == 2:
         nats, fraction = nats.sum(axis=1), fraction.max(axis=1)
-    return _Seen(phi, residual, nats, fraction)
+    return _Seen(phi, residual, nats, fraction, of_process)
 
 
 def _wrap(fit: Fitted, X) -> float:
@@ -438,13 +450,13 @@ def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
         x = fit.draws.values(rv.name).reshape(fit.draws.n, array.size).astype("float64")
         if array.size > 50:
             continue
+        dims = list(fit.model.named_vars_to_dims.get(rv.name) or array.dims)
+        known = fit.coords_of(dims) | {d: x.values for d, x in array.coords.items()}
         for column, at in zip(x.T, np.ndindex(array.shape), strict=True):
-            sd, one = column.std(), array[at].coords
+            sd = column.std()
             # By the label of the dimension where it has one, else by number.
-            inside = ", ".join(
-                str(one[d].item() if d in one else i) for d, i in zip(array.dims, at, strict=True)
-            )
+            inside = (str(known[d][i] if d in known else i) for d, i in zip(dims, at, strict=True))
             if sd > 0:
-                label = f"{rv.name}[{inside}]" if at else rv.name
+                label = f"{rv.name}[{', '.join(inside)}]" if at else rv.name
                 out[label] = float(abs(w @ column - column.mean()) / sd)
     return out

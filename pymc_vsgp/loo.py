@@ -19,6 +19,7 @@ from pymc_vsgp.progress import progress
 __all__ = ["compute_pointwise", "kfold", "loo"]
 
 ROWS = 2048  # of the data that are worked on at a time
+FEWEST = 30  # draws that ArviZ fits a tail to
 
 
 def compute_pointwise(
@@ -117,6 +118,12 @@ def loo(
         fit = Fitted(idata, model, name)
         found, name = _pointwise(fit, progressbar), fit.name
     phi, density = found["log_potential"], found["log_predictive"]
+    n_draws = phi.sizes["chain"] * phi.sizes["draw"]
+    if n_draws < FEWEST:
+        raise ValueError(
+            f"There are {n_draws} draws, too few to smooth the tail of their weights. "
+            f"Pass {FEWEST} or more; hundreds for a score to rely on."
+        )
     tree = xr.DataTree()
     tree["posterior"] = xr.DataTree(idata["posterior"].to_dataset())
     tree["log_likelihood"] = xr.DataTree(density.rename(name).to_dataset())

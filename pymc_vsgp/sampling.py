@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import os
 import time
+import warnings
 
 from typing import Any
 
@@ -256,6 +257,13 @@ def _check_kwargs(kwargs, stage, target_accept, store) -> None:
         raise TypeError(
             f"Neither sample nor pm.sample takes {unknown}. "
             "Check the spelling; settings of the sampler go into nuts={...}."
+        )
+    if (kwargs.get("idata_kwargs") or {}).get("log_likelihood"):
+        warnings.warn(
+            "az.loo of this log likelihood is pessimistic: it holds E[log p(y | f)] of each row. "
+            "Use vsgp.loo(idata).",
+            UserWarning,
+            stacklevel=3,
         )
     if "nuts_sampler_kwargs" in kwargs:
         raise TypeError("sample doesn't take nuts_sampler_kwargs. Pass nuts={...} instead.")

@@ -205,6 +205,39 @@ def test_labels(data):
     assert found.attrs["verdict"] == check.verdict
 
 
+def test_two_processes_and_dims(data):
+    """Parameters go by their labels, and the process that needs points by its name."""
+    X, f, rng = data
+    with pm.Model(coords={"effect": ["age", "size"], "site": ["north", "south"]}) as model:
+        beta = pm.Normal("beta", dims=("site", "effect"))
+        pm.Normal("plain", beta[0, 0], 1.0, shape=2)
+        rough = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        smooth = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=3.0))
+        rough.prior("rough", Xu=vsgp.inducing.grid(X, 6))
+        smooth.prior("smooth", Xu=vsgp.inducing.grid(X, 6))
+        vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [smooth, rough], X=X, y=f)
+    check = check_inducing(prior_draws(model), 4, nested=False, model=model, **quiet)
+    labels = {
+        f"beta[{site}, {effect}]" for site in ("north", "south") for effect in ("age", "size")
+    }
+    assert set(check.shift) == {*labels, "plain[0]", "plain[1]"}
+    assert check.weakest == "rough"
+    assert check.verdict != "enough"
+    assert "most is left by 'rough'; spread them over the data" in check.advice
+
+
+def test_exact_weights_are_of_all_likelihoods(data):
+    X, f, _ = data
+    model = build(X, f, 8, vsgp.Gaussian(SIGMA))
+    with model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("other", Xu=vsgp.inducing.grid(X, 8))
+        gp.likelihood("counts", vsgp.Poisson(), X=X, y=np.ones(N, dtype=int))
+    idata = prior_draws(model)
+    with pytest.raises(ValueError, match=r"\['y', 'counts'\], and weights of one alone don't"):
+        exact_weights(idata, 5, name="y", model=model, **quiet)
+
+
 @pytest.mark.slow
 def test_exact_weights(data):
     """Weights turn draws of the sparse posterior into draws of the exact one, or refuse."""

@@ -8,6 +8,7 @@ import pytest
 import reference_gp
 import xarray as xr
 
+from prior_draws import prior_draws
 from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
@@ -188,6 +189,35 @@ def test_folds_of_a_table_with_an_exposure():
         np.testing.assert_allclose(result.elpd_i[n], np.log(density), rtol=1e-6)
     with pytest.raises(ValueError, match="exposure has 3 entries, but X has 25 rows"):
         kfold(build, table, counts, **options | {"row_params": {"exposure": exposure[:3]}})
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
+def test_few_draws(fitted):
+    model, idata = fitted[:2]
+    few = idata.isel(draw=slice(0, 29))
+    with pytest.raises(ValueError, match="There are 29 draws, too few.*Pass 30 or more"):
+        loo(few, model=model, **quiet)
+    found = loo(idata.isel(draw=slice(0, 30)), model=model, **quiet)
+    assert np.isfinite(found.pareto_k).all()
+
+
+def test_a_generator_seeds_folds_and_draws(monkeypatch):
+    """Each fold its own draws, and all of them again with the same seed."""
+    seen = []
+
+    def sample(model, random_seed, **_):
+        seen.append(int(np.random.default_rng(random_seed).integers(2**31)))
+        return prior_draws(model)
+
+    monkeypatch.setattr("pymc_vsgp.sampling.sample", sample)
+    X, y = make_data()
+    scores = [
+        kfold(build, X, y, 2, random_seed=np.random.default_rng(seed), **quiet).elpd_i.values
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert seen[:2] == seen[2:4] != seen[4:]
+    assert len(set(seen)) == 4
 
 
 def test_refusals():

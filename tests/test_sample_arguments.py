@@ -43,7 +43,7 @@ def passed(stage, monkeypatch):
         {"cores": 1},
         {"nuts": {"max_treedepth": 3, "target_accept": 0.7}},
         {"max_treedepth": 3},
-        {"idata_kwargs": {"log_likelihood": True}},
+        {"idata_kwargs": {"include_transformed": True}},
         {"discard_tuned_samples": False},
         {"quiet": True},
     ],
@@ -69,6 +69,11 @@ def test_the_whole_model_is_sampled_where_arguments_are_about_it(passed):
     for asked in ({"return_inferencedata": False}, {"idata_kwargs": {}}, {"callback": print}):
         with pytest.raises(ValueError, match="are of the whole model. Drop collapse=True."):
             passed(collapse=True, **asked)
+
+
+def test_warning_of_a_log_likelihood_that_is_no_score(passed):
+    with pytest.warns(UserWarning, match=r"az.loo of this .* is pessimistic.*Use vsgp.loo"):
+        passed(idata_kwargs={"log_likelihood": True}, initvals={"s": 0.5})
 
 
 @pytest.mark.parametrize("kind", ["list", "Generator", "RandomState"])
