@@ -154,7 +154,7 @@ class VariationalSparse(Base):
         kind, mean, factor, n_columns = (
             self._at_points(model, name, Xu, inducing_dim, jitter)
             if inducing is None
-            else self._of_waves(model, inducing, inducing_dim)
+            else self._of_waves(model, name, inducing, inducing_dim)
         )
         make = Inducing if inducing is None else Coefficients
         n_inducing = int(model.dim_lengths[inducing_dim].eval())
@@ -214,13 +214,13 @@ class VariationalSparse(Base):
         mean = _mean_at(self.mean_func, Xu_tensor)
         return AtPoints(Xu_tensor, R, mean), mean, R, n_columns
 
-    def _of_waves(self, model, features, inducing_dim):
+    def _of_waves(self, model, name, features, inducing_dim):
         """Return Fourier coefficients as a kind of inducing variables, and their prior."""
         features = features.of_columns(getattr(self.cov_func, "input_dim", 1))
         example = np.array([features.center])
         self._check_kernel(example, "inducing")
         self._check_shapes(example, "inducing")
-        kind = OfWaves.of(features, self.cov_func, lambda x: _mean_at(self.mean_func, x))
+        kind = OfWaves.of(features, self.cov_func, lambda x: _mean_at(self.mean_func, x), name)
         length = features.n_features
         check_dim(model, inducing_dim, length, "the vector of coefficients")
         if inducing_dim not in model.dim_lengths:

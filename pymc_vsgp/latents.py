@@ -269,6 +269,8 @@ def _place(model, gps, name, likelihood, X, y, dims):
                 f"Xu has {prior.n_inducing} rows, but there are only {prior.n_data + n_data} "
                 f"observations. Use at most {n_data} inducing points: Xu = X is already exact."
             )
+        if isinstance(prior.kind, OfWaves) and X_value is not None:
+            prior.kind.cover(X_value)
     check_param_shapes(lik, n_data)
     lik.check_observed(y_value)
 

@@ -12,8 +12,8 @@ from pytensor.tensor.linalg import solve_triangular
 
 from pymc_vsgp.inducing.variable import InducingRV
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.potential.features import feature_moments
-from pymc_vsgp.potential.groups import FeatureGroup
+from pymc_vsgp.potential.features import Nearest, plane_of
+from pymc_vsgp.potential.groups import FeatureGroup, unchecked
 from pymc_vsgp.potential.moments import Kernel, Moments, inline, moments_of
 from pymc_vsgp.potential.streaming import BlockSum
 
@@ -75,6 +75,7 @@ class Waves(NamedTuple):
     group: FeatureGroup
     v: Variable
     residual: Variable
+    window: Variable
     theta: list[Variable]
     prior: list[Variable]
 
@@ -95,9 +96,20 @@ class Waves(NamedTuple):
 
     def moments(self, X: Variable) -> Moments:
         """Moments of f at each row of X on its own."""
-        features = self.group.features
         mean = inline(self.group.mean, X, *self.theta)[0]
-        return feature_moments(features.combine(features.waves(X), self.v), mean, self.residual)
+        nearest = Nearest.to(self.group.features, X, self.window, self._plane)
+        return nearest.moments(self.group.features, self.v, mean, self.residual)
+
+    def covariance(self, X: Variable) -> Variable:
+        """Covariance of f at the rows of X, given the coefficients."""
+        nearest = Nearest.to(self.group.features, X, self.window, self._plane)
+        A = self.solve(nearest.places)
+        within = self.prior_covariance(nearest.places) - pt.dot(A.T, A)
+        return nearest.covariance(X, self._plane, within)
+
+    @property
+    def _plane(self):
+        return plane_of(self.group.covariance, self.prior)
 
     def cross(self, X: Variable, Z: Variable) -> tuple[Variable, Variable]:
         """Covariance of f between the rows of Z and of X, and its variance at X."""
@@ -121,6 +133,8 @@ class Waves(NamedTuple):
 
 def joint_moments(process: Process | Waves, X: Variable) -> Moments:
     """Mean and covariance of f at the rows of X."""
+    if isinstance(process, Waves):
+        return Moments(process.moments(X).mu, process.covariance(X))
     A = process.solve(X)
     return Moments(process.moments(X).mu, process.prior_covariance(X) - pt.dot(A.T, A))
 
@@ -194,20 +208,14 @@ def _observation(name: str, terms: Variable) -> Observation | None:
         theta = [inputs[i] for i in g.theta]
         if isinstance(g, FeatureGroup):
             prior = [inputs[i] for i in g.prior]
-            residual = _unchecked(inputs[g.residual], g)
-            parts.append(Waves(u, g, v, residual, theta, prior))
+            residual, _ = unchecked(inputs[g.residual], g)
+            parts.append(Waves(u, g, v, residual, inputs[g.window], theta, prior))
             continue
         parts.append(Process(u, g.kernel, inputs[g.Xu], inputs[g.R], v, theta))
     likelihood = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
     rows = tuple(n for n, i in recipe.params.items() if i < recipe.n_rows)
     X = inputs[recipe.groups[0].X]
     return Observation(name, likelihood, tuple(parts), X, inputs[1], rows)
-
-
-def _unchecked(residual: Variable, group: FeatureGroup) -> Variable:
-    """Return a residual variance without the condition that the data are a grid."""
-    free = group.layout is None or group.layout.any_places
-    return residual if free else residual.owner.inputs[1]
 
 
 def n_classes(likelihood: Likelihood) -> int | None:

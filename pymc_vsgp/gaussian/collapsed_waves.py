@@ -29,7 +29,7 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.modes import ONCE
-from pymc_vsgp.potential.groups import FeatureGroup
+from pymc_vsgp.potential.groups import FeatureGroup, unchecked
 from pymc_vsgp.potential.moments import Kernel, inline
 from pymc_vsgp.potential.streaming import held
 
@@ -84,7 +84,7 @@ def integrate(node: Apply, value: TensorVariable, values: list[TensorVariable]) 
     (D,) = graph_replace([w], {value: pt.ones(n)})
 
     lik = recipe.likelihood.replace(sigma=node.inputs[recipe.params["sigma"]])
-    gamma, mu = node.inputs[group.residual], pt.dscalar()
+    (gamma, _), mu = unchecked(node.inputs[group.residual], group), pt.dscalar()
     term = lik.expected_logp(mu, gamma, np.float64(0.0))
     top = graph_replace(term, {mu: np.float64(0.0)})
     W = -graph_replace(grad(term, mu), {mu: np.float64(1.0)})
@@ -134,7 +134,14 @@ def _sums(node: Apply, group: FeatureGroup, values) -> _Sums:
     waves = group.features.matrix(group.features.waves(x))
     of_rows = pm.pytensorf.compile([x, y], design, mode=ONCE)
     waves_of = pm.pytensorf.compile([x], waves, mode=ONCE)
-    X, Y = pm.pytensorf.compile([], [node.inputs[group.X], node.inputs[1]], mode=ONCE)()
+    _, conditions = unchecked(node.inputs[group.residual], group)
+    data = [node.inputs[group.X], node.inputs[1], *conditions]
+    X, Y, *met = pm.pytensorf.compile([], data, mode=ONCE)()
+    if not all(met):
+        raise ValueError(
+            "The rows of X are no longer those that the model was made for: no such grid, or far "
+            "beyond their range. Make a new model for them."
+        )
     n = len(Y)
     blocks = [slice(i, i + ROWS) for i in range(0, n, ROWS)]
 

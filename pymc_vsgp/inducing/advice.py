@@ -187,7 +187,6 @@ def _variance_left(K, most) -> np.ndarray:
 
 
 def _left_out(features, cov_func, quantile, draws, rng) -> float:
-    total = features.total_variance(cov_func)
-    share = 1.0 - pt.sum(features.variances(cov_func)) / total
-    found = pm.draw(share, draws=draws, random_seed=rng, mode=ONCE)
-    return float(max(np.quantile(found, quantile), 0.0))
+    total, left = features.spectrum(cov_func)
+    found = pm.draw(left / total, draws=draws, random_seed=rng, mode=ONCE)
+    return float(np.quantile(found, quantile))

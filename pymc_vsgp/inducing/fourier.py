@@ -24,10 +24,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
+from pytensor.conditional.op import ifelse
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import as_inputs
-from pymc_vsgp.inducing.spectrum import spectral_density
+from pymc_vsgp.inducing.spectrum import Spectrum, spectral_density, spectrum
 from pymc_vsgp.modes import ONCE
 
 __all__ = ["Fourier", "by_column"]
@@ -36,9 +37,9 @@ __all__ = ["Fourier", "by_column"]
 # whose variance is below the smallest number, and its logarithm is wanted.
 LEAST = np.float64(1e-24)
 
-# Copies of the torus on either side that add to the variance, by the number of inputs.
-IMAGES = {1: 16, 2: 8, 3: 6}
-NEAR = {1: 4, 2: 2, 3: 1}  # of those, in a matrix
+# Copies of the torus on either side that add to a covariance, by the number of inputs.
+NEAR = {1: 4, 2: 2, 3: 1}
+MORE = {1: 200, 2: 8, 3: 2}  # waves, where that takes more copies
 
 # Copies on either side, and steps around the torus, from which the number of waves is found.
 COPIES, FEWEST_STEPS, MOST_STEPS = 2, 256, 2**15
@@ -219,23 +220,60 @@ class Fourier:
 
     def variances(self, cov_func) -> TensorVariable:
         """Prior variances of the coefficients."""
-        S = spectral_density(cov_func, pt.constant(self.omega))
+        # Sines and cosines have the same frequencies.
+        omega, at = np.unique(self.omega, axis=0, return_inverse=True)
+        S = spectral_density(cov_func, pt.constant(omega))[at.ravel()]
         return (S / np.prod(self.period)).astype("float64")
 
-    def total_variance(self, cov_func) -> TensorVariable:
-        """Variance of the function on the torus: that of all waves."""
-        n = IMAGES[self.n_columns]
-        copies = itertools.product(range(-n, n + 1), repeat=self.n_columns)
-        places = np.array(list(copies)) * np.array(self.period)
-        origin = pt.zeros((1, self.n_columns))
-        return pt.sum(cov_func(pt.constant(places), origin)).astype("float64")
+    def spectrum(self, cov_func) -> Spectrum:
+        """Variance of the function on the torus, and of the waves that are left out."""
+        return spectrum(cov_func, self.n_frequencies, self.period)
 
     def covariance(self, cov_func, X: TensorVariable, Z: TensorVariable) -> TensorVariable:
         """Prior covariance of the function on the torus."""
         n = NEAR[self.n_columns]
-        copies = itertools.product(range(-n, n + 1), repeat=self.n_columns)
-        shifts = (np.array(c) * np.array(self.period) for c in copies)
-        return sum(cov_func(X, Z + pt.constant(s)) for s in shifts)
+        copies = np.array(list(itertools.product(range(-n, n + 1), repeat=self.n_columns)))
+        shifts = copies * np.array(self.period)
+        center, origin = np.array(self.center), pt.zeros((1, self.n_columns))
+        total, left = self.spectrum(cov_func)
+        near = pt.sum(cov_func(pt.constant(shifts), origin))
+        enough = pt.abs(near - total) <= np.float64(1e-3) * left + np.float64(2e-6) * total
+        images = sum(cov_func(X - center, Z - center + pt.constant(s)) for s in shifts)
+        return ifelse(enough, images.astype("float64"), self._of_more(cov_func, X, Z, total))
+
+    def _of_more(self, cov_func, X, Z, total):
+        """Return the same by more waves, where lengthscales are long against the period.
+
+        What these leave out in turn is white noise: equal places have it in common.
+        """
+        n = MORE[self.n_columns]
+        more = Fourier(self.period, tuple(k + n for k in self.n_frequencies), self.center)
+        S = more.variances(cov_func)
+        both = [more.matrix(more.waves(a)) for a in (X, Z)]
+        same = pt.all(pt.eq(X[:, None, :], Z[None, :, :]), axis=2)
+        return pt.dot(both[0] * S, both[1].T) + same * (total - pt.sum(S))
+
+    def window(self, X: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Return the lowest and the highest place at which waves stand for the function.
+
+        That is the range of X, and of the data that the window `before` was for, and a quarter of
+        what the period leaves on either side.
+        """
+        period = np.array(self.period)
+        low, high = X.min(axis=0), X.max(axis=0)
+        if np.isfinite(before).all():
+            margin = (period - (before[1] - before[0])) / 2.0
+            low, high = np.minimum(low, before[0] + margin), np.maximum(high, before[1] - margin)
+        gap = period - (high - low)
+        if (gap <= 0.0).any():
+            d = int(np.argmin(gap / period))
+            raise ValueError(
+                f"Column {d} of X has the range {high[d] - low[d]:g}, but the period of the "
+                f"Fourier features is {period[d]:g}: places a period apart are the same. Pass "
+                "Fourier(period=...) longer than the range by some lengthscales, or use "
+                "Fourier.for_data."
+            )
+        return np.stack([low - gap / 4.0, high + gap / 4.0])
 
     def waves(self, X: TensorVariable) -> list[TensorVariable]:
         """Functions of each input, at each row of `X`."""

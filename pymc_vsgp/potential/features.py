@@ -2,30 +2,44 @@ r"""Moments of the function at data points, given its coefficients.
 
 With waves :math:`\phi_j` and coefficients :math:`u_j \sim N(0, S_j)`
 
-.. math:: \mu = m(X) + \Phi u, \qquad \gamma = k(0) - \sum_j S_j,
+.. math:: \mu = m(X) + \Phi u, \qquad \gamma = \sum_{j\ \text{left out}} S_j,
 
 where gamma is the variance of the waves that are left out, the same for every x.
+
+Waves repeat after a period, and the function does not. The window is where they stand for it: the
+range of the data, and a quarter of the gap that the period leaves on either side. Beyond it f
+follows from its value at the nearest place p of the window alone, by the kernel on the plane,
+
+.. math:: f(x) = m(x) + \rho(x) (f(p) - m(p)) + \epsilon(x), \qquad \rho(x) = k(x, p) / k(p, p),
+
+with :math:`\epsilon` what regression on f(p) leaves of f: far away this is the prior.
 """
 
+from typing import NamedTuple
+
+import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.variable import TensorVariable
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Layout
-from pymc_vsgp.potential.moments import FLOOR, Kernel, Moments, as_op
+from pymc_vsgp.potential.moments import Kernel, Moments, as_op, inline
 
 __all__ = [
     "FeatureMoments",
+    "Nearest",
     "conditional_feature_moments",
     "feature_moments",
     "joint_feature_moments",
+    "plane_of",
 ]
 
 
 class FeatureMoments(OpFromGraph):
-    """Moments at each input on its own: ``[X, w, residual, *theta, *prior] -> [mu, gamma]``.
+    """Moments at each input: ``[X, w, residual, window, *theta, *prior] -> [mu, gamma]``.
 
     As `ConditionalMoments` an ordinary graph until a log density sees what it is made of. There the
     rows of X may lie in a way that makes sums of waves fast, as they did when the model was made.
@@ -52,13 +66,42 @@ def feature_moments(f, mean, residual) -> Moments:
     return Moments((mean if f.type.ndim == 1 else mean[:, None]) + f, gamma)
 
 
-def residual_of(total, explained) -> TensorVariable:
-    """Return the variance that is left out; the sum may exceed the total by rounding."""
-    return pt.maximum(total - explained, FLOOR * total)
+class Nearest(NamedTuple):
+    """The nearest places of the window, and how much f there says of f at the rows of X."""
+
+    places: TensorVariable
+    rho: TensorVariable
+    """Exactly one within the window."""
+    variance: TensorVariable
+    """Of f on the plane."""
+
+    @classmethod
+    def to(cls, features: Fourier, X, window, plane) -> "Nearest":
+        """Return the nearest places to the rows of X, where `plane` is the kernel."""
+        places = pt.clip(X, window[0], window[1])
+        origin = pt.zeros((1, features.n_columns))
+        variance = plane(origin, origin)[0, 0]
+        return cls(places, plane(X - places, origin)[:, 0] / variance, variance)
+
+    def moments(self, features: Fourier, w, mean, residual) -> Moments:
+        """Moments of f at each row on its own."""
+        f = features.combine(features.waves(self.places), w)
+        rho = self.rho if f.type.ndim == 1 else self.rho[:, None]
+        mu, gamma = feature_moments(rho * f, mean, residual)
+        return Moments(mu, self.rho**2 * gamma + (1.0 - self.rho**2) * self.variance)
+
+    def covariance(self, X, plane, within) -> TensorVariable:
+        """Covariance of f at the rows of X, from that at the places."""
+        p, rho = self.places, self.rho
+        center = pt.mean(p, axis=0)
+        X, p = X - center, p - center
+        across = rho * plane(X, p)
+        rest = plane(X, X) - across - across.T + pt.outer(rho, rho) * plane(p, p)
+        return pt.outer(rho, rho) * within + rest
 
 
 def conditional_feature_moments(
-    mean_at, cov_func, features: Fourier, X, w, residual, layout: Layout | None = None
+    mean_at, cov_func, features: Fourier, X, w, residual, window, layout: Layout | None = None
 ) -> Moments:
     """Mean and variance of f at each row of `X`, given the coefficients `w`.
 
@@ -68,24 +111,31 @@ def conditional_feature_moments(
     x, z = (pt.tensor(dtype="float64", shape=(None, X.type.shape[1])) for _ in range(2))
     mean, theta = as_op([x], [mean_at(x)])
     covariance, prior = as_op([x, z], [features.covariance(cov_func, x, z), cov_func(x, z)])
-    arguments = [X, w, residual, *theta, *prior]
+    arguments = [X, w, residual, window, *theta, *prior]
     inputs = [pt.tensor(dtype="float64", shape=(None, X.type.shape[1]))]
     inputs += [a.type() for a in arguments[1:]]
-    x, w_, residual_, *theta_ = inputs[: 3 + len(theta)]
-    f = features.combine(features.waves(x), w_)
-    (m,) = mean(x, *theta_, return_list=True)
-    moments = feature_moments(f, m, residual_)
+    x, w_, residual_, window_, *more = inputs
+    (m,) = mean(x, *more[: len(theta)], return_list=True)
+    nearest = Nearest.to(features, x, window_, plane_of(covariance, more[len(theta) :]))
+    moments = nearest.moments(features, w_, m, residual_)
     op = FeatureMoments(
         inputs, list(moments), features=features, mean=mean, covariance=covariance, layout=layout
     )
     return Moments(*op(*arguments, return_list=True))
 
 
-def joint_feature_moments(mean_at, cov_func, features: Fourier, X, w, explained) -> Moments:
+def plane_of(covariance: Kernel, prior):
+    """Return the kernel on the plane, from an Op of those on the torus and on the plane."""
+    return lambda X, Z: inline(covariance, X, Z, *prior)[1]
+
+
+def joint_feature_moments(
+    mean_at, cov_func, features: Fourier, X, w, explained, window
+) -> Moments:
     """Mean and full covariance of f at the rows of `X`, where the waves explain `explained`."""
-    waves = features.waves(X)
-    f = features.combine(waves, w)
-    mean = mean_at(X) if f.type.ndim == 1 else mean_at(X)[:, None]
-    full = features.matrix(waves)
-    covariance = features.covariance(cov_func, X, X) - pt.dot(full * explained, full.T)
-    return Moments(mean + f, covariance)
+    nearest = Nearest.to(features, X, window, cov_func)
+    mu, _ = nearest.moments(features, w, mean_at(X), np.float64(0.0))
+    full = features.matrix(features.waves(nearest.places))
+    within = features.covariance(cov_func, nearest.places, nearest.places)
+    within = within - pt.dot(full * explained, full.T)
+    return Moments(mu, nearest.covariance(X, cov_func, within))

@@ -6,6 +6,7 @@ block's rows, and from the adjoints of these what the block adds to the gradient
 
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad, grad
@@ -19,7 +20,7 @@ from pymc_vsgp.potential.features import FeatureMoments, feature_moments
 from pymc_vsgp.potential.linalg import weighted_gram
 from pymc_vsgp.potential.moments import ConditionalMoments, Kernel, Moments, inline, moments_of
 
-__all__ = ["Contribution", "FeatureGroup", "Group", "PointGroup", "group_of"]
+__all__ = ["Contribution", "FeatureGroup", "Group", "PointGroup", "group_of", "unchecked"]
 
 
 class Contribution(NamedTuple):
@@ -153,6 +154,7 @@ class FeatureGroup(NamedTuple):
     axes: range
     v: int
     residual: int
+    window: int
     theta: range
     prior: range
 
@@ -256,15 +258,17 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
             op.kernel, rows.index(X), at, at + 1, at + 2, range(at + 3, at + len(rest))
         )
     assert isinstance(op, FeatureMoments)
-    w, residual, *more = rest
+    w, residual, window, *more = rest
     axes = []
     if op.layout is not None:
         axes = op.layout.axes(X)
         residual = op.layout.checked(X, axes, residual)
-    shared += [*axes, w, residual, *more]
+    inside = pt.ge(pt.min(X, axis=0), window[0]) & pt.le(pt.max(X, axis=0), window[1])
+    residual = pt.switch(pt.all(inside), residual, np.float64(np.nan))
+    shared += [*axes, w, residual, window, *more]
     k = at + len(axes)
-    middle = k + 2 + len(op.mean.inner_inputs) - 1
-    theta, prior = range(k + 2, middle), range(middle, k + 2 + len(more))
+    middle = k + 3 + len(op.mean.inner_inputs) - 1
+    theta, prior = range(k + 3, middle), range(middle, k + 3 + len(more))
     return FeatureGroup(
         op.features,
         op.mean,
@@ -274,6 +278,16 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
         range(at, k),
         k,
         k + 1,
+        k + 2,
         theta,
         prior,
     )
+
+
+def unchecked(residual: Variable, group: FeatureGroup) -> tuple[Variable, list[Variable]]:
+    """Return a residual variance without its conditions on the rows of the data, and these."""
+    conditions = []
+    for _ in range(1 if group.layout is None or group.layout.any_places else 2):
+        condition, residual, _ = residual.owner.inputs
+        conditions.append(condition)
+    return residual, conditions

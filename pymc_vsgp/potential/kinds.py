@@ -3,8 +3,10 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 
+from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import whiten
@@ -13,7 +15,6 @@ from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.potential.features import (
     conditional_feature_moments,
     joint_feature_moments,
-    residual_of,
 )
 from pymc_vsgp.potential.moments import Moments, conditional_moments, joint_moments
 
@@ -51,18 +52,28 @@ class OfWaves(NamedTuple):
     cov_func: Any
     mean: TensorVariable
     """Prior means of the coefficients."""
-    total: TensorVariable
-    """Variance of the function."""
     variances: TensorVariable
     """Prior variances of the coefficients."""
+    residual: TensorVariable
+    """Variance of the waves that are left out."""
+    window: TensorSharedVariable
+    """Lowest and highest place of each input that waves stand for; no bounds before `cover`."""
 
     @classmethod
-    def of(cls, features: Fourier, cov_func, mean_at) -> "OfWaves":
-        """Return the coefficients of a process with this kernel and mean."""
+    def of(cls, features: Fourier, cov_func, mean_at, name: str = "") -> "OfWaves":
+        """Return the coefficients, to be called `name`, of a process with this kernel and mean."""
         constant = np.eye(1, features.n_features)[0]
         mean = mean_at(pt.constant(np.array([features.center])))[0] * constant
-        total = features.total_variance(cov_func)
-        return cls(features, cov_func, mean, total, features.variances(cov_func) + LEAST * total)
+        total, residual = features.spectrum(cov_func)
+        variances = features.variances(cov_func) + LEAST * total
+        bounds = np.outer([-np.inf, np.inf], np.ones(features.n_columns))
+        window = pytensor.shared(bounds, name=f"{name}_window")
+        return cls(features, cov_func, mean, variances, residual, window)
+
+    def cover(self, X: np.ndarray) -> None:
+        """Widen the window to these data, and to a quarter of the gap around all data so far."""
+        window = self.features.window(X, self.window.get_value())
+        self.window.set_value(window)
 
     @property
     def scale(self) -> TensorVariable:
@@ -77,13 +88,18 @@ class OfWaves(NamedTuple):
         The kernel may be that of a component of the process that the coefficients belong to.
         """
         w = u - self.mean if u.type.ndim == 1 else (u - self.mean).T
-        total, explained = self.total, self.variances
+        residual, explained = self.residual, self.variances
         if cov_func is not self.cov_func:
             component = OfWaves.of(self.features, cov_func, mean_at)
             share = component.variances / self.variances
             w = w * (share if w.type.ndim == 1 else share[:, None])
-            total, explained = component.total, share * component.variances
+            # Less than all that these waves have of the component, where others share them.
+            explained = share * component.variances
+            residual = component.residual + pt.sum((1.0 - share) * component.variances)
         if not diag:
-            return joint_feature_moments(mean_at, cov_func, self.features, X, w, explained)
-        residual = residual_of(total, pt.sum(explained))
-        return conditional_feature_moments(mean_at, cov_func, self.features, X, w, residual, layout)
+            return joint_feature_moments(
+                mean_at, cov_func, self.features, X, w, explained, self.window
+            )
+        return conditional_feature_moments(
+            mean_at, cov_func, self.features, X, w, residual, self.window, layout
+        )
