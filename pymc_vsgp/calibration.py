@@ -261,8 +261,10 @@ class _Sampler:
             )
         values = {"calibration_y": y}
         for u in self.inducing:
-            for what, value in zip(("linear", "root"), stage.sites[u], strict=True):
-                values[f"{u}_sites_{what}"] = value
+            for what in ("linear", "root"):
+                # As the model holds them, which has an axis more where they are diagonal.
+                name = f"{u}_sites_{what}"
+                values[name] = model[name].get_value()
         tree = nutpie.sample(
             self.compiled.with_data(**values),
             draws=self.draws,

@@ -2,23 +2,25 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 
 from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.calibration import Calibration
+from pymc_vsgp.calibration import Calibration, _Sampler
 from pymc_vsgp.plots import plot_calibration
 
 X = np.linspace(0.0, 4.0, 30)[:, None]
 
 
-def build(y, n_inducing=12, likelihood=None):
+def build(y, n_inducing=12, likelihood=None, inducing=None):
     with pm.Model() as model:
         ls = pm.LogNormal("ls", 0.3, 0.3)
         gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
-        gp.prior("u", Xu=vsgp.inducing.grid(X, n_inducing))
+        Xu = vsgp.inducing.grid(X, n_inducing) if inducing is None else None
+        gp.prior("u", Xu=Xu, inducing=inducing)
         gp.likelihood("y", likelihood or vsgp.Poisson(exposure=3.0), X=X, y=y)
     return model
 
@@ -108,6 +110,17 @@ def test_bad_input():
         vsgp.calibrate(build, np.ones(30), 20)
     with pytest.raises(ValueError, match="a rank is among 1 to 20 draws.*Raise draws"):
         vsgp.calibrate(build, np.ones(30), 50, draws=20)
+
+
+def test_diagonal_coordinates_of_many_coefficients(monkeypatch):
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+    monkeypatch.setattr("pymc_vsgp.gaussian.bound.MOST_DENSE", 5)
+    shared = pytensor.shared(np.ones(30, dtype="int64"), name="calibration_y")
+    run = _Sampler(build(shared, inducing=vsgp.inducing.Fourier(9.0, 4)), shared, 8, 8)
+    for seed in (1, 2):
+        posterior = run(np.full(30, seed), seed)
+        assert posterior["u"].shape == (8, 9)
+        assert np.isfinite(posterior["u"]).all()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import reference_torus
@@ -17,7 +18,7 @@ from pymc_vsgp.gaussian.bound import Bound
 from pymc_vsgp.gaussian.fit import _sites_and_offsets
 from pymc_vsgp.gaussian.result import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.inducing.grids import Series, find_grid
+from pymc_vsgp.inducing.grids import Cells, Series, find_grid
 
 FAST = "FAST_COMPILE"
 COUNTS = {1: (5,), 2: (4, 3), 3: (2, 1, 2)}
@@ -109,6 +110,111 @@ def test_a_grid_equals_its_rows(shape, order):
     np.testing.assert_allclose(
         results[0][0], log_density(X, y, features, point_of(model)), rtol=1e-7
     )
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 2)])
+def test_some_cells_of_a_grid_equal_their_rows(shape):
+    """Cells are missing, one is there twice, and they are in any order."""
+    rng, features = np.random.default_rng(0), features_of(len(shape))
+    X = rng.permutation(grid_of(shape, range(len(shape))))[: int(0.7 * np.prod(shape))]
+    X = np.vstack([X, X[:1]])
+    y = rng.poisson(2.0, size=len(X)).astype(float)
+    layout = find_grid(X)
+    assert isinstance(layout, Cells)
+    Phi, _ = reference_torus.waves(X, features.period, features.n_frequencies, features.center)
+    w, g = rng.normal(size=Phi.shape[1]), rng.normal(size=len(X))
+    v = pt.vector(shape=w.shape)
+    waves = layout.waves(features, layout.axes(pt.constant(X)))
+    outputs = [layout.combine(features, waves, v), layout.combine_squares(features, waves, v**2)]
+    outputs.append(pt.grad(pt.dot(g, outputs[0]), v))
+    f, squares, slope = pytensor.function([v], outputs, mode=FAST)(w)
+    np.testing.assert_allclose(f, Phi @ w, rtol=1e-9)
+    np.testing.assert_allclose(squares, Phi**2 @ w**2, rtol=1e-9)
+    np.testing.assert_allclose(slope, Phi.T @ g, rtol=1e-9)
+    if len(shape) == 2:
+        model, _ = build(X, y, features)
+        logp, point = model.compile_logp(mode=FAST), point_of(model)
+        np.testing.assert_allclose(logp(point), log_density(X, y, features, point), rtol=1e-9)
+        model["y_X"].set_value(X[::-1])
+        assert np.isnan(logp(point))
+
+
+def test_the_function_returns_to_its_prior_beyond_the_window():
+    """Never to its other end: numbers of each way to ask, and draws."""
+    X, Xnew = np.linspace(3.0, 7.0, 12)[:, None], np.array([[5.0], [8.2], [11.0], [15.0], [-60.0]])
+    # Not a literal, which PyTensor would hold in single precision.
+    ls, variance, period = (
+        np.float64(1.5),
+        np.float64(9.0),
+        10.0,
+    )  # the window: 1.5 beyond the data on either side
+    with pm.Model() as model:
+        X_ = pm.Data("X", X)
+        gp = pm.gp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(2.0), cov_func=variance * pm.gp.cov.Matern52(1, ls=ls)
+        )
+        u = gp.prior("u", inducing=vsgp.inducing.Fourier(period, 9, 5.0))
+        gp.likelihood("y", vsgp.Gaussian(0.1), X=X_, y=pm.Data("seen", 4.0 + np.sin(X[:, 0])))
+        u = np.random.default_rng(0).normal(size=19)
+        mean, spread = gp.predict(Xnew, {"u": u}, diag=True)
+        joint_mean, covariance = gp.predict(Xnew, {"u": u})
+        gp.conditional("f", pm.Data("Xnew", Xnew), diag=True)
+    place = np.clip(Xnew, 1.5, 8.5)
+    Phi, omega = reference_torus.waves(place, [period], [9], [5.0])
+    S = variance * reference_torus.matern52_density(omega, np.array([ls])) / period
+    origin = np.zeros((1, 1))
+    total = reference_torus.torus_kernel(origin, origin, np.array([ls]), variance, [period])
+    residual = total[0, 0] - S.sum()
+    rho = reference_torus.matern52(np.abs(Xnew - place)[:, 0] / ls)
+    f = Phi @ (u - np.eye(1, 19)[0] * 2.0)
+    np.testing.assert_allclose(mean, 2.0 + rho * f, rtol=1e-9)
+    np.testing.assert_allclose(
+        spread, rho**2 * residual + (1 - rho**2) * variance, rtol=1e-7, atol=1e-7
+    )
+    np.testing.assert_allclose(joint_mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(np.diag(covariance), spread, rtol=1e-5, atol=1e-6)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-6 * variance
+    assert (np.abs(mean - 2.0) < 1e-12)[-1] and abs(spread[-1] - variance) < 1e-9
+    # Two places on one side are as on the plane, far from each other's side independent.
+    k = variance * reference_torus.matern52(4.0 / ls)
+    near = rho[2] * rho[3]
+    np.testing.assert_allclose(covariance[2, 3], k + near * (residual - variance), rtol=1e-5)
+    idata = az.from_dict({"posterior": {"u": u[None, None]}})
+    with model:
+        moments = vsgp.predict(idata, Xnew, "moments", progressbar=False)
+        np.testing.assert_allclose(moments["mean"].values[0, 0], mean, rtol=1e-12)
+        np.testing.assert_allclose(moments["variance"].values[0, 0], spread, rtol=1e-12)
+        many = az.from_dict({"posterior": {"u": np.tile(u, (1, 600, 1))}})
+        joint = vsgp.predict(many, Xnew, "f", joint=True, random_seed=1, progressbar=False)
+        error = np.cov(joint.values[0].T) - covariance
+        assert np.abs(error).max() < 0.2 * variance
+        # What users do: replace the data, and draw.
+        pm.set_data({"X": np.full((12, 1), 17.0)})
+        drawn = pm.sample_posterior_predictive(
+            many,
+            var_names=["y", "f"],
+            predictions=True,
+            random_seed=1,
+            progressbar=False,
+            compile_kwargs={"mode": FAST},
+        )["predictions"]
+    np.testing.assert_allclose(drawn["y"].values.mean(), 2.0, atol=0.1)
+    np.testing.assert_allclose(drawn["y"].values.std(), 3.0, rtol=0.05)
+    np.testing.assert_allclose(drawn["f"].values[0].std(axis=0), np.sqrt(spread), rtol=0.12)
+    # Data there are not what the coefficients can tell: no number at all.
+    assert np.isnan(model.compile_logp(mode=FAST)(model.initial_point()))
+
+
+def test_data_longer_than_the_period_are_refused():
+    X, y = data_of(2)
+    with pytest.raises(ValueError, match="Column 1 of X has the range.*period="):
+        build(X, y, vsgp.inducing.Fourier((2.0, 0.5), 3))
+    with pm.Model():  # of two likelihoods together
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=0.3))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(2.0, 3))
+        gp.likelihood("y", vsgp.Poisson(), X=X[:, :1], y=y)
+        with pytest.raises(ValueError, match="period="):
+            gp.likelihood("z", vsgp.Poisson(), X=X[:, :1] + 1.5, y=y)
 
 
 @pytest.mark.parametrize("change", ["shuffled", "moved"])

@@ -111,7 +111,9 @@ def test_with_short_lengthscales_it_is_the_variance_less_what_is_kept(name):
     features = Fourier((1.3, 1.1), (6, 9))
     total, left = (x.eval(mode=FAST) for x in features.spectrum(cov))
     np.testing.assert_allclose(total, 1.7 * 1.5, rtol=1e-9)
-    np.testing.assert_allclose(left, total - features.variances(cov).eval(mode=FAST).sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        left, total - features.variances(cov).eval(mode=FAST).sum(), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("D", [1, 2, 3])

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.fourier import Fourier
-from pymc_vsgp.inducing.grids import Grid, find_grid
+from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
 from pymc_vsgp.inducing.interpolation import WIDTH
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
@@ -143,14 +143,16 @@ def suggest_inducing(
         left = _left_out(features, cov_func, quantile, draws, rng)
         M = features.n_features
         grid = find_grid(X)
-        rows = grid.shape[0] if isinstance(grid, Grid) else n
+        whole = grid.grid if isinstance(grid, Cells) else grid
+        rows = whole.shape[0] if isinstance(whole, Grid) else n
         seconds = 6.0 * rows * M / (SMALL if grid is None else LARGE) + n * ROW + LEAST
         if Scattered.pays(features, n, grid):
             seconds = n * (INTERPOLATED + IN_WINDOW * WIDTH**n_columns) + LEAST
         options["Fourier"] = Option("Fourier", M, left, seconds, left <= 2.0 * residual)
         kwargs["Fourier"] = {"inducing": features}
-        if isinstance(grid, Grid):
-            notes.append(f"The data are a grid of {' x '.join(map(str, grid.shape))}.")
+        if isinstance(whole, Grid):
+            some = "a grid" if whole is grid else "cells of a grid"
+            notes.append(f"The data are {some} of {' x '.join(map(str, whole.shape))}.")
 
     fine = [o for o in options.values() if o.enough] or list(options.values())
     best = min(fine, key=lambda o: o.seconds)

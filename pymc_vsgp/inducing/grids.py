@@ -12,9 +12,10 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier, by_column
 
-__all__ = ["Grid", "Layout", "Series", "find_grid"]
+__all__ = ["Cells", "Grid", "Layout", "Series", "find_grid"]
 
 SHORTEST_SERIES = 256  # rows, below which nothing is gained
+MOST_CELLS = 3  # of a grid for each row, beyond which the waves of the rows take less
 SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it
 
 
@@ -99,6 +100,47 @@ class Grid(NamedTuple):
         return f.transpose(*self.order).reshape((-1,))
 
 
+class Cells:
+    """Rows that are some of the cells of a grid, in any order: some may be missing, or repeated.
+
+    The sums are those of the whole grid.
+    """
+
+    any_places = False
+
+    def __init__(self, grid: Grid, at: np.ndarray):
+        self.grid = grid
+        self.at = at
+        """Place of each row on each column's axis."""
+        self.rows = [np.unique(at[:, d], return_index=True)[1] for d in range(at.shape[1])]
+        """A row for each place on each column's axis."""
+
+    def axes(self, X):
+        """Return the axis of each column."""
+        return [X[rows, d] for d, rows in enumerate(self.rows)]
+
+    def checked(self, X, axes, number) -> TensorVariable:
+        """Return `number`, or nan where the rows of `X` are not these cells any more."""
+        same = [pt.all(pt.eq(X[:, d], a[self.at[:, d]])) for d, a in enumerate(axes)]
+        return pt.switch(pt.all(pt.stack(same)), number, np.float64(np.nan))
+
+    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Functions of each input along its axis."""
+        return self.grid.waves(features, axes)
+
+    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+        """Sum of the products of waves, with weights, in the order of the rows."""
+        return self.grid.combine(features, waves, w)[self._cells]
+
+    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+        """Return the same of the squares of the products."""
+        return self.grid.combine_squares(features, waves, s)[self._cells]
+
+    @property
+    def _cells(self):
+        return np.ravel_multi_index(tuple(self.at.T), self.grid.shape)
+
+
 class Series(NamedTuple):
     """Places at equal distances, in their order: a grid of stretches, and places in a stretch."""
 
@@ -160,19 +202,23 @@ class Series(NamedTuple):
         return pt.sum(s) + f.reshape((-1,))[: self.n_rows]
 
 
-def find_grid(X: np.ndarray) -> Grid | Series | None:
-    """Return the grid that the rows of X are, in the order of its axes, or None."""
+def find_grid(X: np.ndarray) -> Grid | Cells | Series | None:
+    """Return the grid that the rows of X are, or some cells of, or None."""
     if X.shape[1] == 1:
         return _find_series(X)
-    shape = tuple(len(np.unique(X[:, d])) for d in range(X.shape[1]))
-    if np.prod(shape) != len(X) or min(shape) == 1:
+    found = [np.unique(X[:, d], return_inverse=True) for d in range(X.shape[1])]
+    shape = tuple(len(places) for places, _ in found)
+    if np.prod(shape, dtype=float) > MOST_CELLS * len(X) or min(shape) == 1:
         return None
     for order in itertools.permutations(range(len(shape))):
         grid = Grid(shape, order)
+        if np.prod(shape) != len(X):
+            break
         axes = np.meshgrid(*(grid.axes(X)[c] for c in order), indexing="ij")
         if all(np.array_equal(axes[i].ravel(), X[:, c]) for i, c in enumerate(order)):
             return grid
-    return None
+    at = np.stack([place.ravel() for _, place in found], axis=1)
+    return Cells(Grid(shape, tuple(range(len(shape)))), at)
 
 
 def _find_series(X):

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier, by_column
-from pymc_vsgp.inducing.grids import Grid, Layout, Series
+from pymc_vsgp.inducing.grids import Cells, Grid, Layout, Series
 from pymc_vsgp.inducing.interpolation import WIDTH, FromGrid, transform
 
 __all__ = ["Scattered"]
@@ -27,7 +27,7 @@ class Scattered(NamedTuple):
     @classmethod
     def pays(cls, features: Fourier, n_rows: int, other: Layout | None = None) -> bool:
         """Whether interpolation is faster than another layout, or than the waves themselves."""
-        if isinstance(other, Grid):
+        if isinstance(other, Grid | Cells):
             return False
         fewest = FEWEST_WAVES if other is None else FEWEST_OF_A_SERIES
         enough = features.n_features >= fewest.get(features.n_columns, np.inf)

@@ -106,9 +106,7 @@ def _walk(cov, of_leaf, add, multiply):
     """Return what is said of a kernel, and the inputs that it depends on."""
     if isinstance(cov, Add | Prod):
         factors = cov._factor_list
-        parts = [
-            _walk(f, of_leaf, add, multiply) for f in factors if isinstance(f, BaseCovariance)
-        ]
+        parts = [_walk(f, of_leaf, add, multiply) for f in factors if isinstance(f, BaseCovariance)]
         scalars = [pt.as_tensor(f) for f in factors if not isinstance(f, BaseCovariance)]
         if parts and all(s.type.ndim == 0 or s.type.broadcastable == (True,) for s in scalars):
             found, dims = [d for d, _ in parts], [s for _, s in parts]

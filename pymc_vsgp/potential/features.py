@@ -22,7 +22,6 @@ import pytensor.tensor as pt
 
 from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.variable import TensorVariable
-from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Layout
@@ -129,9 +128,7 @@ def plane_of(covariance: Kernel, prior):
     return lambda X, Z: inline(covariance, X, Z, *prior)[1]
 
 
-def joint_feature_moments(
-    mean_at, cov_func, features: Fourier, X, w, explained, window
-) -> Moments:
+def joint_feature_moments(mean_at, cov_func, features: Fourier, X, w, explained, window) -> Moments:
     """Mean and full covariance of f at the rows of `X`, where the waves explain `explained`."""
     nearest = Nearest.to(features, X, window, cov_func)
     mu, _ = nearest.moments(features, w, mean_at(X), np.float64(0.0))
