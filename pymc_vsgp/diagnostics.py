@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.inducing.variable import InducingRV, of_waves
+from pymc_vsgp.observation import short_periods
 from pymc_vsgp.potential.cholesky import SafeCholesky
 
 __all__ = ["ModelCheck", "PriorCheck", "check_model"]
@@ -148,7 +149,7 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
         for name, value in logp.items()
         if not np.isfinite(value)
     )
-    return ModelCheck(logp, priors, advice)
+    return ModelCheck(logp, priors, (*advice, *short_periods(model, at)))
 
 
 def _values(model: pm.Model, point: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -10,9 +10,15 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import solve_triangular
 
-from pymc_vsgp.inducing.variable import InducingRV
+from pymc_vsgp.inducing.variable import InducingRV, of_waves
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.potential.features import Nearest, plane_of
+from pymc_vsgp.modes import ONCE
+from pymc_vsgp.potential.features import (
+    Nearest,
+    correlated_ends,
+    plane_of,
+    short_period,
+)
 from pymc_vsgp.potential.groups import FeatureGroup, unchecked
 from pymc_vsgp.potential.moments import Kernel, Moments, inline, moments_of
 from pymc_vsgp.potential.streaming import BlockSum
@@ -26,6 +32,7 @@ __all__ = [
     "joint_moments",
     "n_classes",
     "observations",
+    "short_periods",
 ]
 
 
@@ -107,6 +114,10 @@ class Waves(NamedTuple):
         within = self.prior_covariance(nearest.places) - pt.dot(A.T, A)
         return nearest.covariance(X, self._plane, within)
 
+    def correlated_ends(self) -> Variable:
+        """Correlation of opposite ends of the data around the torus."""
+        return correlated_ends(self.group.features, self.window, self._plane)
+
     @property
     def _plane(self):
         return plane_of(self.group.covariance, self.prior)
@@ -185,6 +196,19 @@ def find_observation(model: Model, name: str | None) -> Observation:
     if name not in known:
         raise ValueError(f"The model has no likelihood named {name!r}. Pass one of {list(known)}.")
     return known[name]
+
+
+def short_periods(model: Model, at: dict[str, Any]) -> list[str]:
+    """Say which Fourier features have a short period at these values of the model's variables."""
+    if not any(_is_inducing(u) and of_waves(u) for u in model.free_RVs):
+        return []
+    parts = [p for o in observations(model).values() for p in o.parts if isinstance(p, Waves)]
+    ends = model.replace_rvs_by_values([p.correlated_ends() for p in parts])
+    values = [v for v in model.value_vars if v.name in at]
+    fn = pm.pytensorf.compile(values, ends, mode=ONCE, on_unused_input="ignore")
+    found = fn(*(at[v.name] for v in values))
+    texts = (short_period(p.u.name, float(r)) for p, r in zip(parts, found, strict=True))
+    return list(dict.fromkeys(t for t in texts if t))
 
 
 def _is_inducing(variable: Variable) -> bool:

@@ -652,8 +652,17 @@ def test_a_short_period_is_told():
         gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
         gp.prior("u", inducing=vsgp.inducing.Fourier(1.1, 8, 0.5))
         gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
-        idata = vsgp.fit_gaussian(progressbar=False).to_datatree(draws=10, random_seed=1)
+        with pytest.warns(UserWarning, match="period of 'u' leaves too little room"):
+            stage = vsgp.fit_gaussian(progressbar=False)
+        idata = stage.to_datatree(draws=10, random_seed=1)
         check = vsgp.check_inducing(idata, nested=False, progressbar=False)
+        assert any("Fourier(period=...)" in a for a in vsgp.check_model().advice)
+        assert vsgp.check_model({"ls": 0.02}).ok
+    with pm.Model():
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=0.8))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(1.1, 8, 0.5))
+        with pytest.warns(UserWarning, match="ends are correlated by 0.9"):
+            gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
     assert check.wrap > 0.5
     assert check.verdict == "too few"
     assert "The period is short" in check.advice

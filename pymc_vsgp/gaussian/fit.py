@@ -1,6 +1,7 @@
 """Fit the Gaussian stage: natural gradients for q(u), L-BFGS for the rest."""
 
 import time
+import warnings
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from pymc_vsgp.gaussian.exact import ExactBound, is_exact
 from pymc_vsgp.gaussian.result import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.modes import ONCE
+from pymc_vsgp.observation import short_periods
 
 __all__ = ["fit_gaussian"]
 
@@ -173,6 +175,8 @@ def fit_gaussian(
         model=model,
     )
     stage.apply()
+    for text in short_periods(model, stage.theta_unconstrained):
+        warnings.warn(text, stacklevel=2)
     return stage
 
 

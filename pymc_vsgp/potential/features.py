@@ -31,10 +31,14 @@ __all__ = [
     "FeatureMoments",
     "Nearest",
     "conditional_feature_moments",
+    "correlated_ends",
     "feature_moments",
     "joint_feature_moments",
     "plane_of",
+    "short_period",
 ]
+
+WRAPPED = 0.1  # correlation of the ends of the data, from which the torus shows
 
 
 class FeatureMoments(OpFromGraph):
@@ -121,6 +125,24 @@ def conditional_feature_moments(
         inputs, list(moments), features=features, mean=mean, covariance=covariance, layout=layout
     )
     return Moments(*op(*arguments, return_list=True))
+
+
+def correlated_ends(features: Fourier, window, plane) -> TensorVariable:
+    """Correlation of opposite ends of the data around the torus, in the input with the largest."""
+    gap = 2.0 * (np.array(features.period) - (window[1] - window[0]))
+    origin = pt.zeros((1, features.n_columns))
+    return pt.max(plane(pt.diag(gap), origin)) / plane(origin, origin)[0, 0]
+
+
+def short_period(name: str, correlation: float) -> str | None:
+    """Say that the period of some coefficients is short, where it is."""
+    if not correlation > WRAPPED:
+        return None
+    return (
+        f"The period of {name!r} leaves too little room beyond the data: their ends are correlated "
+        f"by {correlation:.2f} around it. Pass Fourier(period=...) longer than the range of X by "
+        "some lengthscales, or use Fourier.for_data."
+    )
 
 
 def plane_of(covariance: Kernel, prior):

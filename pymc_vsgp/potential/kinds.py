@@ -1,5 +1,7 @@
 """Kinds of inducing variables: each gives the moments of the function given their values."""
 
+import warnings
+
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +11,15 @@ import pytensor.tensor as pt
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.fourier import LEAST, Fourier
 from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.potential.features import (
     conditional_feature_moments,
+    correlated_ends,
     joint_feature_moments,
+    short_period,
 )
 from pymc_vsgp.potential.moments import Moments, conditional_moments, joint_moments
 
@@ -74,6 +79,10 @@ class OfWaves(NamedTuple):
         """Widen the window to these data, and to a quarter of the gap around all data so far."""
         window = self.features.window(X, self.window.get_value())
         self.window.set_value(window)
+        ends = known_value(correlated_ends(self.features, self.window, self.cov_func))
+        name = self.window.name.removesuffix("_window")
+        if ends is not None and (text := short_period(name, float(ends))):
+            warnings.warn(text, stacklevel=4)
 
     @property
     def scale(self) -> TensorVariable:
