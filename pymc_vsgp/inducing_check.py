@@ -144,8 +144,6 @@ class InducingCheck:
             return f"{n} are enough: the exact posterior is hardly different."
         waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
         where = "check.added says where" if more else "spread them over the data"
-        if self.weakest:
-            where = f"most is left by {self.weakest!r}; {where}"
         if waves:
             where = "raise n_frequencies"
         if self.wrap > WRAPPED:
@@ -182,6 +180,8 @@ class InducingCheck:
             f"  missing to the exact posterior    about {_nats(middle)} nats, "
             f"{_nats(low)} to {_nats(high)} over draws"
         )
+        if self.weakest:
+            rows.append("  most of it is missing to".ljust(36) + repr(self.weakest))
         if not np.isnan(self.gain):
             number = sum(len(z) for z in self.added.values())
             rough = " (rough)" if self.khat > GOOD_K and self.gain > 0.1 else ""
