@@ -400,16 +400,17 @@ class Fitted:
             total += 1 if p.v.type.ndim == 1 else self.draws.values(p.u.name).shape[1]
         return total
 
-    def _rowwise(self, key, extra, function, s, arguments, start, rng=None):
-        dtype = None
+    def _rowwise(self, method, extra, s, arguments, start, *, function=None, rng=None):
+        """Evaluate a method of the likelihood, or a function of it, at rows from `start`."""
+        key, dtype = method, None
         if "y" in extra:
             *others, y = arguments
             dtype = self._dtype_of_y(y)
-            arguments, key = (*others, np.asarray(y, dtype)), f"{key}_{dtype}"
+            arguments, key = (*others, np.asarray(y, dtype)), f"{method}_{dtype}"
 
         def build():
             lik, symbols, inputs = self._of_rows(*extra, y_dtype=dtype)
-            return inputs, [function(lik, *symbols)]
+            return inputs, [function(lik, *symbols) if function else getattr(lik, method)(*symbols)]
 
         stop = start + len(arguments[0])
         return self.call(key, s, build, *arguments, start, stop, rng=rng)[0]
@@ -422,33 +423,21 @@ class Fitted:
 
     def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""
-        extra = ("mu", "gamma", "y")
-        return self._rowwise(
-            "expected_logp", extra, lambda lik, *a: lik.expected_logp(*a), s, (mu, gamma, y), start
-        )
+        return self._rowwise("expected_logp", ("mu", "gamma", "y"), s, (mu, gamma, y), start)
 
     def log_predictive(self, s, mu, gamma, y, start=0) -> np.ndarray:
         """``log E[p(y | f)]`` at rows from `start`."""
-        extra = ("mu", "gamma", "y")
-        return self._rowwise(
-            "log_predictive",
-            extra,
-            lambda lik, *a: lik.log_predictive(*a),
-            s,
-            (mu, gamma, y),
-            start,
-        )
+        return self._rowwise("log_predictive", ("mu", "gamma", "y"), s, (mu, gamma, y), start)
 
     def log_prob(self, s, f, y, start=0) -> np.ndarray:
         """``log p(y | f)`` at rows from `start`."""
-        return self._rowwise(
-            "log_prob", ("f", "y"), lambda lik, *a: lik.log_prob(*a), s, (f, y), start
-        )
+        return self._rowwise("log_prob", ("f", "y"), s, (f, y), start)
 
     def mean(self, s, mu, gamma, start=0) -> np.ndarray:
         """``E[y]`` at rows from `start`: for classes, the probability of each."""
-        return self._rowwise("mean", ("mu", "gamma"), expected_mean, s, (mu, gamma), start)
+        extra = ("mu", "gamma")
+        return self._rowwise("mean", extra, s, (mu, gamma), start, function=expected_mean)
 
     def draw_y(self, s, f, start=0, *, rng: np.random.Generator) -> np.ndarray:
         """Draw observations given f at rows from `start`."""
-        return self._rowwise("dist", ("f",), lambda lik, f: lik.dist(f), s, (f,), start, rng)
+        return self._rowwise("dist", ("f",), s, (f,), start, rng=rng)
