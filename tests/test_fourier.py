@@ -292,6 +292,18 @@ def test_a_stage_of_several_functions(n, scale, rng):
     assert (np.argmax(Phi @ stage.mean["u"].T, axis=1) == labels).mean() > 0.8
 
 
+def test_gradient_where_nothing_is_left_out():
+    """A smooth kernel and a likelihood by quadrature, which takes the root of the variance."""
+    X, y = data_of(1)
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 3, 8)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(2.5, 12, 0.5))
+        gp.likelihood("y", vsgp.StudentT(nu=4.0, sigma=0.5), X=X, y=y)
+    point = model.initial_point() | {"ls_log__": np.log(2.0)}
+    assert np.isfinite(model.compile_dlogp(mode=FAST)(point)).all()
+
+
 def test_long_period_gives_the_process_on_the_line():
     """Mean and variance of the prediction of the exact process with normal noise."""
     rng = np.random.default_rng(3)

@@ -152,6 +152,11 @@ def test_gradient_in_alpha():
             np.testing.assert_allclose(here[2 + i], difference, rtol=1e-5, atol=1e-12)
 
 
+def test_tails_too_heavy_are_refused():
+    with pytest.raises(ValueError, match="Use alpha above 0.5"):
+        Fourier(1.5, 4).variances(pm.gp.cov.RatQuad(1, alpha=0.4, ls=0.2))
+
+
 class Own(pm.gp.cov.Matern32):
     """A kernel of somebody's own."""
 

@@ -22,6 +22,7 @@ import pytensor.tensor as pt
 
 from pymc.gp import cov as pm_cov
 from pymc.gp.cov import Add, BaseCovariance, Covariance, Prod
+from pytensor.graph.basic import Constant
 from pytensor.tensor.variable import TensorVariable
 from scipy import special
 
@@ -150,7 +151,13 @@ def _density(cov, omega) -> TensorVariable:
         log_c += special.gammaln(nu + D / 2) - special.gammaln(nu)
         power = np.float64(-(nu + D / 2))
         return np.float64(np.exp(log_c)) * pt.prod(ls) * (np.float64(2.0 * nu) + z) ** power
-    alpha = pt.as_tensor(cov.alpha).astype("float64")
+    alpha = pt.as_tensor(cov.alpha)
+    if isinstance(alpha, Constant) and np.any(alpha.data <= D / 2):
+        raise ValueError(
+            f"RatQuad with alpha {float(alpha.data):g} has tails too heavy for a spectral density. "
+            f"Use alpha above {D / 2:g}, half the number of inputs, or inducing points: Xu=..."
+        )
+    alpha = alpha.astype("float64")
     c = pt.prod(ls) * (np.float64(2.0 * np.pi) ** np.float64(D / 2))
     constant = pt.eq(z, 0.0)
     smallest = pt.min(pt.switch(constant, np.float64(np.inf), z)) / (2.0 * SMALLEST)

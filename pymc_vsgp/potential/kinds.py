@@ -21,7 +21,7 @@ from pymc_vsgp.potential.features import (
     joint_feature_moments,
     short_period,
 )
-from pymc_vsgp.potential.moments import Moments, conditional_moments, joint_moments
+from pymc_vsgp.potential.moments import FLOOR, Moments, conditional_moments, joint_moments
 
 __all__ = ["AtPoints", "OfWaves"]
 
@@ -73,7 +73,8 @@ class OfWaves(NamedTuple):
         variances = features.variances(cov_func) + LEAST * total
         bounds = np.outer([-np.inf, np.inf], np.ones(features.n_columns))
         window = pytensor.shared(bounds, name=f"{name}_window")
-        return cls(features, cov_func, mean, variances, residual, window)
+        # Smooth kernels leave out less than the smallest number, and its root has a gradient.
+        return cls(features, cov_func, mean, variances, residual + FLOOR * total, window)
 
     def cover(self, X: np.ndarray) -> None:
         """Widen the window to these data, and to a quarter of the gap around all data so far."""
