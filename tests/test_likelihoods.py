@@ -11,6 +11,8 @@ import pytensor.tensor as pt
 import pytest
 import reference
 
+from scipy import special
+
 import pymc_vsgp.likelihoods as likelihoods
 
 from pymc_vsgp.likelihoods import Custom, as_likelihood
@@ -328,3 +330,28 @@ def test_backends_agree(case, mode):
     results = [function(*grid) for function in both]
     for ours, other in zip(*results, strict=True):
         close(np.asarray(other), ours, 1e-8)
+
+
+def test_predictive_density_of_outliers():
+    """Far out the t's own tail takes over from the normal of f, whatever their scales are."""
+    mu, gamma, y, nu, sigma = inputs = [pt.dvector() for _ in range(5)]
+    logs = likelihoods.StudentT(nu, sigma).log_predictive(mu, gamma, y)
+    grid = itertools.product([0.0], [0.01, 1.0, 1e4], [0.3, 20.0, 1e3], [1.0, 30.0, 1e3], [0.1])
+    rows = [np.array(c) for c in zip(*grid, strict=True)]
+    got = pytensor.function(inputs, logs, mode="FAST_COMPILE")(*rows)
+    x, step = np.linspace(-60, 8, 200_001, retstep=True)  # log precision, of which t is a mixture
+    for value, m, g, at, n, s in zip(got, *rows, strict=True):
+        variance = g + s**2 * np.exp(-x)
+        h = n / 2 * (np.log(n / 2) + x - np.exp(x)) - special.gammaln(n / 2)
+        h -= (np.log(2 * np.pi * variance) + (at - m) ** 2 / variance) / 2
+        np.testing.assert_allclose(value, special.logsumexp(h) + np.log(step), rtol=1e-8)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1e4])
+def test_predictive_probability_of_huge_counts(gamma):
+    """The count says the rate, so that its probability is the density of the log rate over y."""
+    y = np.array([1e6, 1e9])
+    got = likelihoods.Poisson(2.0).log_predictive(6.0, gamma, y).eval(mode="FAST_COMPILE")
+    f = np.log(y / 2.0)
+    wanted = -(np.log(2 * np.pi * gamma) + (f - 6.0) ** 2 / gamma) / 2 - np.log(y)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)

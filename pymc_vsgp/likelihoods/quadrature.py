@@ -135,7 +135,7 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
 
     A likelihood may move the mass many standard deviations away from mu, and squeeze it. So look
     for the region first: on a grid that spans all scales keep what is within `DROP` nats of the
-    peak, then zoom in on that, four times. No derivatives; works for any log_fn with one peak,
+    peak, then zoom in on that, five times. No derivatives; works for any log_fn with one peak,
     and for several that the first grid can tell apart. Given `lower`, f below it does not count;
     the integrand must be even around it, so that the rule is as good as on the whole line. `sizes`
     are the numbers of nodes: of the first grid, of each zoom, and of the rule.
@@ -146,7 +146,7 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
         return log_fn(mu + sd * t) - t**2 / 2.0
 
     lower = None if lower is None else (lower - mu) / sd
-    t, slope = _region_nodes(height, mu, sd, ndim, bend, lower, sizes)
+    t, slope = region_nodes(height, mu, sd, ndim, bend, lower, sizes)
     log_w = pt.log(slope / np.sqrt(2.0 * np.pi))
     t, log_w = disconnected_grad(t), disconnected_grad(log_w)
     return pt.logsumexp(height(t) + log_w, axis=0)
@@ -166,12 +166,12 @@ def mean(fn, mu, gamma, ndim, bend=None, sizes=None):
         size = pt.switch(pt.isinf(size), np.float64(0.0), size)
         return pt.log(size + np.float64(1e-300)) - t**2 / 2.0
 
-    t, slope = _region_nodes(height, mu, sd, ndim, bend, None, sizes)
+    t, slope = region_nodes(height, mu, sd, ndim, bend, None, sizes)
     w = slope * pt.exp(-(t**2) / 2.0) / np.sqrt(2.0 * np.pi)
     return (disconnected_grad(w) * fn(mu + sd * disconnected_grad(t))).sum(axis=0)
 
 
-def _region_nodes(height, mu, sd, ndim, bend, lower, sizes):
+def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
     """Nodes t over the region that carries the integral of exp(height), and their weights."""
     n_coarse, n_refine, n_rule = sizes or (N_COARSE, N_REFINE, N_LOG)
     grid = np.sinh(np.linspace(-12.0, 12.0, n_coarse))  # up to 8e4 standard deviations
@@ -181,7 +181,7 @@ def _region_nodes(height, mu, sd, ndim, bend, lower, sizes):
     if lower is not None:
         t, below, above = (pt.maximum(g, lower) for g in (t, below, above))
     unit = stack(np.linspace(0.0, 1.0, n_refine), ndim)
-    for _ in range(4):
+    for _ in range(5):
         h = height(t)
         h = pt.switch(pt.isnan(h), -np.inf, h)  # far out, e.g. 0 * inf
         keep = h > h.max(axis=0) - DROP

@@ -8,9 +8,9 @@ from pytensor.gradient import disconnected_grad
 
 from pymc_vsgp.likelihoods.base import Likelihood, check_positive
 from pymc_vsgp.likelihoods.gaussian import normal_logp
-from pymc_vsgp.likelihoods.quadrature import stack
+from pymc_vsgp.likelihoods.quadrature import region_nodes
 
-N_SCALES = 96
+SIZES = (61, 13, 96)  # of the search for the region, and of the rule on it
 
 
 class StudentT(Likelihood):
@@ -73,14 +73,15 @@ class StudentT(Likelihood):
         """
         mu, gamma, y = (pt.as_tensor(v) for v in (mu, gamma, y))
         half = self.nu / 2.0
-        # Where the integrand lives: x below 0 decays like exp(x (nu + 1) / 2) once the normal is
-        # wider than the residual; above 0 like exp(-nu e^x / 2).
-        far = (y - mu) ** 2 / (self.nu * (self.sigma**2 + gamma))
-        order = self.nu + 1.0
-        lo = disconnected_grad(-pt.log1p(far) - 50.0 / order - 10.0 / pt.sqrt(order))
-        hi = disconnected_grad(pt.log1p(60.0 / self.nu + 8.0 * pt.sqrt(2.0 / self.nu)))
-        unit = stack((np.arange(N_SCALES) + 0.5) / N_SCALES, self._ndim(mu, gamma, y))
-        x = lo + (hi - lo) * unit
-        log_gamma = half * (pt.log(half) + x - pt.exp(x)) - pt.gammaln(half)
-        log_normal = normal_logp(y - mu, gamma + self.sigma**2 * pt.exp(-x))
-        return pt.logsumexp(log_gamma + log_normal, axis=0) + pt.log((hi - lo) / N_SCALES)
+        unit = pt.sqrt(2.0 / self.nu)
+
+        def height(t):
+            x = unit * t
+            log_gamma = half * (pt.log(half) + x - pt.exp(x)) - pt.gammaln(half)
+            return log_gamma + normal_logp(y - mu, gamma + self.sigma**2 * pt.exp(-x))
+
+        # It lives around x = 0, or where the normal is as wide as the residual, or between.
+        ndim = self._ndim(mu, gamma, y)
+        t, slope = region_nodes(height, np.float64(0.0), unit, ndim, sizes=SIZES)
+        t, log_w = disconnected_grad(t), disconnected_grad(pt.log(slope * unit))
+        return pt.logsumexp(height(t) + log_w, axis=0)
