@@ -332,6 +332,19 @@ def test_backends_agree(case, mode):
         close(np.asarray(other), ours, 1e-8)
 
 
+def test_large_dispersion_is_the_poisson_limit():
+    alpha = np.array([1e4, 1e6, 1e8])
+    for mu, gamma in ((-3.0, 1e-4), (0.0, 0.01), (2.0, 1.0)):
+        got = likelihoods.NegativeBinomial(alpha).expected_logp(mu, gamma, 3.0)
+        wanted = [
+            reference.expected_logp(
+                lambda f, a=a: reference.negative_binomial(f, 3.0, a, 1.0), mu, gamma
+            )[0]
+            for a in alpha
+        ]
+        np.testing.assert_allclose(got.eval(mode="FAST_COMPILE"), wanted, rtol=1e-6)
+
+
 def test_predictive_density_of_outliers():
     """Far out the t's own tail takes over from the normal of f, whatever their scales are."""
     mu, gamma, y, nu, sigma = inputs = [pt.dvector() for _ in range(5)]

@@ -42,7 +42,14 @@ def expected_softplus(mu, gamma):
     d = pt.sqrt(1.0 + s**2 * gamma)
     a = s * mu / d
     density = pt.exp(-(a**2) / 2.0) / np.sqrt(2.0 * np.pi)
-    return (p * (mu * ndtr(a) + d / s * density)).sum(axis=0)
+    ramps = (p * (mu * ndtr(a) + d / s * density)).sum(axis=0)
+    # Far on the left log(1 + e^f) = e^f - e^2f / 2 + ..., where the ramps are wrong by more than
+    # the value: a dispersion of 1e8, which multiplies it, would show. The error is below the next
+    # term.
+    tail = 5.0 * mu + 12.5 * gamma < -23.0
+    m, v = pt.switch(tail, mu, np.float64(-30.0)), pt.switch(tail, gamma, np.float64(0.0))
+    series = sum((-1.0) ** (k + 1) / k * pt.exp(k * m + k**2 / 2.0 * v) for k in (1, 2, 3, 4))
+    return pt.switch(tail, series, ramps)
 
 
 def ndtr(x):
