@@ -10,6 +10,8 @@ from pymc.gp.cov import BaseCovariance, Constant, Covariance
 from pymc.gp.gp import Base
 from pymc.gp.mean import Mean, Zero
 from pymc.gp.util import stabilize
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp import latents
@@ -25,6 +27,7 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
 )
+from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Layout
 from pymc_vsgp.inducing.variable import Coefficients, Inducing
@@ -120,6 +123,10 @@ class VariationalSparse(Base):
             Inducing inputs; see :mod:`pymc_vsgp.inducing` for where to put them. Arrays are kept
             in the model as the data variable ``{name}_Xu``, and so are saved with the draws. Names
             of columns are the coordinate ``{name}_feature``, and other inputs are matched by them.
+            Values of an expression such as ``X[::10]`` are kept, too: ``pm.set_data`` of X leaves
+            them alone.
+            Columns of it that only the mean uses, such as covariates, need no thought: `likelihood`
+            fills them with averages of X over the rows that are nearest in the other columns.
         inducing : Fourier, optional
             In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
             one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
@@ -132,7 +139,8 @@ class VariationalSparse(Base):
         inducing_dims : str, optional
             Name of the dimension of the inducing values. By default ``{name}_inducing``.
         jitter : float
-            Added to the diagonal of the prior covariance, as a fraction of its mean.
+            Added to the diagonal of the prior covariance, as a fraction of its mean. Where it is
+            not enough for a Cholesky factor, ten times as much is added, and so on.
         model : Model, optional
             By default the model on the context stack.
 
@@ -179,6 +187,7 @@ class VariationalSparse(Base):
             feature_dim=model.name_for(f"{name}_feature"),
             n_outputs=int(n_outputs),
             output_dim=output_dim,
+            covariates=self._covariates(model, name, kind, mean),
         )
         return u
 
@@ -196,11 +205,15 @@ class VariationalSparse(Base):
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
         names = column_names(Xu, "Xu", model)
-        if Xu_tensor is not Xu:
+        if isinstance(Xu, SharedVariable):
+            latents.check_own_data([Xu], latents.data_inputs(model))
+            if inducing_dim not in model.dim_lengths:
+                model.add_coord(inducing_dim, length=n_inducing)
+        else:
             check_new_name(model, f"{name}_Xu")
         feature_dim = model.name_for(f"{name}_feature")
         latents.name_columns(model, feature_dim, n_columns, names)
-        if Xu_tensor is not Xu:  # an array: keep it with the model
+        if not isinstance(Xu, SharedVariable):  # the model keeps it, apart from other data
             with model:
                 Xu_tensor = pm.Data(
                     f"{name}_Xu",
@@ -208,11 +221,17 @@ class VariationalSparse(Base):
                     dims=(inducing_dim, feature_dim),
                     shape=Xu_value.shape,
                 )
-        elif inducing_dim not in model.dim_lengths:
-            model.add_coord(inducing_dim, length=n_inducing)
         R = prior_factor(self.cov_func, Xu_tensor, jitter)
         mean = _mean_at(self.mean_func, Xu_tensor)
         return AtPoints(Xu_tensor, R, mean), mean, R, n_columns
+
+    def _covariates(self, model, name, kind, mean) -> Covariates | None:
+        """Return the columns of Xu that the mean uses and the kernel does not, if any."""
+        own = model.named_vars.get(model.name_for(f"{name}_Xu"))
+        if not isinstance(kind, AtPoints) or kind.Xu is not own or own not in ancestors([mean]):
+            return None
+        of_kernel = getattr(self.cov_func, "active_dims", range(kind.Xu.type.shape[1]))
+        return Covariates.of(own, of_kernel)
 
     def _of_waves(self, model, name, features, inducing_dim):
         """Return Fourier coefficients as a kind of inducing variables, and their prior."""
@@ -318,7 +337,7 @@ class VariationalSparse(Base):
         Xnew: Any,
         given: dict[str, Any] | None = None,
         diag: bool = False,
-        jitter: float = JITTER,
+        jitter: float = 1e-6,
         **kwargs,
     ) -> TensorVariable:
         R"""
@@ -338,7 +357,7 @@ class VariationalSparse(Base):
             number. Draws then have the right mean and variance everywhere, and no correlation
             beyond that through u. By default they are joint draws.
         jitter : float
-            Added to the diagonal of the covariance of joint draws.
+            Added to the diagonal of the covariance of joint draws, as a fraction of its mean.
         **kwargs
             Passed to the distribution's constructor, for example ``dims``.
 
@@ -354,7 +373,8 @@ class VariationalSparse(Base):
             return pm.Normal(name, mu, pt.sqrt(moments.gamma), **kwargs)
         # As in pm.gp.Latent.conditional: a posterior covariance is often singular to rounding.
         kwargs.setdefault("method", "svd")
-        return pm.MvNormal(name, mu, cov=stabilize(moments.gamma, jitter), **kwargs)
+        cov = stabilize(moments.gamma, jitter * pt.mean(pt.diagonal(moments.gamma)))
+        return pm.MvNormal(name, mu, cov=cov, **kwargs)
 
     def predictive(
         self,

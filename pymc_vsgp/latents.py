@@ -14,6 +14,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -32,10 +33,13 @@ from pymc_vsgp.checks import (
     match_columns,
     names_of,
 )
+from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.grids import Layout, find_grid
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.potential import AtPoints, Moments, OfWaves, observe, total
+from pymc_vsgp.potential.features import FeatureMoments
+from pymc_vsgp.potential.moments import ConditionalMoments
 
 __all__ = ["likelihood", "predictive"]
 
@@ -59,7 +63,7 @@ class Prior:
     feature_dim: str
     n_outputs: int = 1
     output_dim: str | None = None
-    n_data: int = 0
+    covariates: Covariates | None = None
     likelihoods: dict[str, Observed] = field(default_factory=dict)
 
 
@@ -127,7 +131,6 @@ def likelihood(
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
         gp._prior.likelihoods[name] = Observed(lik, X_tensor, tuple(gps))
-        gp._prior.n_data += len(y_value)
     return observed
 
 
@@ -142,10 +145,7 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
         at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
-        term = pm.Potential(name, total(lik, at_X, y, block_size))
-    for gp in gps:
-        gp._prior.n_data += len(y_value)
-    return term
+        return pm.Potential(name, total(lik, at_X, y, block_size))
 
 
 def predictive(
@@ -258,21 +258,20 @@ def _place(model, gps, name, likelihood, X, y, dims):
     names = column_names(X, "X", model)
     X_tensor, X_value = in_order(model, gps, names, X_tensor, X_value, "X")
     is_array = not is_symbolic(X)
+    points = [gp._prior.kind for gp in gps if isinstance(gp._prior.kind, AtPoints)]
+    check_own_data([p.Xu for p in points], [X_tensor])
     _check_number(lik, gps)
     y = _encode(model, gps, lik, y)
     y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
     n_data = len(y_value)
     for gp in gps:
-        prior = gp._prior
-        if isinstance(prior.kind, AtPoints) and prior.n_inducing > prior.n_data + n_data:
-            raise ValueError(
-                f"Xu has {prior.n_inducing} rows, but there are only {prior.n_data + n_data} "
-                f"observations. Use at most {n_data} inducing points: Xu = X is already exact."
-            )
-        if isinstance(prior.kind, OfWaves) and X_value is not None:
-            prior.kind.cover(X_value)
+        if isinstance(gp._prior.kind, OfWaves) and X_value is not None:
+            gp._prior.kind.cover(X_value)
     check_param_shapes(lik, n_data)
     lik.check_observed(y_value)
+    for gp in gps:
+        if gp._prior.covariates is not None and X_value is not None:
+            gp._prior.covariates.fill(X_value)
 
     first, *rest = (dims,) if dims is None or isinstance(dims, str) else dims
     if len(rest) > lik.ndim_y:
@@ -341,6 +340,29 @@ def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
             f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
             f"{list(model.coords[dim])}. Put them in the same order."
         )
+
+
+def data_inputs(model: pm.Model) -> list[TensorVariable]:
+    """Return the inputs of every likelihood of the model's processes."""
+    kinds = (ConditionalMoments, FeatureMoments)
+    terms = [*model.observed_RVs, *model.potentials]
+    nodes = dict.fromkeys(v.owner for v in ancestors(terms) if v.owner is not None)
+    return [node.inputs[0] for node in nodes if isinstance(node.op, kinds)]
+
+
+def check_own_data(inducing: list, inputs: list) -> None:
+    """Raise if inducing inputs are data that inputs of a likelihood are made of, too.
+
+    Moving the ones would move the others.
+    """
+    used = set(ancestors(inputs))
+    for Xu in inducing:
+        if isinstance(Xu, SharedVariable) and Xu in used:
+            raise ValueError(
+                f"The data {Xu.name!r} are inputs of observations and inducing inputs at once, so "
+                f"a change of the ones would change the others. Pass Xu={Xu.name}.get_value() to "
+                "prior."
+            )
 
 
 def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> None:

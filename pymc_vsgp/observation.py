@@ -167,9 +167,9 @@ def observations(model: Model) -> dict[str, Observation]:
     for rv in model.observed_RVs:
         if any(_is_inducing(a) for a in ancestors([rv])):
             terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
-            found[rv.name] = _observation(rv.name, terms)
+            found[rv.name] = _observation(model, rv.name, terms)
     for potential in model.potentials:
-        found[potential.name] = _observation(potential.name, potential)
+        found[potential.name] = _observation(model, potential.name, potential)
     return {name: o for name, o in found.items() if o is not None}
 
 
@@ -215,7 +215,7 @@ def _is_inducing(variable: Variable) -> bool:
     return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
 
 
-def _observation(name: str, terms: Variable) -> Observation | None:
+def _observation(model: Model, name: str, terms: Variable) -> Observation | None:
     nodes = [
         v.owner
         for v in ancestors([terms])
@@ -227,8 +227,7 @@ def _observation(name: str, terms: Variable) -> Observation | None:
     recipe, inputs = node.op.recipe, node.inputs
     parts: list[Process | Waves] = []
     for g in recipe.groups:
-        v = inputs[g.v]
-        u = next(a for a in ancestors([v]) if _is_inducing(a))
+        v, u = inputs[g.v], model[g.process]
         theta = [inputs[i] for i in g.theta]
         if isinstance(g, FeatureGroup):
             prior = [inputs[i] for i in g.prior]

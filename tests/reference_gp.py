@@ -12,7 +12,7 @@ def ard_kernel(X, Y, lengthscales, variance):
     return variance * np.exp(-0.5 * np.sum(difference**2, axis=-1))
 
 
-def moments(X, Xu, lengthscales, variance, mean, v, jitter=1e-6):
+def moments(X, Xu, lengthscales, variance, mean, v, jitter=1e-8):
     """Mean and variance of f(X), given u = mean(Xu) + R v, by dense inverses."""
     Kuu = ard_kernel(Xu, Xu, lengthscales, variance)
     Kuu = Kuu + jitter * variance * np.eye(len(Xu))
@@ -29,7 +29,7 @@ def joint_log_density(expected, v, log_prior_theta):
     return np.sum(expected) + np.sum(stats.norm.logpdf(v)) + log_prior_theta
 
 
-def collapsed_bound(X, y, Xu, lengthscales, variance, mean, sigma, jitter=1e-6):
+def collapsed_bound(X, y, Xu, lengthscales, variance, mean, sigma, jitter=1e-8):
     """Titsias (2009), from dense N x N matrices."""
     Kuu = ard_kernel(Xu, Xu, lengthscales, variance) + jitter * variance * np.eye(len(Xu))
     Kuf = ard_kernel(Xu, X, lengthscales, variance)

@@ -33,22 +33,19 @@ import pytensor.tensor as pt
 
 from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
-from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
 from pymc_vsgp.inducing.variable import InducingRV, of_waves
-from pymc_vsgp.modes import ONCE
 from pymc_vsgp.potential.blocks import stream_gaussian
 from pymc_vsgp.potential.cholesky import SafeCholesky, failed
 from pymc_vsgp.potential.streaming import block_sums
 
-__all__ = ["Bound", "Evaluation", "inducing_variables", "whitened_coordinates"]
+__all__ = ["Bound", "Evaluation", "Variables", "inducing_variables", "whitened_coordinates"]
 
 
 MOST_DENSE = 150
@@ -108,16 +105,8 @@ class _Process:
     root: TensorVariable
     offset: Sequence[TensorVariable] = ()
     """e and t, for many coefficients."""
-    coefficients: TensorVariable | None = None
-    """Fourier coefficients, if these are some, less their means in terms of the whitened value.
-
-    One column for each function, if there are several.
-    """
-
-    @property
-    def waves(self) -> bool:
-        """Whether these are coefficients."""
-        return self.coefficients is not None
+    waves: bool = False
+    """Whether these are Fourier coefficients."""
 
     @property
     def diagonal(self) -> bool:
@@ -135,22 +124,10 @@ class _Process:
         return (half + e) / L, L * pt.exp(-t), pt.exp(t) / L
 
 
-class Bound:
-    """The bound of a model, compiled.
+class Variables:
+    """The variables of a model: its processes, and all others as one vector theta."""
 
-    Parameters
-    ----------
-    model : Model
-        With one or more variationally sparse processes.
-    move_inducing : bool
-        Whether the gradient has the inducing inputs, too.
-    n_rows : int, optional
-        Rows of a minibatch. By default all data are used.
-    mode : str or Mode, optional
-        How to compile it.
-    """
-
-    def __init__(self, model: Model, move_inducing=False, n_rows=None, mode=None):
+    def __init__(self, model: Model):
         self.model = model
         us = inducing_variables(model)
         if not us:
@@ -166,16 +143,64 @@ class Bound:
             )
         self.others = [rv for rv in model.free_RVs if rv not in us]
         with whitened_coordinates(model):
-            self._build(us, move_inducing, n_rows, mode)
-
-    def _build(self, us, move_inducing, n_rows, mode):
-        model = self.model
-        start = model.initial_point()
-        values = [model.rvs_to_values[rv] for rv in self.others]
-        self.names = [v.name for v in values]
+            start = model.initial_point()
+        self.values = [model.rvs_to_values[rv] for rv in self.others]
+        self.names = [v.name for v in self.values]
         self.shapes = [np.shape(start[name]) for name in self.names]
         self.start = self.ravel(start)
         self.processes = [_process(model, u, start) for u in us]
+
+    def ravel(self, point) -> np.ndarray:
+        """Return theta as a vector."""
+        parts = [np.ravel(point[name]) for name in self.names]
+        return np.concatenate(parts).astype("float64") if parts else np.empty(0)
+
+    def unravel(self, theta) -> dict[str, np.ndarray]:
+        """Return theta by the names of the value variables."""
+        point, at = {}, 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            size = int(np.prod(shape))
+            point[name] = np.asarray(theta[at : at + size]).reshape(shape)
+            at += size
+        return point
+
+    def no_sites(self) -> list[Sites]:
+        """Return sites that make q the prior."""
+        out = []
+        for p in self.processes:
+            shape = (p.n_functions, p.n_inducing)
+            root = shape if p.diagonal else (*shape, p.n_inducing)
+            out.append(Sites(np.zeros(shape), np.zeros(root)))
+        return out
+
+    def no_offsets(self) -> list[np.ndarray]:
+        """Return offsets that leave q as the sites make it."""
+        shapes = [(p.n_functions, p.n_inducing) for p in self.processes for _ in p.offset]
+        return [np.zeros(shape) for shape in shapes]
+
+
+class Bound(Variables):
+    """The bound of a model, compiled.
+
+    Parameters
+    ----------
+    model : Model
+        With one or more variationally sparse processes.
+    move_inducing : bool
+        Whether the gradient has the inducing inputs, too.
+    n_rows : int, optional
+        Rows of a minibatch. By default all data are used.
+    mode : str or Mode, optional
+        How to compile it.
+    """
+
+    def __init__(self, model: Model, move_inducing=False, n_rows=None, mode=None):
+        super().__init__(model)
+        with whitened_coordinates(model):
+            self._build(move_inducing, n_rows, mode)
+
+    def _build(self, move_inducing, n_rows, mode):
+        model = self.model
         if move_inducing:
             fixed = [p.u.name for p in self.processes if p.Xu is None and not p.waves]
             if fixed:
@@ -184,7 +209,8 @@ class Bound:
                     "Pass an array or a pm.Data to prior, or move_inducing=False."
                 )
         points = [p for p in self.processes if not p.waves]
-        self.moving = moving = [p.Xu for p in points] if move_inducing else []
+        # Processes may share their inducing inputs.
+        self.moving = moving = list(dict.fromkeys(p.Xu for p in points)) if move_inducing else []
         offsets = [x for p in self.processes for x in p.offset]
 
         terms = [*self.others, *model.observed_RVs, *model.potentials]
@@ -244,7 +270,9 @@ class Bound:
         starts = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes)])
         given = {
             value: theta[a:b].reshape(shape)
-            for value, shape, a, b in zip(values, self.shapes, starts, starts[1:], strict=False)
+            for value, shape, a, b in zip(
+                self.values, self.shapes, starts, starts[1:], strict=False
+            )
         } | dict(zip(moving, moved, strict=True))
         bound, *rest = rewrite_pregrad(graph_replace([*outputs, *flat], given, strict=False))
         moved += offsets
@@ -275,8 +303,8 @@ class Bound:
         self._sizes = pytensor.function(
             [], [node.inputs[0].shape[0] for node in nodes], mode="FAST_COMPILE"
         )
-        for node in nodes:
-            owners = [self._process_of(node.inputs[g.v]) for g in node.op.recipe.groups]
+        owners_of = [[self._process_of(g.process) for g in n.op.recipe.groups] for n in nodes]
+        for node, owners in zip(nodes, owners_of, strict=True):
             means, roots = zip(*(self._stand_ins[i] for i in owners), strict=True)
             new = stream_gaussian(node, means, roots, self._rows)
             for j, i in enumerate(owners):
@@ -290,39 +318,28 @@ class Bound:
                 "The model uses inducing values outside of a likelihood of their process, so the "
                 "Gaussian stage has no bound for them. Use fit_gaussian(method='advi')."
             )
+        self._check_numbers(owners_of)
         return bound, loops
 
-    def _process_of(self, v):
+    def _check_numbers(self, owners_of) -> None:
+        """Raise where there are more inducing points than observations."""
+        sizes = self._sizes()
         for i, p in enumerate(self.processes):
-            if p.waves and self._same(v, p):
-                return i
-        while v.owner is not None and isinstance(v.owner.op, DimShuffle):
-            v = v.owner.inputs[0]
-        for i, p in enumerate(self.processes):
-            if v is p.value:
-                return i
-        raise ValueError(
-            "The model transforms inducing values before a likelihood uses them, so the Gaussian "
-            "stage has no bound for them. Use fit_gaussian(method='advi')."
-        )
+            n_data = sum(int(n) for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
+            if not p.waves and p.n_inducing > n_data:
+                raise ValueError(
+                    f"{p.u.name} has {p.n_inducing} inducing points, but there are only {n_data} "
+                    "observations. Use at most as many points: Xu = X is already exact."
+                )
 
-    def _same(self, v, p: _Process) -> bool:
-        """Whether `v` are the coefficients of a process, less their means.
-
-        What else uses them decides how they are simplified, so graphs of the same may differ.
-        """
-        if equal_computations([v], [p.coefficients]):
-            return True
-        if p.value not in ancestors([v]):
-            return False
-        values = self.model.value_vars
-        both = pm.pytensorf.compile(
-            values, [v, p.coefficients], mode=ONCE, on_unused_input="ignore"
-        )
-        rng, start = np.random.default_rng(0), self.model.initial_point()
-        point = [start[x.name] + 0.1 * rng.normal(size=np.shape(start[x.name])) for x in values]
-        one, other = both(*point)
-        return one.shape == other.shape and np.allclose(one, other, rtol=1e-9, atol=0.0)
+    def _process_of(self, name: str) -> int:
+        names = [p.u.name for p in self.processes]
+        if name not in names:
+            raise ValueError(
+                f"The inducing values {name!r} are fixed, so the Gaussian stage has no bound for "
+                "them. Use fit_gaussian(method='advi')."
+            )
+        return names.index(name)
 
     def __call__(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
         """Evaluate at theta, and at what else moves: inducing inputs, then offsets."""
@@ -342,20 +359,6 @@ class Bound:
             float(value), gradient, list(linear), list(precision), mean, factor, R, prior_mean
         )
 
-    def ravel(self, point) -> np.ndarray:
-        """Return theta as a vector."""
-        parts = [np.ravel(point[name]) for name in self.names]
-        return np.concatenate(parts).astype("float64") if parts else np.empty(0)
-
-    def unravel(self, theta) -> dict[str, np.ndarray]:
-        """Return theta by the names of the value variables."""
-        point, at = {}, 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            size = int(np.prod(shape))
-            point[name] = np.asarray(theta[at : at + size]).reshape(shape)
-            at += size
-        return point
-
     def n_data(self) -> int:
         """Return the number of rows of the data, where all likelihoods have the same."""
         sizes = {int(n) for n in self._sizes()}
@@ -365,20 +368,6 @@ class Bound:
                 "each. Use method='natural'."
             )
         return sizes.pop()
-
-    def no_sites(self) -> list[Sites]:
-        """Return sites that make q the prior."""
-        out = []
-        for p in self.processes:
-            shape = (p.n_functions, p.n_inducing)
-            root = shape if p.diagonal else (*shape, p.n_inducing)
-            out.append(Sites(np.zeros(shape), np.zeros(root)))
-        return out
-
-    def no_offsets(self) -> list[np.ndarray]:
-        """Return offsets that leave q as the sites make it."""
-        shapes = [(p.n_functions, p.n_inducing) for p in self.processes for _ in p.offset]
-        return [np.zeros(shape) for shape in shapes]
 
 
 def _process(model, u, start):
@@ -394,18 +383,11 @@ def _process(model, u, start):
     named = [v for v in shared if v.name == f"{u.name}_Xu"]
     Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
     linear = pt.tensor(dtype="float64", shape=(K, M))
-    if of_waves(u):
-        w = u - u.owner.inputs[1]
-        # As `OfWaves` has them, which simplifies to the same graph.
-        (w,) = model.replace_rvs_by_values([w if w.type.ndim == 1 else w.T])
-        (coefficients,) = rewrite_pregrad([w])
-        if M > MOST_DENSE:
-            root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
-            return _Process(u, value, K, M, None, linear, root, offset, coefficients)
-        root = pt.tensor(dtype="float64", shape=(K, M, M))
-        return _Process(u, value, K, M, None, linear, root, (), coefficients)
+    if of_waves(u) and M > MOST_DENSE:
+        root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
+        return _Process(u, value, K, M, None, linear, root, offset, waves=True)
     root = pt.tensor(dtype="float64", shape=(K, M, M))
-    return _Process(u, value, K, M, Xu, linear, root)
+    return _Process(u, value, K, M, Xu, linear, root, waves=of_waves(u))
 
 
 def _posterior(p, k, mean, R):

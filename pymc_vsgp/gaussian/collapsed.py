@@ -20,7 +20,10 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from pymc.pytensorf import rewrite_pregrad
+from pytensor.gradient import grad
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
@@ -73,9 +76,12 @@ def can_collapse(model: Model) -> bool:
             return False
     elif nodes[0].inputs[nodes[0].op.recipe.groups[0].v] is not value:
         return False
-    # Nothing else of the model may depend on u.
-    rest = graph_replace([logp], {nodes[0].outputs[0]: pt.zeros(())}, strict=False)
-    return value not in ancestors(rest)
+    # Nothing else of the model may depend on u, and the loop has to count once.
+    term = pt.dscalar()
+    (rest,) = graph_replace([logp], {nodes[0].outputs[0]: term}, strict=False)
+    (slope,) = rewrite_graph([grad(rest, term)], include=("canonicalize",))
+    once = isinstance(slope, Constant) and slope.data == 1.0
+    return once and value not in ancestors([rest])
 
 
 def collapse(model: Model) -> Collapsed:
@@ -104,9 +110,9 @@ def collapse(model: Model) -> Collapsed:
     bound, v = graph_replace([whole.logp, v], backward, strict=False)
     draw = unwhiten(v, mean, R_rv)
 
-    for rv in (u, *new.observed_RVs):
-        if rv is u or rv in _of_loops(new, node):
-            _forget(new, rv)
+    for term in (u, *new.observed_RVs, *new.potentials):
+        if u in ancestors([term]):
+            _forget(new, term)
     # A clone has its variables in any order, and the same seed should give the same draws.
     order = [rv.name for rv in model.free_RVs]
     list.sort(new.free_RVs, key=lambda rv: order.index(rv.name))
@@ -164,15 +170,9 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     }
 
 
-def _of_loops(model, node):
-    """Observed variables whose data the loop goes through."""
-    data = set(ancestors([node.inputs[1]]))
-    return {rv for rv in model.observed_RVs if model.rvs_to_values[rv] in data}
-
-
 def _forget(model, variable):
     """Take a variable out of a model."""
-    for group in (model.free_RVs, model.observed_RVs, model.deterministics):
+    for group in (model.free_RVs, model.observed_RVs, model.deterministics, model.potentials):
         if variable in group:
             group.remove(variable)
     model.named_vars.pop(variable.name)

@@ -20,6 +20,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from pymc_vsgp.gaussian.bound import (
     Bound,
     Evaluation,
+    Variables,
     inducing_variables,
     whitened_coordinates,
 )
@@ -254,7 +255,11 @@ class _Natural:
     def _blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
         return [
-            s if p.diagonal else (_blend_waves if p.waves else _blend)(s, ev, i, step)
+            s
+            if p.diagonal
+            else (_blend_waves if p.waves else _blend)(
+                s, *(x[i] for x in (ev.R, ev.prior_mean, ev.linear, ev.precision, ev.mean)), step
+            )
             for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
         ]
 
@@ -336,14 +341,13 @@ class _Natural:
         return self._evaluate(theta, sites, self.moved).gradient[: theta.size]
 
 
-def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
+def _blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
     """Return sites a part of the way to where the natural gradient points."""
-    R, mean = ev.R[i], ev.prior_mean[i]
     linear, root = [], []
     for k in range(len(sites.linear)):
         B, old = sites.root[k], sites.linear[k]
         G = R.T @ B
-        to, toward = _definite(ev.precision[i][k], ev.linear[i][k], ev.mean[i][k])
+        to, toward = _definite(new_precision[k], new_linear[k], m[k])
         precision = (1.0 - step) * (G @ G.T) + step * to
         h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
         new = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
@@ -354,13 +358,13 @@ def _blend(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
     return Sites(np.stack(linear), np.stack(root))
 
 
-def _blend_waves(sites: Sites, ev: Evaluation, i: int, step: float) -> Sites:
+def _blend_waves(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
     """Return the same for Fourier coefficients, whose sites are of them and not of v."""
     linear, root = [], []
-    for B, old, new_linear, new, m in zip(
-        sites.root, sites.linear, ev.linear[i], ev.precision[i], ev.mean[i], strict=True
+    for B, old, of_k, new, center in zip(
+        sites.root, sites.linear, new_linear, new_precision, m, strict=True
     ):
-        to, toward = _definite(new, new_linear, ev.prior_mean[i] + ev.R[i] * m)
+        to, toward = _definite(new, of_k, mean + R * center)
         root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
         linear.append((1.0 - step) * old + step * toward)
     return Sites(np.stack(linear), np.stack(root))
@@ -468,6 +472,8 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
     """Fit by PyMC's ADVI in whitened coordinates."""
     times: list[float] = []  # of each iteration: the first one is over once all is compiled
     callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
+    bound = Variables(model)
+    us = [p.u for p in bound.processes]
     with model, whitened_coordinates(model):
         approx = pm.fit(
             n,
@@ -477,27 +483,29 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
             callbacks=callbacks,
             **kwargs,
         )
-        bound = Bound(model, mode="FAST_COMPILE")
+        priors = model.replace_rvs_by_values([x for u in us for x in u.owner.inputs[1:3]])
     mean = approx.mean.eval()
     cov = approx.cov.eval()
     ordering = approx.ordering
+    fn = pm.pytensorf.compile(model.value_vars, priors, mode=ONCE, on_unused_input="ignore")
+    where = [ordering[v.name] for v in model.value_vars]
+    at_mean = iter(fn(*(mean[place].reshape(shape) for _, place, shape, _ in where)))
     theta_at = np.concatenate(
         [np.arange(ordering[name][1].start, ordering[name][1].stop) for name in bound.names]
         or [np.empty(0, int)]
     ).astype(int)
     theta = mean[theta_at]
     nothing = bound.no_sites()
-    ev = bound(theta, nothing, bound.no_offsets())
     sites, means, covariances = {}, {}, {}
     for i, p in enumerate(bound.processes):
         where = ordering[p.value.name][1]
         m = mean[where].reshape(p.n_functions, p.n_inducing)
-        R = ev.R[i]
-        means[p.u.name] = _unwhiten(m, R, ev.prior_mean[i])
+        prior_mean, R = next(at_mean), next(at_mean)
+        means[p.u.name] = _unwhiten(m, R, prior_mean)
         if p.diagonal:
             S = np.diag(cov[where, where]).reshape(m.shape)
             precision = np.clip(1.0 / S - 1.0, 0.0, None) / R**2
-            linear = (1.0 + precision * R**2) * m / R + precision * ev.prior_mean[i]
+            linear = (1.0 + precision * R**2) * m / R + precision * prior_mean
             sites[p.u.name] = Sites(linear, np.sqrt(precision))
             covariances[p.u.name] = R**2 * S
             continue
@@ -506,10 +514,9 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
         if p.waves:
             R = np.diag(R)
         inverse = np.linalg.inv(S)
-        ev.linear[i] = np.einsum("kij,kj->ki", inverse, m)
-        ev.precision[i] = inverse - np.eye(p.n_inducing)
-        ev.R[i], ev.mean[i] = R, m
-        sites[p.u.name] = _blend(nothing[i], ev, i, 1.0)
+        linear = np.einsum("kij,kj->ki", inverse, m)
+        precision = inverse - np.eye(p.n_inducing)
+        sites[p.u.name] = _blend(nothing[i], R, prior_mean, linear, precision, m, 1.0)
         covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)
     converged, message = _judge(hist)

@@ -57,9 +57,11 @@ class FeatureMoments(OpFromGraph):
         mean: Kernel,
         covariance: Kernel,
         layout: Layout | None,
+        process: str,
         **kwargs,
     ):
         super().__init__(*args, inline=True, on_unused_input="ignore", **kwargs)
+        self.process = process
         self.features, self.mean, self.covariance, self.layout = features, mean, covariance, layout
 
 
@@ -104,7 +106,15 @@ class Nearest(NamedTuple):
 
 
 def conditional_feature_moments(
-    mean_at, cov_func, features: Fourier, X, w, residual, window, layout: Layout | None = None
+    mean_at,
+    cov_func,
+    features: Fourier,
+    X,
+    w,
+    residual,
+    window,
+    process: str,
+    layout: Layout | None = None,
 ) -> Moments:
     """Mean and variance of f at each row of `X`, given the coefficients `w`.
 
@@ -122,7 +132,13 @@ def conditional_feature_moments(
     nearest = Nearest.to(features, x, window_, plane_of(covariance, more[len(theta) :]))
     moments = nearest.moments(features, w_, m, residual_)
     op = FeatureMoments(
-        inputs, list(moments), features=features, mean=mean, covariance=covariance, layout=layout
+        inputs,
+        list(moments),
+        features=features,
+        mean=mean,
+        covariance=covariance,
+        layout=layout,
+        process=process,
     )
     return Moments(*op(*arguments, return_list=True))
 

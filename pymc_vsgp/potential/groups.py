@@ -36,6 +36,7 @@ class Contribution(NamedTuple):
 class Group(Protocol):
     """One process in a block."""
 
+    process: str
     X: int
     v: int
     """Whitened values, or coefficients: what the moments are linear in."""
@@ -67,6 +68,8 @@ class Group(Protocol):
 class PointGroup(NamedTuple):
     """Values at inducing points: the three products of M^2 B operations."""
 
+    process: str
+    """Name of its inducing values."""
     kernel: Kernel
     X: int
     Xu: int
@@ -146,6 +149,8 @@ class PointGroup(NamedTuple):
 class FeatureGroup(NamedTuple):
     """Coefficients of waves: products of N M operations, and PyTensor's gradients."""
 
+    process: str
+    """Name of its coefficients."""
     features: Fourier
     mean: Kernel
     covariance: Kernel
@@ -255,7 +260,13 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
     if isinstance(op, ConditionalMoments):
         shared += rest
         return PointGroup(
-            op.kernel, rows.index(X), at, at + 1, at + 2, range(at + 3, at + len(rest))
+            op.process,
+            op.kernel,
+            rows.index(X),
+            at,
+            at + 1,
+            at + 2,
+            range(at + 3, at + len(rest)),
         )
     assert isinstance(op, FeatureMoments)
     w, residual, window, *more = rest
@@ -270,6 +281,7 @@ def group_of(node: Apply, rows: list[Variable], shared: list[Variable], n_rows: 
     middle = k + 3 + len(op.mean.inner_inputs) - 1
     theta, prior = range(k + 3, middle), range(middle, k + 3 + len(more))
     return FeatureGroup(
+        op.process,
         op.features,
         op.mean,
         op.covariance,

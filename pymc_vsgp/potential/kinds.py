@@ -42,8 +42,9 @@ class AtPoints(NamedTuple):
         """
         v = whiten(u, self.mean, self.R)
         v = v if u.type.ndim == 1 else v.T
-        moments = conditional_moments if diag else joint_moments
-        return moments(mean_at, cov_func, X, self.Xu, self.R, v)
+        if not diag:
+            return joint_moments(mean_at, cov_func, X, self.Xu, self.R, v)
+        return conditional_moments(mean_at, cov_func, X, self.Xu, self.R, v, u.name)
 
 
 class OfWaves(NamedTuple):
@@ -111,5 +112,5 @@ class OfWaves(NamedTuple):
                 mean_at, cov_func, self.features, X, w, explained, self.window
             )
         return conditional_feature_moments(
-            mean_at, cov_func, self.features, X, w, residual, self.window, layout
+            mean_at, cov_func, self.features, X, w, residual, self.window, u.name, layout
         )

@@ -1,0 +1,210 @@
+"""Processes, what observes them and their inducing inputs, told apart by name."""
+
+import subprocess
+import sys
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+
+from pymc.model.fgraph import clone_model
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.gaussian.collapsed import can_collapse, collapse
+from pymc_vsgp.observation import observations
+
+X = np.random.default_rng(0).uniform(0.0, 5.0, (40, 1))
+Y = np.random.default_rng(1).poisson(2.0, 40)
+XU = np.linspace(0.0, 5.0, 6)[:, None]
+
+
+def process(name, Xu=XU, mean=None, ls=1.0, variance=1.0):
+    mean = pm.gp.mean.Zero() if mean is None else mean
+    kernel = variance * pm.gp.cov.Matern52(1, ls=ls)
+    gp = vsgp.VariationalSparse(mean_func=mean, cov_func=kernel)
+    return gp, gp.prior(name, Xu=Xu)
+
+
+def nested(name=""):
+    """One process whose mean and lengthscale are values of another."""
+    with pm.Model(name=name) as model:
+        _, g = process("g")
+        f, _ = process("f", mean=pm.gp.mean.Constant(g[0]), ls=pm.math.exp(g[1]))
+        f.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+    return model
+
+
+def counts():
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 2.0, 1.0)
+        gp, _ = process("u", ls=ls)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+    return model
+
+
+def logp_at(model, point):
+    return model.compile_logp(mode="FAST_COMPILE")(point)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda m: m,
+        clone_model,
+        pm.model.transform.optimization.freeze_dims_and_data,
+        lambda m: cloudpickle.loads(cloudpickle.dumps(m)),
+    ],
+    ids=["model", "clone_model", "freeze_dims_and_data", "cloudpickle"],
+)
+@pytest.mark.parametrize("name", ["", "inner"])
+def test_a_process_that_parametrises_another_is_not_taken_for_it(copy, name):
+    prefix = f"{name}::" if name else ""
+    (found,) = observations(copy(nested(name))).values()
+    assert [part.u.name for part in found.parts] == [f"{prefix}f"]
+
+
+def test_nested_processes_have_a_stage_by_advi_alone():
+    model = nested()
+    with pytest.raises(ValueError, match="outside of a likelihood.*method='advi'"):
+        vsgp.fit_gaussian(progressbar=False, model=model)
+    with model, pytensor.config.change_flags(mode="FAST_COMPILE"):
+        stage = vsgp.fit_gaussian("advi", n=5, progressbar=False, random_seed=1)
+    assert set(stage.sites) == {"g", "f"}
+
+
+def test_a_collapsed_potential_is_gone():
+    with pm.Model() as model:
+        gp, _ = process("u")
+        sigma = pm.HalfNormal("sigma")
+        gp.potential("term", vsgp.Gaussian(sigma=sigma), X=X, y=Y * 1.0)
+    with pm.Model() as same:
+        gp, _ = process("u")
+        sigma = pm.HalfNormal("sigma")
+        gp.likelihood("y", vsgp.Gaussian(sigma=sigma), X=X, y=Y * 1.0)
+    assert can_collapse(model)
+    point = {"sigma_log__": np.array(0.3)}
+    values = [logp_at(collapse(m).model, point) for m in (model, same)]
+    assert values[0] == pytest.approx(values[1], abs=1e-9)
+
+
+def test_a_tempered_likelihood_is_not_collapsed():
+    with pm.Model() as model:
+        gp, _ = process("u")
+        term = gp.potential("term", vsgp.Gaussian(sigma=1.0), X=X, y=Y * 1.0)
+        pm.Potential("half_of_it", -0.5 * term)
+    assert not can_collapse(model)
+
+
+def test_inducing_inputs_are_counted_when_the_model_is_complete():
+    Xu = np.linspace(0.0, 5.0, 30)[:, None]
+    for sizes in ((20, 100), (100, 20), (12, 12)):
+        with pm.Model() as model:
+            gp, _ = process("u", Xu=Xu)
+            for i, n in enumerate(sizes):
+                x = np.linspace(0.0, 5.0, n)[:, None]
+                gp.likelihood(f"y{i}", vsgp.Poisson(), X=x, y=np.ones(n, int))
+            if sum(sizes) > 30:
+                assert vsgp.fit_gaussian(max_rounds=1, progressbar=False).sites["u"] is not None
+            else:
+                with pytest.raises(ValueError, match="30 inducing points, but .* only 24"):
+                    vsgp.fit_gaussian(progressbar=False)
+    assert model is not None
+
+
+@pytest.mark.parametrize("step", [1, 8])
+def test_inducing_inputs_made_of_data_leave_the_data_alone(step):
+    with pm.Model() as model:
+        data = pm.Data("X", X)
+        gp, _ = process("u", Xu=data[::step], ls=pm.Gamma("ls", 2.0, 1.0))
+        gp.likelihood("y", vsgp.Poisson(), X=data, y=Y)
+        stage = vsgp.fit_gaussian(move_inducing=True, max_rounds=5, progressbar=False)
+        np.testing.assert_array_equal(data.get_value(), X)
+        assert list(stage.Xu) == ["u_Xu"]
+        if step > 1:  # with all of the data nothing is to be gained
+            assert np.abs(stage.Xu["u_Xu"] - X[::step]).max() > 1e-3
+        pm.set_data({"X": X + 1.0})
+        stage.apply()
+    np.testing.assert_array_equal(model["X"].get_value(), X + 1.0)
+
+
+@pytest.mark.parametrize("first", ["Xu", "X"])
+def test_data_are_not_inducing_inputs_at_once(first):
+    with pm.Model():
+        data = pm.Data("X", X)
+        gp, _ = process("u", Xu=data if first == "Xu" else XU)
+        with pytest.raises(ValueError, match=r"Pass Xu=X.get_value\(\) to prior"):
+            gp.likelihood("y", vsgp.Poisson(), X=1.0 * data, y=Y)
+            process("other", Xu=data)
+
+
+def test_one_container_for_the_inducing_inputs_of_two_processes():
+    with pm.Model():
+        Xu = pm.Data("Xu", XU)
+        pair = [process(name, Xu=Xu)[0] for name in ("f", "g")]
+        lik = vsgp.HeteroskedasticGaussian()
+        vsgp.likelihood("y", lik, pair, X=X, y=np.sin(X[:, 0]))
+        stage = vsgp.fit_gaussian(move_inducing=True, max_rounds=5, progressbar=False)
+        assert list(stage.Xu) == ["Xu"]
+        np.testing.assert_array_equal(Xu.get_value(), stage.Xu["Xu"])
+
+
+def test_joint_draws_of_a_tiny_function_are_not_white_noise():
+    grid = np.linspace(0.0, 5.0, 60)[:, None]
+    with pm.Model():
+        gp, u = process("u", Xu=np.linspace(0.0, 5.0, 12)[:, None], variance=1e-6)
+        f = gp.conditional("f", grid)
+        values, at = pm.draw([f, u], draws=50, random_seed=1, mode="FAST_COMPILE")
+    # Second differences of what is smooth are small; those of white noise are larger than it.
+    rough = np.diff(values, 2, axis=1).std() / np.sqrt(6.0)
+    assert values.std() == pytest.approx(at.std(), rel=0.3)
+    assert rough < 0.05 * values.std()
+
+
+SAME = """
+import sys, cloudpickle, numpy as np
+with open(sys.argv[1], "rb") as file:
+    model, stage, point, expected = cloudpickle.load(file)
+value = model.compile_logp(mode="FAST_COMPILE")(point)
+np.testing.assert_allclose(value, expected, rtol=1e-12)
+assert stage is None or stage.model is model
+"""
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_model_survives_a_process_boundary(tmp_path, fitted):
+    # By cloudpickle, as PyMC sends models: plain pickle refuses an empty pm.Model already.
+    model, stage = counts(), None
+    if fitted:
+        stage = vsgp.fit_gaussian(max_rounds=2, progressbar=False, model=model)
+    rng = np.random.default_rng(2)
+    point = {n: x + 0.1 * rng.normal(size=np.shape(x)) for n, x in model.initial_point().items()}
+    path = tmp_path / "model.pkl"
+    path.write_bytes(cloudpickle.dumps((model, stage, point, logp_at(model, point))))
+    subprocess.run([sys.executable, "-c", SAME, str(path)], check=True)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 5.0])
+def test_covariates_in_inducing_inputs_do_not_matter(wrong):
+    rng = np.random.default_rng(0)
+    place = rng.uniform(0.0, 5.0, 80)
+    covariates = rng.normal(size=(80, 2)) + np.sin(place)[:, None]
+    x = np.column_stack([place, covariates])
+    y = rng.poisson(np.exp(0.5 * np.sin(2.0 * place) + covariates @ [0.5, -0.3]))
+    Xu = np.column_stack([np.linspace(0.0, 5.0, 8), wrong * rng.normal(size=(8, 2))])
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        mean = pm.gp.mean.Linear(coeffs=pm.math.concatenate([np.zeros(1), b]))
+        kernel = pm.gp.cov.Matern52(3, ls=1.0, active_dims=[0])
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=kernel)
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Poisson(), X=x[:50], y=y[:50])
+        gp.likelihood("z", vsgp.Poisson(), X=x[50:], y=y[50:])
+    # What is kept are averages over the rows nearest in place, of all likelihoods.
+    nearest = np.abs(place[:, None] - Xu[:, 0]).argmin(axis=1)
+    kept = model["u_Xu"].get_value()
+    for j in range(8):
+        np.testing.assert_allclose(kept[j, 1:], covariates[nearest == j].mean(axis=0))
+    np.testing.assert_array_equal(kept[:, 0], Xu[:, 0])
