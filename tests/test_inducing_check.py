@@ -225,6 +225,34 @@ def test_two_processes_and_dims(data):
     assert "most of it is missing to          'rough'" in repr(check)
 
 
+def test_predictions_of_a_model_with_more_points(data):
+    X, f, rng = data
+    y = f + SIGMA * rng.normal(size=N)
+    means, sds, models = [], [], []
+    for M in (6, 14):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
+            Z = vsgp.inducing.grid(X, M)
+            gp.prior("u", Xu=Z)
+            gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
+        K = lambda a, b: reference_gp.ard_kernel(a, b, [0.8], 1.0)  # noqa: E731  (short, and used often)
+        Kuu, Kuf = K(Z, Z) + 1e-6 * np.eye(M), K(Z, X)
+        S = np.linalg.inv(Kuu + Kuf @ Kuf.T / SIGMA**2)
+        means.append(Kuf.T @ S @ Kuf @ y / SIGMA**2)
+        explained = np.sum(Kuf * np.linalg.solve(Kuu, Kuf), axis=0)
+        sds.append(np.sqrt(1.0 - explained + np.sum(Kuf * (S @ Kuf), axis=0)))
+        models.append(model)
+    check = check_inducing(
+        fit(models[0], 9), 9, nested=False, refit=models[1], model=models[0], **quiet
+    )
+    ratio = np.log(sds[1] / sds[0])
+    np.testing.assert_allclose(
+        check.refit_mean, (np.abs(means[1] - means[0]) / sds[1]).max(), rtol=0.15
+    )
+    np.testing.assert_allclose(np.log(check.refit_sd), ratio[np.abs(ratio).argmax()], rtol=0.15)
+    assert "f at the data then moves" in repr(check)
+
+
 def test_exact_weights_are_of_all_likelihoods(data):
     X, f, _ = data
     model = build(X, f, 8, vsgp.Gaussian(SIGMA))
