@@ -9,8 +9,8 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.calibration import Calibration, _Sampler
-from pymc_vsgp.plots import plot_calibration
+from pymc_vsgp.results.calibration import Calibration, _Sampler
+from pymc_vsgp.results.plots import plot_calibration
 
 X = np.linspace(0.0, 4.0, 30)[:, None]
 
@@ -114,7 +114,7 @@ def test_bad_input():
 
 def test_diagonal_coordinates_of_many_coefficients(monkeypatch):
     pytest.importorskip("nutpie", reason="nutpie is not installed")
-    monkeypatch.setattr("pymc_vsgp.gaussian.bound.MOST_DENSE", 5)
+    monkeypatch.setattr("pymc_vsgp.fit.bound.MOST_DENSE", 5)
     shared = pytensor.shared(np.ones(30, dtype="int64"), name="calibration_y")
     run = _Sampler(build(shared, inducing=vsgp.inducing.Fourier(9.0, 4)), shared, 8, 8)
     for seed in (1, 2):

@@ -10,7 +10,7 @@ import pytest
 
 from pytensor.graph.replace import vectorize_graph
 
-from pymc_vsgp.potential.cholesky import LARGEST_JITTER, SafeCholesky, factor, failed
+from pymc_vsgp.ops.cholesky import LARGEST_JITTER, SafeCholesky, factor, failed
 
 MODES = ["NUMBA", "CVM", "JAX"]
 M = 6

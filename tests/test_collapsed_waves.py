@@ -11,10 +11,10 @@ from differences import slopes
 from scipy import stats
 
 import pymc_vsgp as vsgp
-import pymc_vsgp.gaussian.bound
+import pymc_vsgp.fit.bound
 
-from pymc_vsgp.gaussian import collapsed_waves
-from pymc_vsgp.gaussian.collapsed import can_collapse, collapse, recover
+from pymc_vsgp.fit import collapsed_waves
+from pymc_vsgp.fit.collapsed import can_collapse, collapse, recover
 
 FAST = "FAST_COMPILE"
 PERIOD, COUNTS, CENTER = (2.5, 3.0), (4, 3), (0.4, 0.1)
@@ -125,7 +125,7 @@ def test_coefficients_are_drawn_from_their_conditional():
 @pytest.mark.parametrize("many", [False, True])
 def test_the_stage_is_at_the_maximum(many, monkeypatch):
     X, y = data_of()
-    monkeypatch.setattr(pymc_vsgp.gaussian.bound, "MOST_DENSE", 5 if many else 100)
+    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5 if many else 100)
     model = build(X, y)
     stage = vsgp.fit_gaussian(progressbar=False, model=model)
     assert stage.converged

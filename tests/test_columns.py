@@ -13,7 +13,7 @@ from pymc.model.fgraph import clone_model
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.modes import ONCE
+from pymc_vsgp.compile import ONCE
 
 rng = np.random.default_rng(3)
 N, M, LS, VARIANCE = 14, 5, [0.6, 4.0], 1.7

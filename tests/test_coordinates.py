@@ -6,10 +6,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_vsgp.gaussian.result import hand_over
+from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites, Tied, Whitened
-from pymc_vsgp.inducing.variable import Inducing
-from pymc_vsgp.potential.cholesky import factor
+from pymc_vsgp.model.variable import Inducing
+from pymc_vsgp.ops.cholesky import factor
 
 M = 5
 

@@ -6,7 +6,7 @@ import pytest
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.diagnostics import check_model
+from pymc_vsgp.model.diagnostics import check_model
 
 M = 6
 

@@ -12,8 +12,8 @@ from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.gaussian.bound import Bound
-from pymc_vsgp.gaussian.fit import _judge
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.gaussian import _judge
 from pymc_vsgp.inducing.coordinates import Sites
 
 N, M, D = 40, 6, 2

@@ -14,9 +14,9 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.potential.cholesky import SafeCholesky
-from pymc_vsgp.potential.linalg import WeightedGram
-from pymc_vsgp.potential.streaming import BlockSum
+from pymc_vsgp.engine.streaming import BlockSum
+from pymc_vsgp.ops.cholesky import SafeCholesky
+from pymc_vsgp.ops.linalg import WeightedGram
 
 N, M, D = 25, 7, 3
 

@@ -10,11 +10,11 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.certificate import evidence_bounds, has_bounds
-from pymc_vsgp.draws import Fitted
-from pymc_vsgp.exactness import exact_weights
-from pymc_vsgp.inducing_check import check_inducing
-from pymc_vsgp.prediction import predict
+from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.exactness import exact_weights
+from pymc_vsgp.results.inducing_check import check_inducing
+from pymc_vsgp.results.prediction import predict
 
 N, SIGMA = 80, 0.3
 GRID = np.exp(np.linspace(-2.0, 1.5, 71))

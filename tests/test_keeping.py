@@ -12,7 +12,7 @@ import xarray as xr
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.keeping import _lengths, _rectangle
+from pymc_vsgp.fit.store import _lengths, _rectangle
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")

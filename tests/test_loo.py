@@ -13,8 +13,8 @@ from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.loo import compute_pointwise, kfold, loo
-from pymc_vsgp.prediction import predict
+from pymc_vsgp.results.loo import compute_pointwise, kfold, loo
+from pymc_vsgp.results.prediction import predict
 
 N, M, LS, SIGMA = 25, 6, 1.2, 1.0
 quiet = {"progressbar": False}
@@ -209,7 +209,7 @@ def test_a_generator_seeds_folds_and_draws(monkeypatch):
         seen.append(int(np.random.default_rng(random_seed).integers(2**31)))
         return prior_draws(model)
 
-    monkeypatch.setattr("pymc_vsgp.sampling.sample", sample)
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.sample", sample)
     X, y = make_data()
     scores = [
         kfold(build, X, y, 2, random_seed=np.random.default_rng(seed), **quiet).elpd_i.values

@@ -17,11 +17,11 @@ from scipy import integrate, special, stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp import likelihoods
-from pymc_vsgp.coregionalized import Coregionalized
-from pymc_vsgp.latents import likelihood as observe_functions
-from pymc_vsgp.latents import predictive as predict_observations
+from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.likelihoods.softmax import expected_logsumexp
-from pymc_vsgp.potential.streaming import BlockSum
+from pymc_vsgp.model.coregionalized import Coregionalized
+from pymc_vsgp.model.latents import likelihood as observe_functions
+from pymc_vsgp.model.latents import predictive as predict_observations
 
 FAST = "FAST_COMPILE"
 

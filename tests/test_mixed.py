@@ -9,7 +9,7 @@ from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.coregionalized import Coregionalized
+from pymc_vsgp.model.coregionalized import Coregionalized
 
 FAST = "FAST_COMPILE"
 N, P = 9, 3

@@ -13,8 +13,8 @@ from pymc.model.fgraph import clone_model
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.gaussian.collapsed import can_collapse, collapse
-from pymc_vsgp.observation import observations
+from pymc_vsgp.fit.collapsed import can_collapse, collapse
+from pymc_vsgp.model.observation import observations
 
 X = np.random.default_rng(0).uniform(0.0, 5.0, (40, 1))
 Y = np.random.default_rng(1).poisson(2.0, 40)

@@ -8,8 +8,8 @@ from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.inducing_check import check_inducing
-from pymc_vsgp.plots import plot_bound, plot_function, plot_inducing
+from pymc_vsgp.results.inducing_check import check_inducing
+from pymc_vsgp.results.plots import plot_bound, plot_function, plot_inducing
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
 N = 30

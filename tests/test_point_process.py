@@ -520,7 +520,7 @@ def test_goes_through_one_pass(rng):
     at = [point_at(*p) for p in points(rng)]
     lik = vsgp.PoissonProcess(q.weights)
     streamed, whole = (term_of(model_of(q.X, q.y, lik, block_size=b)) for b in (7, False))
-    from pymc_vsgp.potential.streaming import BlockSum
+    from pymc_vsgp.engine.streaming import BlockSum
 
     loops = [n for n in streamed.f.maker.fgraph.apply_nodes if isinstance(n.op, BlockSum)]
     assert len(loops) == 1

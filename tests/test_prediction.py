@@ -17,7 +17,7 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.prediction import log_predictive_density, predict
+from pymc_vsgp.results.prediction import log_predictive_density, predict
 
 N, M = 40, 6
 quiet = {"progressbar": False}
@@ -382,7 +382,7 @@ def test_in_a_new_process(poisson, data, tmp_path):
         import numpy as np, xarray as xr
         from test_prediction import XNEW, build
         import pymc_vsgp as vsgp
-        from pymc_vsgp.prediction import predict
+        from pymc_vsgp.results.prediction import predict
         data = np.load("data.npz")
         model, _ = build(vsgp.Poisson(exposure=2.0), data["X"], data["y"])
         idata = xr.open_datatree("draws.nc", engine="h5netcdf")
@@ -430,7 +430,7 @@ def test_several_processes(data):
         a.prior("level", Xu=vsgp.inducing.grid(X, M))
         b = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=4.0))
         b.prior("log_scale", Xu=vsgp.inducing.grid(X, 4))
-        from pymc_vsgp.latents import likelihood
+        from pymc_vsgp.model.latents import likelihood
 
         likelihood("y", vsgp.HeteroskedasticGaussian(), [a, b], X=X, y=rng.normal(size=N))
     idata = prior_draws(model, 4)

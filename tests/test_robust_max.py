@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from pymc_vsgp.potential.robust_max import RobustMaxProbability, largest_probability
+from pymc_vsgp.ops.robust_max import RobustMaxProbability, largest_probability
 
 MODES = ["NUMBA", "CVM", "JAX"]
 

@@ -7,7 +7,7 @@ import sys
 PROGRAM = """
 import gc, numpy as np, pymc as pm, pytensor.tensor as pt
 import pymc_vsgp as vsgp
-from pymc_vsgp.gaussian.bound import Bound
+from pymc_vsgp.fit.bound import Bound
 
 # Holes in memory give variables other addresses, and so other places in a set.
 junk = [pt.scalar() + k for k in range(3000)]

@@ -12,8 +12,8 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.gaussian.collapsed import can_collapse, collapse
-from pymc_vsgp.sampling import _random_start
+from pymc_vsgp.fit.collapsed import can_collapse, collapse
+from pymc_vsgp.fit.sampling import _random_start
 
 N, M, D, SIGMA = 60, 8, 2, 0.3
 

@@ -12,11 +12,11 @@ from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.gaussian.bound import Bound
+from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.inducing import scattered
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.inducing.interpolation import FromGrid, ToGrid
 from pymc_vsgp.inducing.scattered import Scattered
+from pymc_vsgp.ops.interpolation import FromGrid, ToGrid
 
 FAST = "FAST_COMPILE"
 PERIOD = {1: (2.5,), 2: (2.5, 3.0)}

@@ -21,8 +21,8 @@ from test_gp import FAMILIES, D, M, N, core_ops, family_model, random_point, unc
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.potential.linalg import WeightedGram
-from pymc_vsgp.potential.streaming import BlockSum, automatic_block
+from pymc_vsgp.engine.streaming import BlockSum, automatic_block
+from pymc_vsgp.ops.linalg import WeightedGram
 
 # What CVM does to a graph, without the minutes that a C compiler takes.
 FAST = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run").excluding("fusion")

@@ -15,7 +15,7 @@ from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.potential.streaming import BlockSum
+from pymc_vsgp.engine.streaming import BlockSum
 
 N, M = 60, 8
 XNEW = [np.linspace(a, a + 9.0, 40)[:, None] for a in range(8)]
@@ -70,7 +70,7 @@ def test_two_lazy_predictions(fitted):
 def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):
     """Where PyTensor has no key for a block, as if all had the same place in memory."""
     pytest.importorskip("numba", reason="numba is not installed")
-    from pymc_vsgp.potential.backends import block_sum_numba as backend
+    from pymc_vsgp.engine.backends import block_sum_numba as backend
 
     uncached = backend.numba_funcify_and_cache_key
     monkeypatch.setattr(

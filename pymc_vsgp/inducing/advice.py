@@ -8,13 +8,13 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
-from pymc_vsgp.inducing.interpolation import WIDTH
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import spectral_density
-from pymc_vsgp.modes import ONCE
+from pymc_vsgp.ops.window import WIDTH
 
 __all__ = ["Suggestion", "suggest_inducing"]
 

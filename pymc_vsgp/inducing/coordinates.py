@@ -22,7 +22,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.potential.cholesky import SafeCholesky
+from pymc_vsgp.ops.cholesky import SafeCholesky
 
 __all__ = [
     "Diagonal",
@@ -65,7 +65,7 @@ def log_determinant(R: TensorVariable) -> TensorVariable:
 
 
 class Whitened(Transform):
-    """Whitened coordinates of an :class:`~pymc_vsgp.inducing.variable.Inducing` variable.
+    """Whitened coordinates of an :class:`~pymc_vsgp.model.variable.Inducing` variable.
 
     The variable's own inputs (its mean and the factor R) follow the kernel's parameters, and
     PyMC hands them to every method, so the map moves with the parameters.

@@ -28,8 +28,8 @@ from pytensor.conditional.op import ifelse
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.spectrum import Spectrum, spectral_density, spectrum
-from pymc_vsgp.modes import ONCE
 
 __all__ = ["Fourier", "by_column"]
 

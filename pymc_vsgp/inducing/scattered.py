@@ -10,7 +10,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.fourier import Fourier, by_column
 from pymc_vsgp.inducing.grids import Cells, Grid, Layout, Series
-from pymc_vsgp.inducing.interpolation import WIDTH, FromGrid, transform
+from pymc_vsgp.ops.interpolation import FromGrid
+from pymc_vsgp.ops.window import WIDTH, transform
 
 __all__ = ["Scattered"]
 

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import check_param
 from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
-from pymc_vsgp.potential.robust_max import largest_probability
+from pymc_vsgp.ops.robust_max import largest_probability
 
 
 class RobustMax(OfClasses):

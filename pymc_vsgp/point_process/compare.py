@@ -9,10 +9,10 @@ import pandas as pd
 from pymc.model.core import Model
 from scipy.special import gammaln
 
-from pymc_vsgp.gaussian import fit_gaussian
+from pymc_vsgp.fit import fit_gaussian
 from pymc_vsgp.likelihoods import Likelihood, Poisson, PoissonProcess
 from pymc_vsgp.point_process.process import PointProcess
-from pymc_vsgp.prediction import predict
+from pymc_vsgp.results.prediction import predict
 
 __all__ = ["compare_bins"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_vsgp.plots.style import BLUE, GREY, INK, legend, new_axes, plain, strokes
 from pymc_vsgp.point_process.process import PointProcess
+from pymc_vsgp.results.plots.style import BLUE, GREY, INK, legend, new_axes, plain, strokes
 
 __all__ = ["plot_intensity"]
 

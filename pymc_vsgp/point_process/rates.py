@@ -7,9 +7,9 @@ import numpy as np
 import xarray as xr
 
 from pymc_vsgp.checks import as_inputs, column_names, match_columns
-from pymc_vsgp.draws import Fitted
 from pymc_vsgp.likelihoods import Likelihood, Poisson
-from pymc_vsgp.prediction import predict
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.prediction import predict
 
 __all__ = ["draw_intensity"]
 

@@ -44,7 +44,7 @@ ALLOWED, SMALLEST = 1e-10, 1e-3
 
 def elbo_of(model, mode):
     """Return a function of a point and sites: the ELBO, its gradient, and natural gradients."""
-    from pymc_vsgp.gaussian.bound import Bound
+    from pymc_vsgp.fit.bound import Bound
 
     bound = Bound(model, mode=mode)
     names = [p.u.name for p in bound.processes]
@@ -59,7 +59,7 @@ def elbo_of(model, mode):
 
 def some_sites(model):
     """Return sites of each process, of the kind that a stage gives them."""
-    from pymc_vsgp.gaussian.bound import MOST_DENSE, inducing_variables
+    from pymc_vsgp.fit.bound import MOST_DENSE, inducing_variables
     from pymc_vsgp.inducing.coordinates import Sites
 
     out = {}
@@ -72,14 +72,14 @@ def some_sites(model):
 
 def set_sites(model, sites):
     """Put coordinates into a model, as a Gaussian stage does."""
-    from pymc_vsgp.gaussian.result import hand_over
+    from pymc_vsgp.fit.stage import hand_over
 
     hand_over(model, sites, {})
 
 
 def integrated(model):
     """Return the model with the inducing values integrated out."""
-    from pymc_vsgp.gaussian.collapsed import collapse
+    from pymc_vsgp.fit.collapsed import collapse
 
     return collapse(model).model
 

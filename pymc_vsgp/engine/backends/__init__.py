@@ -1,0 +1,67 @@
+"""What each backend of PyTensor needs to run our Ops: loaded when one of them is compiled for it.
+
+Importing numba or JAX takes a second, and most imports of the package use one of them at most.
+"""
+
+from importlib import import_module
+
+from pytensor.compile.mode import optdb
+from pytensor.graph.rewriting.basic import get_active_mode, graph_rewriter
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
+
+from pymc_vsgp.engine.streaming import BlockSum
+from pymc_vsgp.ops.cholesky import SafeCholesky
+from pymc_vsgp.ops.linalg import WeightedGram
+
+MODULES = {
+    NumbaLinker: (
+        "ops.backends.linalg_numba",
+        "ops.backends.scalar_numba",
+        "engine.backends.block_sum_numba",
+        "ops.backends.cholesky_numba",
+        "ops.backends.loops_numba",
+    ),
+    JAXLinker: ("engine.backends.block_sum_jax",),
+}
+
+
+@graph_rewriter
+def load_backend(fgraph):
+    """Register our Ops with the backend that this graph is compiled for."""
+    linker = getattr(get_active_mode(fgraph), "linker", None)
+    for kind, modules in MODULES.items():
+        if isinstance(linker, kind):
+            for module in modules:
+                import_module(f"pymc_vsgp.{module}")
+
+
+optdb.register("load_backend_of_pymc_vsgp", load_backend, "minimum_compile", position=48.4)
+
+
+@graph_rewriter
+def use_lean_products(fgraph):
+    """On numba, replace products and solves of our log densities by ones that compile fast."""
+    linker = getattr(get_active_mode(fgraph), "linker", None)
+    if not isinstance(linker, NumbaLinker):
+        return
+    if not any(
+        isinstance(node.op, BlockSum | WeightedGram | SafeCholesky) for node in fgraph.apply_nodes
+    ):
+        return
+    linalg = import_module("pymc_vsgp.ops.backends.linalg_numba")
+    scalar = import_module("pymc_vsgp.ops.backends.scalar_numba")
+    for node in fgraph.toposort():
+        if isinstance(node.op, BlockSum):
+            new = linalg.solve_by_panels(node)
+            outputs = None if new is None else new.outputs
+        else:
+            outputs = linalg.lean(node) or scalar.vectorized(node)
+        if outputs is not None:
+            fgraph.replace_all(
+                list(zip(node.outputs, outputs, strict=True)), reason="use_lean_products"
+            )
+
+
+# After what PyTensor knows of products has been used, before fusion.
+optdb.register("lean_products_of_pymc_vsgp", use_lean_products, "fast_run", position=48.6)

@@ -1,0 +1,202 @@
+"""The loop over blocks of rows, for JAX."""
+
+import jax
+import jax.numpy as jnp
+import pytensor.tensor as pt
+
+from jax.custom_derivatives import SymbolicZero
+from jax.scipy.linalg import solve_triangular
+from pytensor.graph.fg import FunctionGraph
+from pytensor.link.jax.dispatch import jax_funcify
+
+from pymc_vsgp.engine.streaming import NO_SECOND_DERIVATIVES, BlockSum, Factor, Held, Root
+from pymc_vsgp.ops.distance import NotNegative
+from pymc_vsgp.ops.linalg import WeightedGram, solves_with
+
+# Bytes of one M x B buffer. XLA splits large products over cores, and each turn of a loop costs it
+# time, so its blocks are larger than those of other backends.
+BLOCK_BYTES = {"cpu": 2_000_000, "gpu": 2_000_000_000}
+SMALLEST_BLOCK = 256
+
+
+@jax_funcify.register(BlockSum)
+def jax_funcify_block_sum(op, node=None, **kwargs):
+    """Return a function with a gradient of its own: the outputs are the gradient."""
+    kwargs.pop("storage_map", None)
+    n_rows, n_sums, rules = op.n_rows, op.n_sums, op.rules
+    n_outputs = len(op.fgraph.outputs)
+    graph, factors = multiply_by_inverses(op.fgraph)
+
+    def compute(inputs, wanted):
+        """Return these of the outputs, and None in place of the others."""
+        wanted = sorted(wanted)
+        copy = graph.clone()
+        block = jax_funcify(
+            FunctionGraph(copy.inputs, [copy.outputs[i] for i in wanted], clone=False), **kwargs
+        )
+        inverses = [_inverse(inputs[i]) for i in factors]
+        found = _loop(
+            block,
+            inputs[:n_rows],
+            (*inputs[n_rows:], *inverses),
+            sum(i < n_sums for i in wanted),
+            op.block_size or _automatic_block(op.width, inputs[n_rows:]),
+        )
+        outputs = dict(zip(wanted, found, strict=True))
+        return [outputs.get(i) for i in range(n_outputs)]
+
+    @jax.custom_vjp
+    def block_sum(*inputs):
+        # What nobody uses of this XLA drops.
+        return tuple(compute(inputs, range(n_outputs)))
+
+    def forward(*primals):
+        perturbed = [p.perturbed for p in primals]
+        inputs = [p.value for p in primals]
+        needed = {0, n_sums}
+        for rule, moves in zip(rules, perturbed, strict=True):
+            if moves and rule is not None:
+                needed |= _needs(rule)
+        outputs = compute(inputs, needed)
+        shapes = jax.eval_shape(lambda *args: compute(args, range(n_outputs)), *inputs)
+        results = tuple(
+            jnp.zeros(s.shape, s.dtype) if o is None else o
+            for o, s in zip(outputs, shapes, strict=True)
+        )
+        return results, (inputs, outputs, tuple(m or None for m in perturbed))
+
+    def backward(kept, cotangents):
+        inputs, outputs, perturbed = kept
+        of_value, of_terms = cotangents[0], cotangents[n_sums]
+        if not all(
+            isinstance(c, SymbolicZero) for i, c in enumerate(cotangents) if i not in (0, n_sums)
+        ):
+            raise NotImplementedError(NO_SECOND_DERIVATIVES)
+        moving = [i for i, p in enumerate(perturbed) if p is not None and rules[i] is not None]
+        gradients = [None] * len(inputs)
+        if not isinstance(of_value, SymbolicZero):
+            for i in moving:
+                gradients[i] = of_value * _follow(rules[i], inputs, outputs, inputs[i])
+        if not isinstance(of_terms, SymbolicZero):
+            # Terms with cotangents of their own: a sum with those weights, in another pass. The
+            # terms do not depend on the weights of the value.
+            weighted = [of_terms, *inputs[1:]]
+            again = compute(weighted, [i for i, o in enumerate(outputs) if o is not None])
+            for i in moving:
+                if i == 0:
+                    continue
+                more = _follow(rules[i], inputs, again, inputs[i])
+                gradients[i] = more if gradients[i] is None else gradients[i] + more
+        return tuple(gradients)
+
+    block_sum.defvjp(forward, backward, symbolic_zeros=True)
+
+    def on_arrays(*inputs):
+        # PyTensor turns constants into Python numbers.
+        return block_sum(*(jnp.asarray(i) for i in inputs))
+
+    return on_arrays
+
+
+def _loop(block, rows, shared, n_sums, step):
+    """Add up the first outputs of `block` over blocks of rows, and join the others."""
+    n = rows[0].shape[0]
+    if n <= step:
+        return block(*rows, *shared)
+    count = n // step
+    whole = [jnp.reshape(r[: count * step], (count, step, *r.shape[1:])) for r in rows]
+
+    def turn(sums, some):
+        outputs = block(*some, *shared)
+        added = tuple(s + o for s, o in zip(sums, outputs[:n_sums], strict=True))
+        return added, tuple(outputs[n_sums:])
+
+    if n > count * step:
+        outputs = block(*(r[count * step :] for r in rows), *shared)
+        sums, last = tuple(outputs[:n_sums]), outputs[n_sums:]
+    else:
+        shapes = jax.eval_shape(lambda *some: block(*some, *shared), *(w[0] for w in whole))
+        sums, last = tuple(jnp.zeros(s.shape, s.dtype) for s in shapes[:n_sums]), None
+    sums, parts = jax.lax.scan(turn, sums, tuple(whole))
+    parts = [jnp.reshape(p, (count * step, *p.shape[2:])) for p in parts]
+    if last is not None:
+        parts = [jnp.concatenate([p, q]) for p, q in zip(parts, last, strict=True)]
+    return (*sums, *parts)
+
+
+def _needs(rule):
+    """Return the outputs that `rule` makes a gradient of."""
+    if isinstance(rule, Factor):
+        return {rule.a, rule.outer}
+    return {rule.gram if isinstance(rule, Root) else rule}
+
+
+def _follow(rule, inputs, outputs, x):
+    """Return the gradient with respect to `x` that `rule` says."""
+    if isinstance(rule, Root):
+        return outputs[rule.gram] * x if rule.diagonal else outputs[rule.gram] @ x
+    if not isinstance(rule, Factor):
+        return outputs[rule]
+    v, a = inputs[rule.v], outputs[rule.a]
+    if v.ndim == 1:
+        v, a = v[:, None], a[:, None]
+    outer = v @ a.T + outputs[rule.outer]
+    return -jnp.tril(solve_triangular(x, outer, trans=1, lower=True))
+
+
+def _automatic_block(width, shared):
+    n_inducing = width or max((s.shape[0] for s in shared if s.ndim), default=1)
+    limit = BLOCK_BYTES.get(jax.default_backend(), BLOCK_BYTES["gpu"])
+    return max(limit // (8 * n_inducing), SMALLEST_BLOCK)
+
+
+def _inverse(R):
+    return solve_triangular(R, jnp.eye(R.shape[0], dtype=R.dtype), lower=True)
+
+
+def multiply_by_inverses(fgraph):
+    """Return a copy of the graph of a block that multiplies where it solved with a factor.
+
+    XLA solves slowly: a triangular system at a quarter of the speed of a product, and it copies
+    what it solves for. The inverses are more inputs, the last ones, of the factors with the numbers
+    that are returned.
+    """
+    inner = fgraph.unfreeze()
+    factors = []
+    for i, R in enumerate(tuple(inner.inputs)):
+        solves = solves_with(inner, R)
+        if not solves:
+            continue
+        inverse = R.type()
+        inner.add_input(inverse)
+        for solve, lower in solves:
+            new = pt.dot(inverse if lower else inverse.T, solve.inputs[1])
+            inner.replace(solve.outputs[0], new)
+        factors.append(i)
+    return inner, factors
+
+
+@jax_funcify.register(WeightedGram)
+def jax_funcify_weighted_gram(op, **kwargs):
+    """XLA has no symmetric product."""
+
+    def weighted_gram(A, w):
+        return (A * w) @ A.T
+
+    return weighted_gram
+
+
+@jax_funcify.register(NotNegative)
+def jax_funcify_not_negative(op, **kwargs):
+    """Clip, with the gradient of x."""
+
+    def not_negative(x):
+        return x + jax.lax.stop_gradient(jnp.maximum(x, 0.0) - x)
+
+    return not_negative
+
+
+@jax_funcify.register(Held)
+def jax_funcify_held(op, **kwargs):
+    """Stop the gradient."""
+    return jax.lax.stop_gradient

@@ -1,0 +1,243 @@
+"""One block of the data: its terms, and what it adds to the gradient of their sum.
+
+With the gradients of the terms in the moments at hand, what is left is three products of M^2 B
+operations: the solve for A, the symmetric product A diag(w) A^T, and the solve that brings the
+adjoint of A back to the kernel. The kernel's own gradient is taken by PyTensor within the block, so
+any kernel works.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytensor.tensor as pt
+
+from pytensor.gradient import grad
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import depends_on_random
+from pymc_vsgp.engine.features import FeatureMoments
+from pymc_vsgp.engine.groups import FeatureGroup, PointGroup, group_of
+from pymc_vsgp.engine.moments import ConditionalMoments, Moments, frontier
+from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
+from pymc_vsgp.likelihoods.base import Likelihood
+
+__all__ = ["stack_latents", "stream", "stream_gaussian"]
+
+ALL_ROWS = 2**62  # a block of any number of rows
+
+
+def stack_latents(moments: Sequence[Moments]) -> Moments:
+    """Return the moments of all functions together, as a likelihood takes them.
+
+    Vectors for one function; for several, matrices with a column for each.
+    """
+    (mu, gamma), *more = moments
+    if not more and mu.type.ndim == 1:
+        return Moments(mu, gamma)
+    columns = [[x if x.type.ndim == 2 else x[:, None] for x in pair] for pair in moments]
+    return Moments(
+        pt.concatenate([m for m, _ in columns], axis=1),
+        pt.concatenate([pt.broadcast_to(g, m.shape) for m, g in columns], axis=1),
+    )
+
+
+class Recipe(NamedTuple):
+    """What a loop over the data was built from: enough to build another one like it."""
+
+    likelihood: Likelihood
+    groups: tuple[PointGroup | FeatureGroup, ...]
+    params: dict[str, int]
+    n_rows: int
+
+
+def stream(
+    likelihood: Likelihood,
+    moments: Sequence[Moments],
+    y: TensorVariable,
+    block_size: int | None = None,
+) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return the sum of the expected log densities and its terms, from one pass over blocks.
+
+    None where the moments, or the likelihood's parameters, are not of a kind that goes with the
+    rows of the data one by one.
+    """
+    nodes = [m.mu.owner for m in moments]
+    for node, m in zip(nodes, moments, strict=True):
+        if node is None or m.gamma.owner is not node:
+            return None
+        # Inputs that are themselves inferred have no gradient from waves in blocks.
+        waves = isinstance(node.op, FeatureMoments) and not depends_on_random(node.inputs[0])
+        if not (waves or isinstance(node.op, ConditionalMoments)):
+            return None
+    # Inputs: weights, y, X of each process and parameters of each row; then what all rows share.
+    rows: list[Variable] = [pt.ones((y.shape[0],), dtype="float64"), y]
+    for node in nodes:
+        if node.inputs[0] not in rows:
+            rows.append(node.inputs[0])
+    params = {}
+    for name, param in likelihood.params.items():
+        if likelihood.goes_with_rows(name):
+            params[name] = len(rows)
+            rows.append(param)
+    shared: list[Variable] = []
+    groups = [group_of(node, rows, shared, len(rows)) for node in nodes]
+    arguments = [*rows, *shared]
+    for name, param in likelihood.params.items():
+        if name not in params:
+            params[name] = len(arguments)
+            arguments.append(param)
+    node = _node(Recipe(likelihood, tuple(groups), params, len(rows)), arguments, block_size)
+    return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
+
+
+def stream_gaussian(
+    node: Apply,
+    means: Sequence[Variable],
+    roots: Sequence[Variable],
+    rows: Variable | None = None,
+) -> Apply:
+    r"""Return a loop like that of `node` for whitened inducing values with a Gaussian density.
+
+    Its terms are expectations under :math:`v \sim N(m, C C^\top)`: of what the terms of `node` are,
+    given v. `means` and `roots` are m and C for each process of the node; with `rows`, only those
+    rows of the data count, for all of them.
+
+    The outputs that the last rules refer to are, for each process, the matrix
+    :math:`A\, \mathrm{diag}(2 \partial / \partial \gamma) A^\top` of the natural gradient.
+    """
+    recipe = node.op.recipe
+    pairs = list(zip(recipe.groups, roots, strict=True))
+    if rows is not None or any(C.type.ndim > node.inputs[g.v].type.ndim for g, C in pairs):
+        # A few rows of a grid are no grid; correlated coefficients take a matrix of all waves.
+        recipe = recipe._replace(groups=tuple(g.by_rows() for g in recipe.groups))
+    arguments = list(node.inputs)
+    for group, mean in zip(recipe.groups, means, strict=True):
+        arguments[group.v] = mean
+    if rows is not None:
+        scale = arguments[0].shape[0] / rows.shape[0].astype("float64")
+        arguments[: recipe.n_rows] = [a[rows] for a in arguments[: recipe.n_rows]]
+        arguments[0] = arguments[0] * scale
+    new = _node(recipe, [*arguments, *roots], node.op.block_size, n_roots=len(roots))
+    assert new is not None
+    return new
+
+
+def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
+    """Apply the loop of a recipe to its arguments; the last of them are roots."""
+    inputs = [_row_type(a) if i < recipe.n_rows else a.type() for i, a in enumerate(arguments)]
+    block = _block(recipe, inputs, range(len(inputs) - n_roots, len(inputs)))
+    if block is None:
+        return None
+    outputs, n_sums, shapes, rules = block
+    # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
+    # Done here already, the loop of a log density and that of its gradient are one and the same.
+    if any(g.whole for g in recipe.groups):
+        block_size = ALL_ROWS
+    width = max((g.width or 0 for g in recipe.groups), default=0)
+    inner = FunctionGraph(inputs, outputs, clone=False)
+    rewrite_graph(inner, include=("canonicalize", "stabilize"))
+    op = BlockSum(
+        inner.inputs,
+        inner.outputs,
+        n_rows=recipe.n_rows,
+        n_sums=n_sums,
+        shapes=shapes,
+        rules=rules,
+        block_size=block_size,
+        width=None if any(g.width is None for g in recipe.groups) else width,
+    )
+    op.recipe = recipe
+    return op.make_node(*arguments)
+
+
+def _row_type(variable: Variable) -> Variable:
+    """Return a stand-in for a few of the rows of `variable`."""
+    kind = variable.type
+    return pt.tensor(dtype=kind.dtype, shape=(None, *kind.shape[1:]))
+
+
+def _holds_rows(terms, known) -> bool:
+    """Whether a constant of the likelihood may have one entry for each row of the data."""
+    return any(
+        isinstance(i, Constant) and i.type.ndim and i.type.shape[-1] != 1
+        for node in io_toposort(known, [terms])
+        for i in node.inputs
+    )
+
+
+def _block(recipe: Recipe, inputs, roots_at):
+    """Build ``[value, gradient..., terms, row gradients...]`` and the rules that they follow."""
+    groups, n_rows = recipe.groups, recipe.n_rows
+    lik = recipe.likelihood.replace(**{name: inputs[i] for name, i in recipe.params.items()})
+    weights, y = inputs[:2]
+    pieces, moments = zip(*(g.moments(inputs) for g in groups), strict=True)
+    roots = [inputs[i] for i in roots_at]
+    # Variance of f from that of v, one for each function.
+    extra = [g.spread(inputs, p, C) for g, p, C in zip(groups, pieces, roots, strict=False)]
+    mu, gamma = stack_latents(moments)
+    if extra:
+        spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
+        terms = lik.expected_over_means(mu, gamma, spread, y)
+    else:
+        terms = lik.expected_logp(mu, gamma, y)
+    if (
+        terms.type.ndim != 1
+        or frontier([terms], inputs)
+        or _holds_rows(terms, [*extra, *(x for pair in moments for x in pair)])
+    ):
+        return None
+    value = pt.sum(weights * terms)
+
+    smooth = [i.dtype.startswith("float") for i in inputs]
+    param_at = [i for i in recipe.params.values() if smooth[i]]
+    wrt = [inputs[i] for i in param_at]
+    wanted = [g.wrt(p, m) for g, p, m in zip(groups, pieces, moments, strict=True)]
+    for variables in wanted:
+        wrt += variables
+    gradients = iter(grad(value, [*wrt, *extra], disconnected_inputs="ignore"))
+    sums: dict[int, TensorVariable] = {}
+    row_outputs: dict[int, TensorVariable] = {}
+    for i in param_at:
+        (row_outputs if i < n_rows else sums)[i] = next(gradients)
+    adjoints = [[next(gradients) for _ in variables] for variables in wanted]
+    of_extra = list(gradients)
+
+    found = []
+    for j, g in enumerate(groups):
+        root = (roots[j], of_extra[j]) if roots else (None, None)
+        found.append(g.pull(inputs, pieces[j], moments[j], adjoints[j], *root))
+        for i, d in found[-1].sums.items():
+            into = row_outputs if i < n_rows else sums
+            into[i] = into[i] + d if i in into else d
+
+    outputs, shapes = [value], [0]
+    rules: list[Rule] = [None] * len(inputs)
+    at_output: dict[int, int] = {}
+    for i, s in sums.items():
+        rules[i] = at_output[i] = len(outputs)
+        outputs.append(s)
+        shapes.append(i)
+    for g, c in zip(groups, found, strict=True):
+        if isinstance(g, PointGroup):
+            rules[g.R] = Factor(g.v, at_output[g.v], len(outputs))
+            outputs.append(c.outer)
+            shapes.append(g.R)
+    for i, g, c in zip(roots_at, groups, found, strict=False):
+        diagonal = isinstance(g, FeatureGroup) and g.diagonal(inputs, inputs[i])
+        rules[i] = Root(len(outputs), diagonal)
+        outputs.append(c.gram)
+        # A root may have fewer columns than rows.
+        shapes.append(g.R if isinstance(g, PointGroup) and c.gram.type.ndim == 2 else i)
+    n_sums = len(outputs)
+    outputs.append(terms)
+    shapes.append(0)
+    rules[0] = n_sums
+    for i, r in row_outputs.items():
+        rules[i] = len(outputs)
+        outputs.append(r)
+        shapes.append(i)
+    return outputs, n_sums, shapes, rules

@@ -1,0 +1,401 @@
+r"""The bound of the Gaussian stage, as a function of theta and of the sites.
+
+For each process with inducing points q(v) is the Gaussian that its sites make of the prior,
+
+.. math::
+
+   P = I + R^\top \Lambda R, \quad q(v) = N(P^{-1} R^\top (\lambda - \Lambda m(Z)),\; P^{-1}),
+   \quad \Lambda = B B^\top,
+
+so that q follows theta while the sites are held. The bound is
+
+.. math:: \sum_n E_{q} \log p(y_n | f_n) - KL(q(v) \| N(0, I)) + \log p(\theta).
+
+One pass over the data gives its value, its gradient in theta, and what a natural-gradient step of
+the sites needs.
+
+A few Fourier coefficients are treated alike, but that their sites are of them and not of v. Many
+have sites with a diagonal :math:`\Lambda`. Steps of all of them at once would overshoot, so their q
+has parameters that move with theta besides: an offset e of the mean and logarithms t of factors of
+the deviations, both in units of what the sites make of it,
+
+.. math:: q(v) = N(P^{-1} R \lambda + P^{-1/2} e,\; P^{-1} e^{2t}).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+
+from pymc.model.core import Model
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.linalg import solve_triangular
+from pytensor.tensor.sharedvar import TensorSharedVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
+from pymc_vsgp.model.variable import InducingRV, of_waves
+from pymc_vsgp.ops.cholesky import SafeCholesky, failed
+
+__all__ = ["Bound", "Evaluation", "Variables", "inducing_variables", "whitened_coordinates"]
+
+
+MOST_DENSE = 150
+"""More Fourier coefficients than this are independent under q: a factor would cost too much."""
+
+
+def inducing_variables(model: Model) -> list[TensorVariable]:
+    """Return the inducing values of the model's processes."""
+    return [rv for rv in model.free_RVs if rv.owner and isinstance(rv.owner.op, InducingRV)]
+
+
+class whitened_coordinates:
+    """Context in which the inducing values of a model have whitened coordinates."""
+
+    def __init__(self, model: Model):
+        self.model = model
+
+    def __enter__(self):
+        """Put the model's own coordinates aside."""
+        transforms = self.model.rvs_to_transforms
+        self.kept = {u: transforms[u] for u in inducing_variables(self.model)}
+        transforms.update({u: Whitened() for u in self.kept})
+
+    def __exit__(self, *args):
+        """Put them back."""
+        self.model.rvs_to_transforms.update(self.kept)
+
+
+class Evaluation(NamedTuple):
+    """The bound at a point, and what improves it."""
+
+    value: float
+    gradient: np.ndarray
+    """In the unconstrained theta, and after it in what else moves."""
+    linear: list[np.ndarray]
+    """Of each process: the sites that a full natural-gradient step leads to, ..."""
+    precision: list[np.ndarray]
+    """... in whitened coordinates at this theta; for Fourier coefficients in their own."""
+    mean: list[np.ndarray]
+    """Of q(v)."""
+    factor: list[np.ndarray]
+    """L, the Cholesky factor of the precision of q(v), or its diagonal."""
+    R: list[np.ndarray]
+    prior_mean: list[np.ndarray]
+
+
+@dataclass
+class _Process:
+    """One process: its variables, and its place in the graph of the bound."""
+
+    u: TensorVariable
+    value: TensorVariable
+    n_functions: int
+    n_inducing: int
+    Xu: TensorSharedVariable | None
+    linear: TensorVariable
+    root: TensorVariable
+    offset: Sequence[TensorVariable] = ()
+    """e and t, for many coefficients."""
+    waves: bool = False
+    """Whether these are Fourier coefficients."""
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether these are so many coefficients that they are independent under q."""
+        return bool(self.offset)
+
+    def pieces(self, mean, R) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+        """Return, of q(v), the mean, the factor of the precision, and that of the covariance."""
+        if not self.diagonal:
+            maps = [_posterior(self, k, mean, R) for k in range(self.n_functions)]
+            m, L = (pt.stack(x) for x in zip(*maps, strict=True))
+            return m, L, pt.stack([_inverse_transpose(factor) for _, factor in maps])
+        half, L = apply_diagonal_sites(mean, R, self.linear, self.root)
+        e, t = self.offset
+        return (half + e) / L, L * pt.exp(-t), pt.exp(t) / L
+
+
+class Variables:
+    """The variables of a model: its processes, and all others as one vector theta."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        us = inducing_variables(model)
+        if not us:
+            raise ValueError(
+                "The model has no variationally sparse process. "
+                "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+            )
+        discrete = [v.name for v in model.discrete_value_vars]
+        if discrete:
+            raise ValueError(
+                f"The model has the discrete variables {discrete}, and a Gaussian stage needs "
+                "continuous ones. Sum them out, for example with pm.Mixture, or skip the stage."
+            )
+        self.others = [rv for rv in model.free_RVs if rv not in us]
+        with whitened_coordinates(model):
+            start = model.initial_point()
+        self.values = [model.rvs_to_values[rv] for rv in self.others]
+        self.names = [v.name for v in self.values]
+        self.shapes = [np.shape(start[name]) for name in self.names]
+        self.start = self.ravel(start)
+        self.processes = [_process(model, u, start) for u in us]
+
+    def ravel(self, point) -> np.ndarray:
+        """Return theta as a vector."""
+        parts = [np.ravel(point[name]) for name in self.names]
+        return np.concatenate(parts).astype("float64") if parts else np.empty(0)
+
+    def unravel(self, theta) -> dict[str, np.ndarray]:
+        """Return theta by the names of the value variables."""
+        point, at = {}, 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            size = int(np.prod(shape))
+            point[name] = np.asarray(theta[at : at + size]).reshape(shape)
+            at += size
+        return point
+
+    def no_sites(self) -> list[Sites]:
+        """Return sites that make q the prior."""
+        out = []
+        for p in self.processes:
+            shape = (p.n_functions, p.n_inducing)
+            root = shape if p.diagonal else (*shape, p.n_inducing)
+            out.append(Sites(np.zeros(shape), np.zeros(root)))
+        return out
+
+    def no_offsets(self) -> list[np.ndarray]:
+        """Return offsets that leave q as the sites make it."""
+        shapes = [(p.n_functions, p.n_inducing) for p in self.processes for _ in p.offset]
+        return [np.zeros(shape) for shape in shapes]
+
+
+class Bound(Variables):
+    """The bound of a model, compiled.
+
+    Parameters
+    ----------
+    model : Model
+        With one or more variationally sparse processes.
+    move_inducing : bool
+        Whether the gradient has the inducing inputs, too.
+    n_rows : int, optional
+        Rows of a minibatch. By default all data are used.
+    mode : str or Mode, optional
+        How to compile it.
+    """
+
+    def __init__(self, model: Model, move_inducing=False, n_rows=None, mode=None):
+        super().__init__(model)
+        with whitened_coordinates(model):
+            self._build(move_inducing, n_rows, mode)
+
+    def _build(self, move_inducing, n_rows, mode):
+        model = self.model
+        if move_inducing:
+            fixed = [p.u.name for p in self.processes if p.Xu is None and not p.waves]
+            if fixed:
+                raise ValueError(
+                    f"The inducing inputs of {fixed} are an expression, so they can't be moved. "
+                    "Pass an array or a pm.Data to prior, or move_inducing=False."
+                )
+        points = [p for p in self.processes if not p.waves]
+        # Processes may share their inducing inputs.
+        self.moving = moving = list(dict.fromkeys(p.Xu for p in points)) if move_inducing else []
+        offsets = [x for p in self.processes for x in p.offset]
+
+        terms = [*self.others, *model.observed_RVs, *model.potentials]
+        logp = rewrite_pregrad(model.logp(vars=terms))
+        bound, loops = self._integrate(logp, n_rows)
+
+        pieces: list[TensorVariable] = []
+        for p in self.processes:
+            mean, chol = model.replace_rvs_by_values(list(p.u.owner.inputs[1:3]))
+            m, L, C = p.pieces(mean, chol)
+            trace = pt.sum(C**2) + pt.sum(m**2) - p.n_functions * p.n_inducing
+            log_det = pt.log(L if p.diagonal else pt.diagonal(L, axis1=1, axis2=2)).sum()
+            bound = bound - trace / 2.0 - log_det
+            if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
+                bound = pt.switch(failed(chol), np.float64(-np.inf), bound)
+            pieces += [m, L, C, mean, chol]
+        per = len(pieces) // len(self.processes)
+        pieces = [pieces[i : i + per] for i in range(0, len(pieces), per)]
+        swaps = {}
+        for p, (m, _, C, _, R), (mean_in, root_in) in zip(
+            self.processes, pieces, self._stand_ins, strict=True
+        ):
+            if p.waves:  # of the coefficients themselves, less their means
+                m, C = R * m, (R if p.diagonal else R[:, None]) * C
+            single = p.value.type.ndim == 1
+            swaps[mean_in] = m[0] if single else m.T
+            swaps[root_in] = C[0] if single else C
+
+        steps = []
+        for i, p in enumerate(self.processes):
+            linear, precision = 0.0, 0.0
+            for node, j in loops[i]:
+                group = node.op.recipe.groups[j]
+                a = node.outputs[node.op.rules[group.v]]
+                root_at = len(node.op.rules) - len(node.op.recipe.groups) + j
+                gram = node.outputs[node.op.rules[root_at].gram]
+                single = p.value.type.ndim == 1
+                linear = linear + (a[None, :] if single else a.T)
+                precision = precision - (gram[None] if single else gram)
+            steps += [linear, precision]
+        outputs = [bound, *steps]
+        outputs = graph_replace(outputs, swaps, strict=False)
+        # The linear part of the sites is the gradient in m, less what the quadratic part explains.
+        for i, (m, _, _, mean, R) in enumerate(pieces):
+            at = 1 + 2 * i
+            p = self.processes[i]
+            if p.waves:
+                m = mean + R * m
+            if p.diagonal:
+                outputs[at] = outputs[at] + outputs[at + 1] * m
+            else:
+                outputs[at] = outputs[at] + pt.matmul(outputs[at + 1], m[:, :, None])[:, :, 0]
+        flat = [q for piece in pieces for q in (piece[0], piece[1], piece[4], piece[3])]
+
+        theta = pt.dvector("theta")
+        moved = [pt.dmatrix() for _ in moving]
+        starts = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes)])
+        given = {
+            value: theta[a:b].reshape(shape)
+            for value, shape, a, b in zip(
+                self.values, self.shapes, starts, starts[1:], strict=False
+            )
+        } | dict(zip(moving, moved, strict=True))
+        bound, *rest = rewrite_pregrad(graph_replace([*outputs, *flat], given, strict=False))
+        moved += offsets
+        gradient = pytensor.grad(bound, [theta, *moved], disconnected_inputs="ignore")
+        gradient = pt.concatenate([g.ravel() for g in gradient])
+        sites = [s for p in self.processes for s in (p.linear, p.root)]
+        inputs = [theta, *moved, *sites]
+        if self._rows is not None:
+            inputs.append(self._rows)
+        self._n_moved = len(moved)
+        self._fn = pm.pytensorf.compile(
+            inputs, [bound, gradient, *rest], mode=mode, on_unused_input="ignore"
+        )
+
+    def _integrate(self, logp, n_rows):
+        """Replace each loop over the data by its expectation under q."""
+        self._rows = pt.lvector("rows") if n_rows else None
+        self._stand_ins = []
+        for p in self.processes:
+            K, M = p.n_functions, p.n_inducing
+            kinds: list[tuple[int, ...]] = [(M, K), (K, M) if p.diagonal else (K, M, M)]
+            if p.value.type.ndim == 1:
+                kinds = [(M,), kinds[1][1:]]
+            self._stand_ins.append([pt.tensor(dtype="float64", shape=s) for s in kinds])
+        loops: list[list] = [[] for _ in self.processes]
+        swaps = {}
+        nodes = block_sums(logp)
+        self._sizes = pytensor.function(
+            [], [node.inputs[0].shape[0] for node in nodes], mode="FAST_COMPILE"
+        )
+        owners_of = [[self._process_of(g.process) for g in n.op.recipe.groups] for n in nodes]
+        for node, owners in zip(nodes, owners_of, strict=True):
+            means, roots = zip(*(self._stand_ins[i] for i in owners), strict=True)
+            new = stream_gaussian(node, means, roots, self._rows)
+            for j, i in enumerate(owners):
+                loops[i].append((new, j))
+            swaps[node.outputs[0]] = new.outputs[0]
+            swaps[node.outputs[node.op.n_sums]] = new.outputs[new.op.n_sums]
+        bound = graph_replace(logp, swaps, strict=False) if swaps else logp
+        values = {p.value for p in self.processes}
+        if not all(loops) or values & set(ancestors([bound])):
+            raise ValueError(
+                "The model uses inducing values outside of a likelihood of their process, so the "
+                "Gaussian stage has no bound for them. Use fit_gaussian(method='advi')."
+            )
+        self._check_numbers(owners_of)
+        return bound, loops
+
+    def _check_numbers(self, owners_of) -> None:
+        """Raise where there are more inducing points than observations."""
+        sizes = self._sizes()
+        for i, p in enumerate(self.processes):
+            n_data = sum(int(n) for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
+            if not p.waves and p.n_inducing > n_data:
+                raise ValueError(
+                    f"{p.u.name} has {p.n_inducing} inducing points, but there are only {n_data} "
+                    "observations. Use at most as many points: Xu = X is already exact."
+                )
+
+    def _process_of(self, name: str) -> int:
+        names = [p.u.name for p in self.processes]
+        if name not in names:
+            raise ValueError(
+                f"The inducing values {name!r} are fixed, so the Gaussian stage has no bound for "
+                "them. Use fit_gaussian(method='advi')."
+            )
+        return names.index(name)
+
+    def __call__(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
+        """Evaluate at theta, and at what else moves: inducing inputs, then offsets."""
+        arguments = [np.asarray(theta, dtype="float64")]
+        if self._n_moved:
+            arguments += [np.asarray(x) for x in moved]
+        for s in sites:
+            arguments += [s.linear, s.root]
+        if self._rows is not None:
+            arguments.append(rows)
+        value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))
+        n = len(self.processes)
+        linear, precision = rest[0 : 2 * n : 2], rest[1 : 2 * n : 2]
+        tail = [rest[2 * n + 4 * i : 2 * n + 4 * i + 4] for i in range(n)]
+        mean, factor, R, prior_mean = (list(t) for t in zip(*tail, strict=True))
+        return Evaluation(
+            float(value), gradient, list(linear), list(precision), mean, factor, R, prior_mean
+        )
+
+    def n_data(self) -> int:
+        """Return the number of rows of the data, where all likelihoods have the same."""
+        sizes = {int(n) for n in self._sizes()}
+        if len(sizes) != 1:
+            raise ValueError(
+                f"The likelihoods have {sorted(sizes)} rows, and a minibatch takes the same of "
+                "each. Use method='natural'."
+            )
+        return sizes.pop()
+
+
+def _process(model, u, start):
+    value = model.rvs_to_values[u]
+    shape = np.shape(start[value.name])
+    K, M = (1, *shape) if len(shape) == 1 else shape
+    chol = u.owner.inputs[2]
+    shared = [
+        v
+        for v in ancestors([chol])
+        if isinstance(v, TensorSharedVariable) and v.type.ndim == 2 and v.type.dtype == "float64"
+    ]
+    named = [v for v in shared if v.name == f"{u.name}_Xu"]
+    Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
+    linear = pt.tensor(dtype="float64", shape=(K, M))
+    if of_waves(u) and M > MOST_DENSE:
+        root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
+        return _Process(u, value, K, M, None, linear, root, offset, waves=True)
+    root = pt.tensor(dtype="float64", shape=(K, M, M))
+    return _Process(u, value, K, M, Xu, linear, root, waves=of_waves(u))
+
+
+def _posterior(p, k, mean, R):
+    """Mean of q(v) and Cholesky factor of its precision, for function k."""
+    half, L = apply_sites(mean, R, p.linear[k], p.root[k])
+    return solve_triangular(L.T, half, lower=False, b_ndim=1), L
+
+
+def _inverse_transpose(L):
+    eye = pt.eye(L.shape[0], dtype="float64")
+    return solve_triangular(L.T, eye, lower=False, b_ndim=2)

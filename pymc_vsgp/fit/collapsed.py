@@ -1,0 +1,183 @@
+r"""Gaussian likelihoods: the inducing values integrated out.
+
+Given theta, the density of u is Gaussian,
+
+.. math:: P = I + A W A^\top, \quad v \sim N(P^{-1} A W (y - m),\; P^{-1}),
+
+with W the precisions of the observations, so theta is sampled alone and u is drawn afterwards, from
+its exact conditional. The integral over v equals the bound of the Gaussian stage at this optimum;
+there its gradient in the optimum vanishes, so that of theta alone is the gradient of the integral.
+One pass over the data gives the optimum, another the value and the gradient. Of Fourier
+coefficients see `collapsed_waves`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.model.core import Model
+from pymc.model.fgraph import clone_model
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.gradient import grad
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.linalg import cholesky, solve_triangular
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.streaming import block_sums, held
+from pymc_vsgp.fit import collapsed_waves as waves
+from pymc_vsgp.fit.bound import inducing_variables, whitened_coordinates
+from pymc_vsgp.fit.collapsed_waves import Integrated
+from pymc_vsgp.inducing.coordinates import unwhiten
+from pymc_vsgp.likelihoods import Gaussian
+from pymc_vsgp.model.variable import of_waves
+from pymc_vsgp.ops.cholesky import SafeCholesky, failed
+
+__all__ = ["Collapsed", "can_collapse", "collapse", "loops", "recover"]
+
+
+class Collapsed(NamedTuple):
+    """A model of theta alone, and how to get back to the whole."""
+
+    model: Model
+    draws: dict[str, TensorVariable]
+    """u given theta, and what the whole model has beside: graphs of the variables of `model`."""
+
+
+def loops(model: Model):
+    """Loops over the data in the log density, with the value of u that they use."""
+    (u,) = inducing_variables(model)
+    others = [rv for rv in model.free_RVs if rv is not u]
+    with whitened_coordinates(model):
+        terms = [*others, *model.observed_RVs, *model.potentials]
+        logp = rewrite_pregrad(model.logp(vars=terms))
+    return u, logp, block_sums(logp)
+
+
+def can_collapse(model: Model) -> bool:
+    """Whether the inducing values integrate out: one process, seen by normal noise alone."""
+    us = inducing_variables(model)
+    if len(us) != 1 or us[0].type.ndim != 1:
+        return False
+    u, logp, nodes = loops(model)
+    value = model.rvs_to_values[u]
+    if len(nodes) != 1 or not isinstance(nodes[0].op.recipe.likelihood, Gaussian):
+        return False
+    if len(nodes[0].op.recipe.groups) != 1:
+        return False
+    if of_waves(u):
+        if not waves.has_sums(nodes[0], model.value_vars):
+            return False
+    elif nodes[0].inputs[nodes[0].op.recipe.groups[0].v] is not value:
+        return False
+    # Nothing else of the model may depend on u, and the loop has to count once.
+    term = pt.dscalar()
+    (rest,) = graph_replace([logp], {nodes[0].outputs[0]: term}, strict=False)
+    (slope,) = rewrite_graph([grad(rest, term)], include=("canonicalize",))
+    once = isinstance(slope, Constant) and slope.data == 1.0
+    return once and value not in ancestors([rest])
+
+
+def collapse(model: Model) -> Collapsed:
+    """Return the model without its inducing values.
+
+    Its density of theta is that of `model`, integrated over them.
+    """
+    new = clone_model(model)
+    u, _, (node,) = loops(new)
+    # The graph of the log density is one of unconstrained values; a potential wants variables.
+    backward = {}
+    for rv in new.free_RVs:
+        if rv is not u:
+            transform = new.rvs_to_transforms[rv]
+            value = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+            backward[new.rvs_to_values[rv]] = value
+
+    if of_waves(u):
+        whole = waves.integrate(node, new.rvs_to_values[u], new.value_vars)
+    else:
+        whole = _integrate_points(node, len(new.initial_point()[new.rvs_to_values[u].name]))
+
+    mean, R_rv = u.owner.inputs[1:3]
+    noise = pm.Normal.dist(0.0, 1.0, size=whole.half.shape[0])
+    v = solve_triangular(whole.L.T, whole.half + noise, lower=False, b_ndim=1)
+    bound, v = graph_replace([whole.logp, v], backward, strict=False)
+    draw = unwhiten(v, mean, R_rv)
+
+    for term in (u, *new.observed_RVs, *new.potentials):
+        if u in ancestors([term]):
+            _forget(new, term)
+    # A clone has its variables in any order, and the same seed should give the same draws.
+    order = [rv.name for rv in model.free_RVs]
+    list.sort(new.free_RVs, key=lambda rv: order.index(rv.name))
+    draws = {u.name: draw}
+    for deterministic in list(new.deterministics):
+        if u in ancestors([deterministic]):
+            _forget(new, deterministic)
+            (draws[deterministic.name],) = graph_replace([deterministic], {u: draw}, strict=False)
+    with new:
+        pm.Potential("collapsed_data", bound)
+    return Collapsed(new, draws)
+
+
+def _integrate_points(node, n: int) -> Integrated:
+    """Integrate n whitened inducing values out of a loop over the data."""
+    group = node.op.recipe.groups[0]
+    start = stream_gaussian(node, [pt.zeros(n)], [pt.zeros((n, 1))])
+    linear = start.outputs[start.op.rules[group.v]]
+    gram = start.outputs[start.op.rules[-1].gram]
+    eye = pt.eye(n, dtype="float64")
+    L = cholesky(eye - gram, lower=True)
+    half = solve_triangular(L, linear, lower=True, b_ndim=1)
+    m = solve_triangular(L.T, half, lower=False, b_ndim=1)
+    C = solve_triangular(L.T, eye, lower=False, b_ndim=2)
+    m_, C_, L_ = (held(x) for x in (m, C, L))
+    best = stream_gaussian(node, [m_], [C_])
+    divergence = (pt.sum(C_**2) + pt.sum(m_**2) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
+    R = node.inputs[group.R]
+    bound = best.outputs[0] - divergence
+    if R.owner is not None and isinstance(R.owner.op, SafeCholesky):
+        bound = pt.switch(failed(R), np.float64(-np.inf), bound)
+    return Integrated(bound, half, L)
+
+
+def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.ndarray]:
+    """Draw the inducing values for each draw of theta, from their exact conditional.
+
+    Returns arrays with the dimensions chain and draw in front.
+    """
+    variables = [rv for rv in collapsed.model.free_RVs if rv.name in posterior]
+    inputs = [rv.type() for rv in variables]
+    outputs = graph_replace(
+        list(collapsed.draws.values()), dict(zip(variables, inputs, strict=True)), strict=False
+    )
+    fn = pm.pytensorf.compile(
+        inputs, outputs, random_seed=random_seed, mode=ONCE, on_unused_input="ignore"
+    )
+    values = [posterior[rv.name].values for rv in variables]
+    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    rows = [fn(*(v[c, d] for v in values)) for c in range(chains) for d in range(draws)]
+    stacked = (np.stack(column) for column in zip(*rows, strict=True))
+    return {
+        name: x.reshape(chains, draws, *x.shape[1:])
+        for name, x in zip(collapsed.draws, stacked, strict=True)
+    }
+
+
+def _forget(model, variable):
+    """Take a variable out of a model."""
+    for group in (model.free_RVs, model.observed_RVs, model.deterministics, model.potentials):
+        if variable in group:
+            group.remove(variable)
+    model.named_vars.pop(variable.name)
+    model.named_vars_to_dims.pop(variable.name, None)
+    value = model.rvs_to_values.pop(variable, None)
+    model.values_to_rvs.pop(value, None)
+    model.rvs_to_transforms.pop(variable, None)
+    model.rvs_to_initial_values.pop(variable, None)

@@ -1,0 +1,571 @@
+"""Fit the Gaussian stage: natural gradients for q(u), L-BFGS for the rest."""
+
+import time
+import warnings
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import scipy.linalg
+import scipy.optimize
+
+from pymc.model.core import Model
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from rich.console import Console
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit.bound import (
+    Bound,
+    Evaluation,
+    Variables,
+    inducing_variables,
+    whitened_coordinates,
+)
+from pymc_vsgp.fit.exact import ExactBound, is_exact
+from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
+from pymc_vsgp.inducing.coordinates import Sites, root_of
+from pymc_vsgp.model.observation import short_periods
+
+__all__ = ["fit_gaussian"]
+
+METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
+SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
+AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
+FIRST_MOVES = 3  # rounds before the inducing inputs move
+
+
+def fit_gaussian(
+    method: str = "natural",
+    *,
+    move_inducing: bool = False,
+    start: GaussianStage | None = None,
+    max_rounds: int = 100,
+    tolerance: float = 1e-3,
+    batch_size: int = 256,
+    n: int | None = None,
+    random_seed=None,
+    progressbar: bool = True,
+    compile_kwargs: dict[str, Any] | None = None,
+    model: Model | None = None,
+    **kwargs,
+) -> GaussianStage:
+    r"""
+    Fit a Gaussian posterior of the inducing values, and a point estimate of everything else.
+
+    The fit is fast and approximate. It sets up the sampler: :func:`sample` starts from it, and
+    coordinates that it puts into the model make the posterior look like a standard normal for
+    every value of the parameters. The posterior that is sampled stays the same.
+
+    Parameters
+    ----------
+    method : {"natural", "minibatch", "advi", "fullrank_advi"}
+        "natural" takes natural-gradient steps for the inducing values and L-BFGS steps for the
+        rest, with all data; the bound never decreases. "minibatch" takes `n` steps with
+        `batch_size` rows each. The others are PyMC's own.
+    move_inducing : bool
+        Whether to optimise the inducing inputs, too, after the first rounds.
+    start : GaussianStage, optional
+        A previous result to continue from.
+    max_rounds : int
+        Rounds of "natural".
+    tolerance : float
+        "natural" stops when a round gains less than this, in nats.
+    batch_size : int
+        Rows in a minibatch.
+    n : int, optional
+        Iterations of the other methods. By default 2000 for "minibatch", 20000 for ADVI.
+    random_seed : int or Generator, optional
+        Of the minibatches and of ADVI.
+    progressbar : bool
+        Whether to show the bound.
+    compile_kwargs : dict, optional
+        Passed to the compilation of the bound; ``mode`` is its backend.
+    model : Model, optional
+        By default the model on the context stack.
+    **kwargs
+        Passed to ``pm.fit``.
+
+    Returns
+    -------
+    GaussianStage
+        It has changed the model: inducing inputs, and the sampler's coordinates.
+        :func:`reset` undoes it.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with model:
+            stage = vsgp.fit_gaussian()
+            idata = vsgp.sample(stage)
+    """
+    model = pm.modelcontext(model)
+    if method not in METHODS:
+        raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
+    if not inducing_variables(model):
+        raise ValueError(
+            "The model has no variationally sparse process. "
+            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+        )
+    if kwargs and method not in ("advi", "fullrank_advi"):
+        raise TypeError(
+            f"fit_gaussian got {sorted(kwargs)}, which only ADVI takes. "
+            "Drop them, or pass method='advi'."
+        )
+    began = time.perf_counter()
+    if method in ("advi", "fullrank_advi"):
+        if move_inducing:
+            raise ValueError(
+                "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
+            )
+        return _advi(model, method, n or 20_000, random_seed, progressbar, began, kwargs)
+    mode = (compile_kwargs or {}).get("mode", ONCE)
+    bound = Bound(model, move_inducing, batch_size if method == "minibatch" else None, mode)
+    theta, sites = bound.start, bound.no_sites()
+    if start is not None:
+        start.apply()
+        theta = bound.ravel(start.theta_unconstrained)
+        sites = [start.sites[p.u.name] for p in bound.processes]
+    before = inducing_inputs(bound)
+    Xu = [x.get_value() for x in bound.moving]
+    fit: _Natural
+    with _progress(progressbar) as report:
+        if method == "natural" and is_exact(model):
+            fit = _Exact(bound, theta, sites, Xu, tolerance, report, model)
+        elif method == "natural":
+            fit = _Natural(bound, theta, sites, Xu, tolerance, report)
+        else:
+            rng = np.random.default_rng(random_seed)
+            fit = _Minibatch(bound, theta, sites, Xu, tolerance, report, rng, batch_size)
+        compiled = time.perf_counter()
+        fit.run((n or 2000) if method == "minibatch" else max_rounds)
+    theta_covariance = fit.curvature()
+    ev = fit.evaluation
+    after = dict(before)
+    for shared, x in zip(bound.moving, fit.moved, strict=False):
+        after[shared.name] = x
+    names = [p.u.name for p in bound.processes]
+    stage = GaussianStage(
+        method=method,
+        bound=fit.history[-1],
+        history=np.asarray(fit.history),
+        n_steps=(n or 2000) if method == "minibatch" else len(fit.history),
+        converged=fit.converged,
+        message=fit.message,
+        seconds=time.perf_counter() - compiled,
+        compile_seconds=compiled - began,
+        theta=_user_theta(model, bound, fit.theta),
+        theta_unconstrained=bound.unravel(fit.theta),
+        theta_covariance=theta_covariance,
+        marginal=isinstance(fit, _Exact) or not any(p.diagonal for p in bound.processes),
+        mean={
+            name: _unwhiten(ms, R, pm_)
+            for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
+        },
+        covariance={
+            name: (R / Ls) ** 2 if Ls.ndim == 2 else np.stack([_spread(R, L) for L in Ls])
+            for name, Ls, R in zip(names, ev.factor, ev.R, strict=True)
+        },
+        sites=dict(zip(names, fit.sites, strict=True)),
+        Xu_before=before,
+        Xu=after,
+        model=model,
+    )
+    stage.apply()
+    for text in short_periods(model, stage.theta_unconstrained):
+        warnings.warn(text, stacklevel=2)
+    return stage
+
+
+def _unwhiten(m, R, mean):
+    return mean + (m * R if R.ndim == 1 else m @ R.T)
+
+
+def _spread(R, L):
+    R = np.diag(R) if R.ndim == 1 else R
+    root = scipy.linalg.solve_triangular(L, R.T, lower=True)
+    return root.T @ root
+
+
+class _Natural:
+    """Alternate natural-gradient steps of the sites with L-BFGS steps of the rest.
+
+    The rest is theta, inducing inputs where they move, and the q of coefficients.
+    """
+
+    def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report):
+        self.bound, self.theta, self.sites = bound, theta, sites
+        self.moved = [*Xu, *bound.no_offsets()]
+        self.n_Xu = len(Xu)
+        self.tolerance, self.report = tolerance, report
+        self.history: list[float] = []
+        self.converged, self.message = False, ""
+        self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
+        if not np.isfinite(self.evaluation.value):
+            raise ValueError(
+                "The bound is not finite at the model's initial point. "
+                "Call vsgp.check_model() to see why, or set initval of the parameters."
+            )
+
+    def _evaluate(self, theta, sites, moved) -> Evaluation:
+        return self.bound(theta, sites, moved)
+
+    def run(self, max_rounds: int) -> None:
+        """Improve until a round gains too little."""
+        # Weights of functions that are all zero are as flat as a saddle, and the fit would stay.
+        flat = np.abs(self.evaluation.gradient[: self.theta.size]) < 1e-12
+        if flat.any():
+            aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
+            self.theta = np.where(flat, self.theta + aside, self.theta)
+            self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
+        self._step_sites(20)
+        for i in range(max_rounds):
+            last = self.evaluation.value
+            moving = self.n_Xu > 0 and i >= FIRST_MOVES
+            self._step_rest(moving, 10 if i < FIRST_MOVES else 25)
+            self._step_sites(5)
+            self.history.append(self.evaluation.value)
+            self.report(i + 1, self.evaluation.value)
+            if self.evaluation.value - last < self.tolerance and (moving or not self.n_Xu):
+                self.converged = True
+                self.message = f"A round gained less than {self.tolerance:g}."
+                return
+        self.message = f"Stopped after {max_rounds} rounds. Raise max_rounds, or restart from this."
+
+    def _step_sites(self, n: int) -> None:
+        self._follow()
+        if all(p.diagonal for p in self.bound.processes):
+            return
+        for _ in range(n):
+            old, step = self.evaluation, 1.0
+            while step >= SMALLEST_STEP:
+                sites = self._blended(old, step, self.sites)
+                new = self._evaluate(self.theta, sites, self.moved)
+                if np.isfinite(new.value) and new.value >= old.value:
+                    self.evaluation, self.sites = new, sites
+                    break
+                step /= 2.0
+            if self.evaluation.value - old.value < self.tolerance / 10.0:
+                return
+
+    def _blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
+        """Return sites a part of the way to where natural gradients point."""
+        return [
+            s
+            if p.diagonal
+            else (_blend_waves if p.waves else _blend)(
+                s, *(x[i] for x in (ev.R, ev.prior_mean, ev.linear, ev.precision, ev.mean)), step
+            )
+            for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
+        ]
+
+    def _follow(self) -> None:
+        """Let the sites of coefficients say what q is now, so that it follows theta.
+
+        What they don't say stays in the offsets: q is the same as before.
+        """
+        at = self.n_Xu
+        for i, p in enumerate(self.bound.processes):
+            if not p.diagonal:
+                continue
+            ev = self.evaluation
+            self.sites[i], *self.moved[at : at + 2] = _sites_and_offsets(ev, i)
+            at += 2
+
+    def _step_rest(self, moving: bool, n: int) -> None:
+        """Take L-BFGS steps of everything but sites."""
+        active = range(0 if moving else self.n_Xu, len(self.moved))
+        if self.theta.size == 0 and not active:
+            return
+        x0 = np.concatenate([self.theta, *(self.moved[i].ravel() for i in active)])
+        skipped = sum(self.moved[i].size for i in range(len(self.moved)) if i not in active)
+        d = self.theta.size
+        best = (self.evaluation.value, self.theta, self.moved, self.evaluation)
+
+        def objective(x):
+            nonlocal best
+            theta, moved = self._split(x, active)
+            ev = self._evaluate(theta, self.sites, moved)
+            gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
+            if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
+                return 1e50, np.zeros_like(x)
+            if ev.value > best[0]:
+                best = (ev.value, theta.copy(), [m.copy() for m in moved], ev)
+            return -ev.value, -gradient
+
+        # A first step of the size of the gradient may leave the region where theta makes sense.
+        scipy.optimize.minimize(
+            objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
+        )
+        _, self.theta, self.moved, self.evaluation = best
+
+    def _split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return theta and all that moves, with the numbers of `x` for what is active."""
+        at, moved = self.theta.size, list(self.moved)
+        for i in active:
+            size = moved[i].size
+            moved[i] = x[at : at + size].reshape(moved[i].shape)
+            at += size
+        return x[: self.theta.size], moved
+
+    def curvature(self) -> np.ndarray:
+        """Inverse of minus the second derivative, in theta, of the bound at the best q of each.
+
+        That is how the bound curves once q is integrated out. Sites that are held make too little
+        of it, so they take natural-gradient steps first.
+        """
+        d = self.theta.size
+        if d == 0:
+            return np.empty((0, 0))
+        H = np.empty((d, d))
+        h = 1e-3
+        for i in range(d):
+            step = np.zeros(d)
+            step[i] = h
+            H[i] = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
+        w, V = np.linalg.eigh((H + H.T) / 2.0)
+        # Directions that the bound does not curve in are as wide as a weak prior.
+        w = np.clip(w, 0.25, None) if np.isfinite(w).all() else np.ones(d)
+        return (V / w) @ V.T
+
+    def _slope(self, theta) -> np.ndarray:
+        """Gradient in theta, where the sites have followed it."""
+        sites = self.sites
+        # The half step damps what a full one overshoots, as where classes share a likelihood.
+        for length in (1.0, 0.5):
+            sites = self._blended(self._evaluate(theta, sites, self.moved), length, sites)
+        return self._evaluate(theta, sites, self.moved).gradient[: theta.size]
+
+
+def _blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
+    """Return sites a part of the way to where the natural gradient points."""
+    linear, root = [], []
+    for k in range(len(sites.linear)):
+        B, old = sites.root[k], sites.linear[k]
+        G = R.T @ B
+        to, toward = _definite(new_precision[k], new_linear[k], m[k])
+        precision = (1.0 - step) * (G @ G.T) + step * to
+        h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
+        new = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
+        linear.append(
+            scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
+        )
+        root.append(new)
+    return Sites(np.stack(linear), np.stack(root))
+
+
+def _blend_waves(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
+    """Return the same for Fourier coefficients, whose sites are of them and not of v."""
+    linear, root = [], []
+    for B, old, of_k, new, center in zip(
+        sites.root, sites.linear, new_linear, new_precision, m, strict=True
+    ):
+        to, toward = _definite(new, of_k, mean + R * center)
+        root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
+        linear.append((1.0 - step) * old + step * toward)
+    return Sites(np.stack(linear), np.stack(root))
+
+
+def _definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
+    """Return sites with the same gradient in the mean, and curvature that is nowhere negative.
+
+    Likelihoods that are not log-concave, such as robust-max far from the truth, have directions of
+    negative curvature. As long a step is safe there as for positive curvature of that size.
+    Without any curvature the mean would be thrown so far that no gradient brings it back.
+    """
+    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    absolute = (V * np.abs(w)) @ V.T
+    return absolute, linear + (absolute - precision) @ mean
+
+
+def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.ndarray]:
+    """Return the sites that explain q of some coefficients, and what is left of q."""
+    R = ev.R[i]
+    precision = np.clip(ev.precision[i], 0.0, None)
+    linear, root = ev.linear[i] - precision * ev.prior_mean[i], np.sqrt(precision)
+    L = np.sqrt(1.0 + (R * root) ** 2)
+    e = L * ev.mean[i] - R * linear / L
+    return Sites(ev.linear[i].copy(), root), e, np.log(L / ev.factor[i])
+
+
+class _Exact(_Natural):
+    """L-BFGS steps of theta, where the best q of each theta is known."""
+
+    def __init__(self, bound, theta, sites, Xu, tolerance, report, model):
+        self.exact = ExactBound(bound, model)
+        super().__init__(bound, theta, sites, Xu, tolerance, report)
+        self.moved = []
+
+    def _evaluate(self, theta, sites, moved):
+        return self.exact(theta)
+
+    def _step_sites(self, n: int) -> None:
+        self.sites = self.exact.sites(self.evaluation)
+
+    def _slope(self, theta) -> np.ndarray:
+        return self.exact(theta).gradient
+
+
+class _Minibatch(_Natural):
+    """Stochastic natural gradients for the sites, Adam for theta."""
+
+    def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, batch_size):
+        self.rng = rng
+        self.n_data = bound.n_data()
+        self.batch_size = min(batch_size, self.n_data)
+        self.rows = np.arange(self.batch_size)
+        super().__init__(bound, theta, sites, Xu, tolerance, report)
+
+    def _evaluate(self, theta, sites, moved):
+        return self.bound(theta, sites, moved, self.rows)
+
+    def run(self, max_rounds: int) -> None:
+        """Take that many steps."""
+        x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
+        first, second = np.zeros_like(x), np.zeros_like(x)
+        noisy: list[float] = []
+        for i in range(max_rounds):
+            self.rows = self.rng.choice(self.n_data, self.batch_size, replace=False)
+            ev = self._evaluate(self.theta, self.sites, self.moved)
+            if np.isfinite(ev.value):
+                step = min(0.2, 2.0 / (10.0 + i**0.7))
+                self.sites = self._blended(ev, step, self.sites)
+                g = ev.gradient
+                first = 0.9 * first + 0.1 * g
+                second = 0.999 * second + 0.001 * g**2
+                rate = 0.03 if i < max_rounds / 2 else 0.03 * 2.0 * (1.0 - i / max_rounds)
+                if i > 20:
+                    unbiased = first / (1 - 0.9 ** (i + 1))
+                    scale = np.sqrt(second / (1 - 0.999 ** (i + 1))) + 1e-8
+                    x = x + rate * unbiased / scale
+                    self.theta, self.moved = self._split(x, range(len(self.moved)))
+                noisy.append(ev.value)
+            if (i + 1) % 20 == 0:
+                self.history.append(float(np.mean(noisy[-200:])))
+                self.report(i + 1, self.history[-1])
+        self.converged, self.message = _judge(np.asarray(noisy), self.tolerance)
+        self.rows = self.rng.choice(
+            self.n_data, min(self.n_data, 20 * self.batch_size), replace=False
+        )
+        self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
+        self._follow()
+        self.history.append(float(np.mean(noisy[-200:])))
+
+
+def _judge(noisy: np.ndarray, tolerance: float = 0.0) -> tuple[bool, str]:
+    """Whether a noisy bound still rose in the last quarter of the steps, and by how much."""
+    before, last = np.array_split(noisy[len(noisy) // 2 :], 2)
+    if min(len(before), len(last)) < 2:
+        return False, "These steps are too few. Raise n."
+    rise = last.mean() - before.mean()
+    error = np.sqrt(last.var() / len(last) + before.var() / len(before))
+    found = f"In the last quarter of the steps the bound rose by {rise:.2g} ± {error:.2g} nats."
+    flat = bool(rise < max(2.0 * error, tolerance))
+    return flat, found if flat else f"{found} Raise n."
+
+
+def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> GaussianStage:
+    """Fit by PyMC's ADVI in whitened coordinates."""
+    times: list[float] = []  # of each iteration: the first one is over once all is compiled
+    callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
+    bound = Variables(model)
+    us = [p.u for p in bound.processes]
+    with model, whitened_coordinates(model):
+        approx = pm.fit(
+            n,
+            method=method,
+            random_seed=random_seed,
+            progressbar=progressbar,
+            callbacks=callbacks,
+            **kwargs,
+        )
+        priors = model.replace_rvs_by_values([x for u in us for x in u.owner.inputs[1:3]])
+    mean = approx.mean.eval()
+    cov = approx.cov.eval()
+    ordering = approx.ordering
+    fn = pm.pytensorf.compile(model.value_vars, priors, mode=ONCE, on_unused_input="ignore")
+    where = [ordering[v.name] for v in model.value_vars]
+    at_mean = iter(fn(*(mean[place].reshape(shape) for _, place, shape, _ in where)))
+    theta_at = np.concatenate(
+        [np.arange(ordering[name][1].start, ordering[name][1].stop) for name in bound.names]
+        or [np.empty(0, int)]
+    ).astype(int)
+    theta = mean[theta_at]
+    nothing = bound.no_sites()
+    sites, means, covariances = {}, {}, {}
+    for i, p in enumerate(bound.processes):
+        where = ordering[p.value.name][1]
+        m = mean[where].reshape(p.n_functions, p.n_inducing)
+        prior_mean, R = next(at_mean), next(at_mean)
+        means[p.u.name] = _unwhiten(m, R, prior_mean)
+        if p.diagonal:
+            S = np.diag(cov[where, where]).reshape(m.shape)
+            precision = np.clip(1.0 / S - 1.0, 0.0, None) / R**2
+            linear = (1.0 + precision * R**2) * m / R + precision * prior_mean
+            sites[p.u.name] = Sites(linear, np.sqrt(precision))
+            covariances[p.u.name] = R**2 * S
+            continue
+        S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
+        S = np.stack([S[k, :, k] for k in range(p.n_functions)])
+        if p.waves:
+            R = np.diag(R)
+        inverse = np.linalg.inv(S)
+        linear = np.einsum("kij,kj->ki", inverse, m)
+        precision = inverse - np.eye(p.n_inducing)
+        sites[p.u.name] = _blend(nothing[i], R, prior_mean, linear, precision, m, 1.0)
+        covariances[p.u.name] = R @ S @ R.T
+    hist = -np.asarray(approx.hist)
+    converged, message = _judge(hist)
+    before = inducing_inputs(bound)
+    stage = GaussianStage(
+        method=method,
+        bound=float(hist[-min(len(hist), 1000) :].mean()),
+        history=hist[:: max(len(hist) // 200, 1)],
+        n_steps=len(hist),
+        converged=converged,
+        message=message,
+        seconds=time.perf_counter() - times[0],
+        compile_seconds=times[0] - began,
+        theta=_user_theta(model, bound, theta),
+        theta_unconstrained=bound.unravel(theta),
+        theta_covariance=cov[np.ix_(theta_at, theta_at)],
+        marginal=method == "fullrank_advi",
+        mean=means,
+        covariance=covariances,
+        sites=sites,
+        Xu_before=before,
+        Xu=before,
+        model=model,
+    )
+    stage.apply()
+    return stage
+
+
+def _user_theta(model, bound, theta) -> dict[str, np.ndarray]:
+    """Return theta in the user's units."""
+    if not bound.others:
+        return {}
+    outputs = model.replace_rvs_by_values(bound.others)
+    inputs = [model.rvs_to_values[rv] for rv in bound.others]
+    fn = pm.pytensorf.compile(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    point = bound.unravel(theta)
+    values = fn(*(point[v.name] for v in inputs))
+    return {rv.name: np.asarray(v) for rv, v in zip(bound.others, values, strict=True)}
+
+
+@contextmanager
+def _progress(show: bool) -> Iterator[Any]:
+    """Show the round and the bound while fitting."""
+    columns = [
+        SpinnerColumn(),
+        TextColumn("Gaussian stage, round {task.fields[round]}, bound {task.fields[bound]}"),
+        TimeElapsedColumn(),
+    ]
+    bar = CustomProgress(*columns, disable=not show, console=Console(theme=default_progress_theme))
+    with bar:
+        task = bar.add_task("fit", total=None, round=0, bound="...")
+        yield lambda i, value: bar.update(task, round=i, bound=f"{value:.2f}")

@@ -1,0 +1,356 @@
+"""The free-form stage: PyMC's NUTS, started and scaled by the Gaussian stage."""
+
+import importlib.util
+import inspect
+import os
+import time
+import warnings
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc.model.core import Model
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.hmc.base_hmc import BaseHMC
+from pytensor.compile.mode import get_mode
+from pytensor.graph.replace import graph_replace
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
+from threadpoolctl import threadpool_limits
+
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
+from pymc_vsgp.fit.collapsed import collapse as collapse_model
+from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.stage import GaussianStage
+from pymc_vsgp.fit.store import complete, sample_to_disk
+from pymc_vsgp.model.variable import of_waves
+
+__all__ = ["sample"]
+
+# Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
+DISPERSION = 1.5
+
+# To choose a backend: steps of a draw, operations a second of one core, and what numba's compiler
+# may take longer than JAX's.
+LEAPFROGS, FLOPS, COMPILE_SECONDS = 10, 2e10, 30.0
+
+# Arguments of pm.sample, which takes those of its step methods too, without a look at them.
+KNOWN = {m.name for m in STEP_METHODS}.union(
+    *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
+)
+
+# Those that are about the model that is sampled, inducing values included, ...
+WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
+# ... and those that nutpie can use while it writes to disk.
+TO_DISK = {
+    "backend",
+    "blas_cores",
+    "compile_kwargs",
+    "cores",
+    "discard_tuned_samples",
+    "initvals",
+    "nuts",
+    "quiet",
+}
+
+
+def sample(
+    stage: GaussianStage | None = None,
+    draws: int = 1000,
+    *,
+    tune: int = 500,
+    chains: int = 4,
+    random_seed=None,
+    nuts_sampler: str | None = None,
+    progressbar: bool = True,
+    target_accept: float | None = None,
+    collapse: bool | None = None,
+    fit_kwargs: dict[str, Any] | None = None,
+    store: str | os.PathLike | None = None,
+    model: Model | None = None,
+    **kwargs,
+) -> xr.DataTree:
+    """
+    Sample the posterior of a model with variationally sparse processes.
+
+    Chains start at draws from a Gaussian stage and move in the coordinates that it set, in which
+    the posterior is close to a standard normal. That is why they need little tuning.
+
+    Parameters
+    ----------
+    stage : GaussianStage, optional
+        Result of :func:`fit_gaussian`. By default it is run first.
+    draws, tune, chains : int
+        As in ``pm.sample``.
+    random_seed : int, sequence of int, Generator or RandomState, optional
+        As in ``pm.sample``; the starts follow from it, too.
+    nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional
+        By default nutpie if it is installed, else PyMC's own.
+    progressbar : bool
+        Whether to show progress.
+    target_accept : float, optional
+        Acceptance that the step size is tuned to. By default 0.9, and 0.8 where hundreds of Fourier
+        coefficients are sampled: in so many dimensions smaller steps cost more than they give.
+    collapse : bool, optional
+        Whether to integrate the inducing values out, sample the parameters alone, and draw the
+        inducing values afterwards from their exact conditional. By default wherever that is
+        possible: one process, normal noise, and nutpie or PyMC's sampler.
+    fit_kwargs : dict, optional
+        Passed to :func:`fit_gaussian` where it is run here.
+    store : str or path-like, optional
+        Folder that draws are written to as they are drawn, so that a run that is killed loses
+        nothing: :func:`open_draws` reads it. Takes nutpie, zarr and obstore.
+    model : Model, optional
+        By default the model on the context stack.
+    **kwargs
+        Passed to ``pm.sample``, for example ``cores``, ``backend``, ``init``, ``initvals`` or
+        ``nuts``. ``blas_cores`` is the number of BLAS threads of the process, one by default.
+        With ``step``, ``trace``, ``callback``, ``idata_kwargs`` or ``return_inferencedata`` the
+        inducing values are not integrated out. With `store`, sampling takes fewer of them.
+
+    Returns
+    -------
+    DataTree
+        What ``pm.sample`` returns, with the group ``gaussian_stage``: bound, inducing inputs and
+        sites.
+    """
+    model = pm.modelcontext(model)
+    if stage is not None and not isinstance(stage, GaussianStage):
+        raise TypeError(
+            f"stage is of type {type(stage).__name__}, not a GaussianStage. "
+            "Pass the result of fit_gaussian; the number of draws is the second argument."
+        )
+    if stage is not None and stage.model is not model:
+        raise ValueError(
+            "The stage was fitted to another model. Run fit_gaussian in the context of this one."
+        )
+    tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
+    _check_kwargs(kwargs, stage, target_accept, store)
+    rng = np.random.default_rng(random_seed)
+    if kwargs.get("quiet"):
+        progressbar = False
+    if stage is None:
+        settings = {"progressbar": progressbar, "random_seed": rng, **(fit_kwargs or {})}
+        stage = fit_gaussian(model=model, **settings)
+    stage.apply()
+    nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    if store is not None and nuts_sampler != "nutpie":
+        raise ValueError(
+            f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
+            "Drop store, and save the draws with idata.to_zarr."
+        )
+    # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
+    whole_only = sorted(WHOLE_ONLY & set(kwargs))
+    possible = nuts_sampler in ("nutpie", "pymc") and can_collapse(model)
+    if collapse and (whole_only or not possible):
+        why = (
+            f"{whole_only} are of the whole model"
+            if whole_only
+            else "that takes one process that is seen by vsgp.Gaussian alone, and nutpie or PyMC's "
+            "sampler"
+        )
+        raise ValueError(f"The inducing values don't integrate out: {why}. Drop collapse=True.")
+    possible = possible and not whole_only
+    whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
+    target = model if whole is None else whole.model
+    if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
+        work = (draws + tune) * chains * _operations(model, whole is not None)
+        kwargs["backend"] = _default_backend(nuts_sampler, work)
+    if kwargs.get("initvals") is None:
+        asked = kwargs.get("compile_kwargs")
+        kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
+        if nuts_sampler == "pymc":  # no jitter of starts that are dispersed already
+            kwargs.setdefault("init", "adapt_diag")
+    elif whole is not None:
+        kwargs["initvals"] = _of_target(kwargs["initvals"], target)
+    # The inducing values are drawn from all that was sampled, so names are picked in the end.
+    var_names = kwargs.pop("var_names", None) if whole is not None else None
+    nuts = dict(kwargs.pop("nuts", None) or {})
+    if target_accept is not None:
+        nuts["target_accept"] = target_accept
+    elif "step" not in kwargs:
+        many = any(sites.root.ndim == 2 for sites in stage.sites.values())
+        nuts.setdefault("target_accept", 0.8 if many else 0.9)
+    # Chains fill the cores: threads of BLAS on top of them wait for one another.
+    blas = kwargs.get("blas_cores", "auto")
+    limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
+    began = time.perf_counter()
+    with limit, target:
+        if store is not None:
+            kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
+            kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}
+            for name in ("blas_cores", "quiet"):
+                kwargs.pop(name, None)
+            idata = sample_to_disk(store, model, target, _stage_dataset(stage), **kwargs)
+        else:
+            idata = pm.sample(
+                draws=draws,
+                tune=tune,
+                chains=chains,
+                random_seed=int(rng.integers(2**31)),
+                nuts_sampler=nuts_sampler,
+                progressbar=progressbar,
+                **({"nuts": nuts} if nuts else {}),
+                **kwargs,
+            )
+    total = time.perf_counter() - began
+    if not isinstance(idata, xr.DataTree):
+        return idata
+    attrs = idata["posterior"].attrs
+    attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
+    if whole is not None:
+        complete(idata, model, whole, rng)
+    if var_names is not None:
+        idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
+    idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    return idata
+
+
+def _default_sampler(kwargs) -> str:
+    """Nutpie where it is installed and nothing asked for rules it out, as PyMC itself decides."""
+    mode = (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
+    rules_out = {"step", "callback", "trace", "init", "return_inferencedata"} & set(kwargs)
+    linker = get_mode(mode).linker
+    fits = isinstance(linker, NumbaLinker | JAXLinker)
+    fits = fits and isinstance(kwargs.get("initvals"), dict | None)
+    if importlib.util.find_spec("nutpie") and fits and not rules_out:
+        return "nutpie"
+    return "pymc"
+
+
+def _default_backend(nuts_sampler: str, work: float) -> str:
+    """Return what takes the least time in all, compiling included.
+
+    numba is the fastest, and takes half a minute to compile; JAX takes seconds.
+    """
+    if nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
+        return "numba"
+    return "jax" if LEAPFROGS * work / FLOPS < COMPILE_SECONDS else "numba"
+
+
+def _operations(model: Model, collapsed: bool) -> float:
+    """Return about how many operations a log density with its gradient takes."""
+    n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
+    start = model.initial_point()
+    operations = 0.0
+    for u in inducing_variables(model):
+        *functions, m = start[model.rvs_to_values[u].name].shape
+        each = m**2 if not of_waves(u) else m
+        rows = m**2 if collapsed and of_waves(u) else n_data
+        operations += 3.0 * rows * each * float(np.prod(functions))
+    return operations
+
+
+def _check_kwargs(kwargs, stage, target_accept, store) -> None:
+    """Refuse by name what can't be passed on."""
+    if "step" in kwargs and stage is None:
+        raise ValueError(
+            "step was built before the Gaussian stage set the sampler's coordinates. "
+            "Run fit_gaussian first, then build the step, and pass both."
+        )
+    if unknown := sorted(set(kwargs) - KNOWN):
+        raise TypeError(
+            f"Neither sample nor pm.sample takes {unknown}. "
+            "Check the spelling; settings of the sampler go into nuts={...}."
+        )
+    if (kwargs.get("idata_kwargs") or {}).get("log_likelihood"):
+        warnings.warn(
+            "az.loo of this log likelihood is pessimistic: it holds E[log p(y | f)] of each row. "
+            "Use vsgp.loo(idata).",
+            UserWarning,
+            stacklevel=3,
+        )
+    if "nuts_sampler_kwargs" in kwargs:
+        raise TypeError("sample doesn't take nuts_sampler_kwargs. Pass nuts={...} instead.")
+    if target_accept is not None and "target_accept" in (kwargs.get("nuts") or {}):
+        raise ValueError(
+            "target_accept is given twice. Pass it to sample, or in nuts={...}, but not both."
+        )
+    refused = sorted(set(kwargs) - TO_DISK) if store is not None else []
+    if refused:
+        raise TypeError(
+            f"sample doesn't take {refused} together with store, as nutpie then writes the draws "
+            "on its own. Drop them, or drop store and save the draws with idata.to_zarr."
+        )
+
+
+def _of_target(initvals, target: Model):
+    """Initial values, less those of inducing values that are integrated out."""
+    if not isinstance(initvals, dict):
+        return [point and _of_target(point, target) for point in initvals]
+    known = {v.name for v in (*target.free_RVs, *target.value_vars)}
+    return {k: x for k, x in initvals.items() if getattr(k, "name", k) in known}
+
+
+def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str, Any]:
+    """Return the arguments of ``pm.sample`` for dispersed starts."""
+    if nuts_sampler == "nutpie":
+        # One expression, of which nutpie takes a draw for each chain.
+        expressions = _random_start(model, stage)
+        settings = {
+            "initial_points": expressions,
+            "jitter_rvs": set(),
+            "gradient_backend": "pytensor",
+            **(compile_kwargs or {}),
+        }
+        return {"compile_kwargs": settings}
+    theta = stage.draw_theta(chains, rng, DISPERSION)
+    points = stage.points(theta, DISPERSION, rng)
+    outputs = model.replace_rvs_by_values(model.free_RVs)
+    fn = model.compile_fn(
+        outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    wanted = {v.name for v in model.value_vars}
+    points = [{n: x for n, x in point.items() if n in wanted} for point in points]
+    names = [rv.name for rv in model.free_RVs]
+    values = [dict(zip(names, map(np.asarray, fn(point)), strict=True)) for point in points]
+    return {"initvals": values}
+
+
+def _random_start(model, stage) -> dict[str, Any]:
+    """Return, by variable, an expression for a draw from the Gaussian stage.
+
+    By name, for nutpie compiles a copy of the model for JAX.
+    """
+    center, root = stage.theta_normal()
+    theta = pt.constant(center)
+    if center.size:
+        noise = pm.Normal.dist(0.0, 1.0, size=center.size)
+        theta = theta + pt.dot(pt.constant(DISPERSION * root), noise)
+    values = stage.split_theta(theta)
+    for u in inducing_variables(model):
+        epsilon = pm.Normal.dist(0.0, DISPERSION, size=stage.shape_of_epsilon(u))
+        values[model.rvs_to_values[u].name] = epsilon
+    outputs = model.replace_rvs_by_values(model.free_RVs)
+    swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
+    outputs = graph_replace(outputs, swaps, strict=False)
+    return {rv.name: x for rv, x in zip(model.free_RVs, outputs, strict=True)}
+
+
+def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
+    """Label what the stage found."""
+    variables: dict[str, Any] = {"history": (("round",), np.asarray(stage.history))}
+    for name, value in stage.theta_unconstrained.items():
+        value = np.asarray(value)
+        variables[name] = ([f"{name}_dim_{i}" for i in range(value.ndim)], value)
+    for name, value in stage.Xu.items():
+        variables[name] = ((f"{name}_point", f"{name}_feature"), value)
+    for name, sites in stage.sites.items():
+        dims = (f"{name}_function", f"{name}_point", f"{name}_other")
+        variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
+        variables[f"{name}_sites_root"] = (dims[: sites.root.ndim], sites.root)
+        variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
+        covariance = stage.covariance[name]
+        variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)
+    attrs = {
+        "method": stage.method,
+        "bound": stage.bound,
+        "converged": int(stage.converged),
+        "seconds": stage.seconds,
+    }
+    return xr.Dataset(variables, attrs=attrs)

@@ -1,0 +1,294 @@
+"""What the Gaussian stage hands over."""
+
+import weakref
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc.backends.arviz import find_constants, find_observations
+from pymc.model.core import Model
+from pytensor.compile.sharedvalue import SharedVariable
+
+from pymc_vsgp.fit.bound import Bound, inducing_variables
+from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
+from pymc_vsgp.model.variable import NO_SITES, of_waves
+
+__all__ = ["GaussianStage", "hand_over", "reset"]
+
+# Inducing inputs of a model before a stage moved them.
+_BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class GaussianStage:
+    """A Gaussian fit of a model with variationally sparse processes.
+
+    Attributes
+    ----------
+    bound : float
+        Lower bound of the log evidence, at a point estimate of the parameters.
+    history : ndarray
+        The bound after each round, or every few steps.
+    n_steps : int
+        Rounds of "natural", steps of the other methods.
+    converged : bool
+        Whether the bound had stopped rising; of methods other than "natural", as far as its noise
+        lets it show: see `message`.
+    seconds, compile_seconds : float
+        Time of fitting, and of building and compiling before the first step.
+    theta : dict
+        Estimate of every other random variable, in the user's units.
+    theta_unconstrained : dict
+        The same by value variable, as a sampler sees them.
+    theta_covariance : ndarray
+        Inverse curvature, in the unconstrained parameters raveled in that order, of the bound at
+        the best q(u) of each. So it is marginal over u, as the normal approximation at the
+        estimate.
+    marginal : bool
+        Whether `theta_covariance` is that. Where q is of independent coefficients, as with many
+        Fourier features or with "advi", it is too small, and printing leaves it out.
+    mean, covariance : dict
+        Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
+        variances, K x M, of Fourier coefficients.
+    sites : dict
+        Gaussian pseudo-observations of the inducing values; the sampler's coordinates.
+    Xu_before, Xu : dict
+        Inducing inputs before and after.
+    """
+
+    method: str
+    bound: float
+    history: np.ndarray
+    n_steps: int
+    converged: bool
+    message: str
+    seconds: float
+    compile_seconds: float
+    theta: dict[str, np.ndarray]
+    theta_unconstrained: dict[str, np.ndarray]
+    theta_covariance: np.ndarray
+    marginal: bool
+    mean: dict[str, np.ndarray]
+    covariance: dict[str, np.ndarray]
+    sites: dict[str, Sites]
+    Xu_before: dict[str, np.ndarray]
+    Xu: dict[str, np.ndarray]
+    model: Model = field(repr=False)
+
+    def __repr__(self):
+        """Say what was reached, and what it changed."""
+        number = f"{self.n_steps} {'rounds' if self.method == 'natural' else 'steps'}"
+        lines = [
+            f"GaussianStage ({self.method}): bound {self.bound:.2f} after {number}, "
+            f"{'converged' if self.converged else 'NOT converged'}, "
+            f"{self.seconds:.1f} s and {self.compile_seconds:.1f} s to compile",
+        ]
+        sd = np.sqrt(np.clip(np.diag(self.theta_covariance), 0.0, None))
+        at = 0
+        for name, value in self.theta_unconstrained.items():
+            size = int(np.size(value))
+            shown = ", ".join(
+                f"{v:.3g} ± {s:.2g}" if self.marginal else f"{v:.3g}"
+                for v, s in zip(np.ravel(value), sd[at : at + size], strict=True)
+            )
+            lines.append(f"  {name}: {shown}")
+            at += size
+        for name, after in self.Xu.items():
+            moved = np.abs(after - self.Xu_before[name]).max()
+            what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
+            lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
+        for name, sites in self.sites.items():
+            if of_waves(self.model[name]):
+                lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
+        if not self.marginal:
+            lines.append("  no ±: coefficients are independent here, which narrows parameters")
+        if not self.converged or self.method != "natural":
+            lines.append(f"  {self.message}")
+        return "\n".join(lines)
+
+    def apply(self) -> None:
+        """Put inducing inputs and coordinates of this stage into its model."""
+        hand_over(self.model, self.sites, self.Xu)
+
+    def draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
+        """Draw unconstrained parameters from the normal approximation, n of them."""
+        center, root = self.theta_normal()
+        return center + scale * rng.normal(size=(n, center.size)) @ root.T
+
+    def theta_normal(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean of the unconstrained parameters, and a root of their covariance."""
+        parts = [np.ravel(v) for v in self.theta_unconstrained.values()]
+        center = np.concatenate([np.empty(0), *parts])
+        if center.size == 0:
+            return center, np.empty((0, 0))
+        w, V = np.linalg.eigh(self.theta_covariance)
+        return center, V * np.sqrt(np.clip(w, 0.0, None))
+
+    def split_theta(self, theta) -> dict[str, Any]:
+        """Return a vector of parameters, of numbers or a tensor, by value variable."""
+        point, at = {}, 0
+        for name, value in self.theta_unconstrained.items():
+            point[name] = theta[at : at + np.size(value)].reshape(np.shape(value))
+            at += np.size(value)
+        return point
+
+    def shape_of_epsilon(self, u) -> tuple[int, ...]:
+        """Shape of the value of inducing values in the sampler's coordinates."""
+        shape = self.mean[u.name].shape
+        return shape[1:] if u.type.ndim == 1 else shape
+
+    def points(self, theta: np.ndarray, epsilon_scale: float, rng) -> list[dict[str, np.ndarray]]:
+        """Unconstrained points of the model, one for each row of theta."""
+        us = inducing_variables(self.model)
+        out = []
+        for row in theta:
+            point = self.split_theta(row)
+            for u in us:
+                epsilon = epsilon_scale * rng.normal(size=self.shape_of_epsilon(u))
+                point[self.model.rvs_to_values[u].name] = epsilon
+            out.append(point)
+        return out
+
+    def to_datatree(self, draws: int = 1000, random_seed=None) -> xr.DataTree:
+        """Draw from the Gaussian posterior, as if a sampler had.
+
+        Parameters
+        ----------
+        draws : int
+            Number of draws, in one chain.
+        random_seed : int or Generator, optional
+            Seed.
+        """
+        rng = np.random.default_rng(random_seed)
+        model = self.model
+        with _applied(self):
+            names = [v.name for v in model.value_vars]
+            variables = model.free_RVs + model.deterministics
+            outputs = model.replace_rvs_by_values(variables)
+            fn = model.compile_fn(
+                outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
+            )
+            results = []
+            for point in self.points(self.draw_theta(draws, rng), 1.0, rng):
+                results.append([np.asarray(v) for v in fn({n: point[n] for n in names})])
+        stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
+        posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}
+        tree = xr.DataTree()
+        tree["posterior"] = xr.DataTree(label(model, posterior, 2))
+        tree["posterior"].attrs.update(
+            {"inference_library": "pymc_vsgp", "method": self.method, "bound": self.bound}
+        )
+        tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+        tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
+        return tree
+
+
+def label(model, arrays: dict[str, Any], n_sample_dims: int) -> xr.Dataset:
+    """Label arrays with the dims and coords of the model."""
+    variables = {}
+    for name, array in arrays.items():
+        array = np.asarray(array)
+        shape = array.shape[n_sample_dims:]
+        dims = list(model.named_vars_to_dims.get(name) or [None] * len(shape))
+        dims = [d or f"{name}_dim_{i}" for i, d in enumerate(dims)]
+        variables[name] = (["chain", "draw"][:n_sample_dims] + dims, array)
+    used = {d for dims, _ in variables.values() for d in dims}
+    coords = {d: np.asarray(c) for d, c in model.coords.items() if d in used and c is not None}
+    return xr.Dataset(variables, coords=coords)
+
+
+class _applied:
+    """Context in which a stage's inputs and coordinates are those of its model."""
+
+    def __init__(self, stage: GaussianStage):
+        self.stage = stage
+
+    def __enter__(self):
+        model = self.stage.model
+        us = inducing_variables(model)
+        self.sites = {u.name: _sites_of(model, u) for u in us}
+        self.inputs = {n: model[n].get_value() for n in self.stage.Xu if n in model.named_vars}
+        self.stage.apply()
+
+    def __exit__(self, *args):
+        model = self.stage.model
+        for u in inducing_variables(model):
+            _set_sites(model, u, self.sites[u.name])
+        for name, value in self.inputs.items():
+            model[name].set_value(value)
+
+
+def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) -> None:
+    """Set coordinates and inducing inputs of a model."""
+    for u in inducing_variables(model):
+        if u.name in sites:
+            _set_sites(model, u, sites[u.name])
+    before = _BEFORE.setdefault(model, {})
+    for name, value in Xu.items():
+        shared = model[name]
+        before.setdefault(name, shared.get_value())
+        shared.set_value(value)
+
+
+def reset(model: Model | None = None) -> None:
+    """Undo what a Gaussian stage changed: inducing inputs and coordinates are as before it.
+
+    Parameters
+    ----------
+    model : Model, optional
+        By default the model on the context stack.
+    """
+    model = pm.modelcontext(model)
+    for u in inducing_variables(model):
+        _set_sites(model, u, None)
+    for name, value in _BEFORE.pop(model, {}).items():
+        model[name].set_value(value)
+
+
+def _sites_of(model: Model, u) -> Sites | None:
+    """Return the sites of a variable, or None if it has none."""
+    linear, root = u.owner.inputs[3:5]
+    if not isinstance(linear, SharedVariable):
+        return None
+    value = root.get_value()
+    diagonal = isinstance(model.rvs_to_transforms[u], Diagonal)
+    return Sites(linear.get_value(), value[:, :, 0] if diagonal else value)
+
+
+def _set_sites(model: Model, u, sites: Sites | None) -> None:
+    """Give a variable sites, or take them.
+
+    They are data of the model, so that they are saved with the draws that were taken in their
+    coordinates, and functions compiled for other sites can be used again.
+    """
+    names = [f"{u.name}_sites_{what}" for what in Sites._fields]
+    if sites is None:
+        model.rvs_to_transforms[u] = Whitened()
+        u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
+        for name in names:
+            model.named_vars.pop(name, None)
+            if name in (data := {d.name: d for d in model.data_vars}):
+                model.data_vars.remove(data[name])
+        return
+    diagonal = sites.root.ndim == 2
+    if diagonal:
+        sites = Sites(sites.linear, sites.root[:, :, None])
+    if not isinstance(u.owner.inputs[3], SharedVariable):
+        with model:
+            u.owner.inputs[3:5] = [
+                pm.Data(name, value) for name, value in zip(names, sites, strict=True)
+            ]
+    for shared, value in zip(u.owner.inputs[3:5], sites, strict=True):
+        shared.set_value(value)
+    model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied(len(sites.linear))
+
+
+def inducing_inputs(bound: Bound) -> dict[str, np.ndarray]:
+    """Return the inducing inputs that a stage may move, by name."""
+    shared = (p.Xu for p in bound.processes if p.Xu is not None)
+    return {s.name: s.get_value() for s in shared}

@@ -1,0 +1,243 @@
+"""Draws on disk: written while they are drawn, and read back, of a run that was killed too."""
+
+import importlib.util
+import os
+import time
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc.backends.arviz import find_constants, find_observations
+from pymc.model.core import Model
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pytensor.compile.mode import get_mode
+from pytensor.link.jax.linker import JAXLinker
+
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
+from pymc_vsgp.fit.stage import label
+
+__all__ = ["complete", "open_draws", "sample_to_disk"]
+
+DATA = ("constant_data", "observed_data", "gaussian_stage")
+POSTERIOR = ("posterior", "warmup_posterior")
+
+
+def open_draws(
+    path: str | os.PathLike,
+    *,
+    random_seed: int | np.random.Generator | None = None,
+    model: Model | None = None,
+) -> xr.DataTree:
+    """
+    Open draws that were saved, or that :func:`sample` wrote to its `store`.
+
+    Of a run that was killed it gives what had been drawn. Chains are then of different lengths, and
+    as many draws are kept as a rectangle of chains and draws can hold.
+
+    Parameters
+    ----------
+    path : str or path-like
+        File of ``idata.to_netcdf``, or folder of ``idata.to_zarr`` or of ``sample(store=...)``.
+    random_seed : int or Generator, optional
+        Seed of the inducing values, where those were integrated out in a run that was killed.
+    model : Model, optional
+        Only needed in that case. By default the model on the context stack, if there is one.
+
+    Returns
+    -------
+    DataTree
+
+    Examples
+    --------
+    .. code-block:: python
+
+        idata = vsgp.open_draws("draws.zarr")
+        vsgp.predict(idata, Xnew, "mean", model=build(X, y))
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is nothing at {path}. Pass the path that was saved to.")
+    if path.is_dir():
+        tree = xr.open_datatree(path, engine="zarr", consolidated=False)
+        if tree.attrs.get("sampler") == "nuts-rs":
+            tree = _of_nutpie(tree, path)
+    else:
+        tree = xr.open_datatree(path)
+    if "posterior" not in tree.children:
+        raise ValueError(
+            f"{path} has the groups {list(tree.children)}, but no posterior. "
+            "Pass the path of draws, or wait until the sampler has begun."
+        )
+    if model is None:
+        model = Model.get_context(error_if_none=False)
+    if model is not None and _lacks_inducing(tree, model) and can_collapse(model):
+        complete(tree, model, collapse(model), np.random.default_rng(random_seed))
+    return tree
+
+
+def sample_to_disk(
+    path: str | os.PathLike,
+    model: Model,
+    target: Model,
+    stage: xr.Dataset,
+    *,
+    draws: int,
+    tune: int,
+    chains: int,
+    random_seed: int,
+    progressbar: bool,
+    nuts: dict[str, Any],
+    backend: str | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    cores: int | None = None,
+    discard_tuned_samples: bool = True,
+    initvals: dict[str, Any] | None = None,
+) -> xr.DataTree:
+    """
+    Sample with nutpie into a zarr store, draws being written as they are drawn.
+
+    The data come first, so that a run that is killed leaves all that predicting takes.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Folder to make.
+    model : Model
+        Whose data go into the store.
+    target : Model
+        What is sampled: `model`, or that without its inducing values.
+    stage : Dataset
+        The Gaussian stage.
+    draws, tune, chains, random_seed, progressbar, cores, discard_tuned_samples
+        As in ``pm.sample``.
+    nuts : dict
+        Passed to ``nutpie.sample``.
+    backend, compile_kwargs
+        How to compile.
+    initvals : dict, optional
+        Where chains start.
+
+    Returns
+    -------
+    DataTree
+        Backed by the files.
+    """
+    for name in ("nutpie", "zarr", "obstore"):
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(f"Writing draws to disk takes {name}. Run pip install {name}.")
+    import nutpie
+
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} exists, and draws would be mixed with what is there. "
+            "Pass a new path, or read that one with vsgp.open_draws."
+        )
+    tree = xr.DataTree()
+    tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
+    tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+    tree["gaussian_stage"] = xr.DataTree(stage)
+    tree.to_zarr(path, consolidated=False)
+    settings = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    linker = get_mode(settings.pop("mode", None)).linker
+    settings.setdefault("backend", "jax" if isinstance(linker, JAXLinker) else "numba")
+    if initvals is not None:
+        settings.setdefault("initial_points", initvals)
+    if "max_treedepth" in nuts:
+        nuts = {"maxdepth" if k == "max_treedepth" else k: v for k, v in nuts.items()}
+    compiled = nutpie.compile_pymc_model(target, **settings)
+    began = time.perf_counter()
+    nutpie.sample(
+        compiled,
+        draws=draws,
+        tune=tune,
+        chains=chains,
+        cores=cores,
+        seed=random_seed,
+        save_warmup=not discard_tuned_samples,
+        progress_bar=progressbar,
+        zarr_store=nutpie.zarr_store.LocalStore(str(path.resolve())),
+        **nuts,
+    )
+    seconds = time.perf_counter() - began
+    tree = xr.open_datatree(path, engine="zarr", consolidated=False)
+    tree = _of_nutpie(tree, path, not discard_tuned_samples)
+    tree["posterior"].attrs |= {"sampling_time": seconds, "tuning_steps": tune}
+    return tree
+
+
+def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng: np.random.Generator) -> None:
+    """Add what was integrated out, and the data."""
+    for group in POSTERIOR:
+        if group not in idata.children:
+            continue
+        theta = idata[group].to_dataset()
+        arrays = recover(whole, theta, int(rng.integers(2**31)))
+        arrays |= {name: theta[name].values for name in theta.data_vars}
+        names = [v.name for v in model.free_RVs + model.deterministics if v.name in arrays]
+        data = label(model, {name: arrays[name] for name in names}, 2)
+        data = data.assign_coords(chain=theta["chain"], draw=theta["draw"])
+        idata[group] = xr.DataTree(data.assign_attrs(theta.attrs))
+    idata["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+
+
+def _lacks_inducing(tree: xr.DataTree, model: Model) -> bool:
+    return any(u.name not in tree["posterior"] for u in inducing_variables(model))
+
+
+def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.DataTree:
+    """Give what nutpie wrote the shape of what ``pm.sample`` returns."""
+    if "posterior" not in stored.children:
+        return stored
+    tree = xr.DataTree()
+    for kind in ("", "warmup_") if warmup else ("",):
+        posterior, stats = (stored[f"{kind}{g}"] for g in ("posterior", "sample_stats"))
+        # Values on the sampler's scale are of no use to others, and take as much room again.
+        kept = posterior.to_dataset().drop_vars(
+            [n for n in posterior.variables if str(n).endswith("__")]
+        )
+        stats = stats.to_dataset()
+        stats = stats[[n for n, v in stats.data_vars.items() if v.dims == ("chain", "draw")]]
+        chains, n = _rectangle(_lengths(kept))
+        if not n:
+            raise ValueError(
+                f"No draw after tuning has been written to {path} yet. Wait, or sample again."
+            )
+        at = {"chain": chains, "draw": slice(0, n)}
+        labels = {"chain": chains, "draw": np.arange(n)}
+        used = {d for v in kept.data_vars.values() for d in v.dims}
+        kept = kept.drop_vars([c for c in kept.coords if c not in used])
+        kept, stats = (d.isel(at).assign_coords(labels) for d in (kept, stats))
+        kept.attrs["inference_library"] = "nutpie"
+        tree[f"{kind}posterior"] = xr.DataTree(kept)
+        tree[f"{kind}sample_stats"] = xr.DataTree(stats)
+    for group in DATA:
+        if group in stored.children:
+            tree[group] = xr.DataTree(stored[group].to_dataset())
+    return tree
+
+
+def _lengths(posterior: xr.Dataset) -> np.ndarray:
+    """Draws that each chain has: what was not written reads as nan."""
+    total = posterior.sizes["draw"]
+    lengths = np.full(posterior.sizes["chain"], total)
+    for v in posterior.data_vars.values():
+        if v.dtype.kind != "f":
+            continue
+        first = v.isel({d: 0 for d in v.dims if d not in ("chain", "draw")})
+        written = np.isfinite(first.transpose("chain", "draw").values)
+        last = np.where(written.any(axis=1), total - np.argmax(written[:, ::-1], axis=1), 0)
+        lengths = np.minimum(lengths, last)
+    return lengths
+
+
+def _rectangle(lengths: np.ndarray) -> tuple[np.ndarray, int]:
+    """Chains, and a number of draws that all of them have, with as many draws in all as can be."""
+    order = np.argsort(-lengths, kind="stable")
+    sizes = lengths[order] * np.arange(1, len(order) + 1)
+    best = len(sizes) - 1 - int(np.argmax(sizes[::-1]))
+    return np.sort(order[: best + 1]), int(lengths[order[best]])

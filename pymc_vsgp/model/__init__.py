@@ -1,0 +1,1 @@
+"""The process in a PyMC model."""

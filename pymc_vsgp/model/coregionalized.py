@@ -1,0 +1,237 @@
+"""Several outputs that share latent functions: the linear model of coregionalisation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import check_new_name, is_symbolic, known_value
+from pymc_vsgp.likelihoods import as_likelihood
+from pymc_vsgp.likelihoods.base import as_float
+from pymc_vsgp.likelihoods.mixed import Mixed
+from pymc_vsgp.model import latents
+
+__all__ = ["Coregionalized"]
+
+
+class Coregionalized:
+    r"""
+    Multi-output process, each output a linear combination of latent processes.
+
+    .. math:: f_p(x) = \sum_q W_{pq} \, g_q(x)
+
+    The outputs see the data of each other through the functions that they share. Each observation
+    may miss some of them.
+
+    Parameters
+    ----------
+    W : tensor_like, shape (P, Q)
+        Mixing matrix: numbers, or a random variable of the model. A column of W and the scale of
+        its process say the same thing twice, so fix one: with W random, give kernels variance one.
+    processes : list of VariationalSparse
+        The processes that are mixed, Q functions in all; each has its inducing values.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with pm.Model(coords={"output": ["Cd", "Ni", "Zn"]}):
+            W = pm.Normal("W", shape=(3, 2))
+            g = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(2, ls=1.0))
+            g.prior("u", Xu=Xu, n_outputs=2)
+            f = vsgp.Coregionalized(W, g)
+            f.likelihood("y", vsgp.Gaussian(sigma=0.1), X=X, y=Y, dims=("obs", "output"))
+    """
+
+    def __init__(self, W: Any, processes: Any):
+        self.processes = latents.check_processes(processes, "Coregionalized")
+        self.W = as_float(W)
+        number = sum(gp._prior.n_outputs for gp in self.processes)
+        shape = self.W.type.shape
+        if self.W.type.ndim != 2 or shape[1] not in (None, number):
+            raise ValueError(
+                f"W has shape {shape}, but there are {number} latent functions. "
+                f"Pass a matrix with one row for each output and {number} columns."
+            )
+
+    def likelihood(
+        self,
+        name: str,
+        likelihood: Any,
+        X: Any,
+        y: Any,
+        *,
+        dims: str | Sequence[str] | None = None,
+        block_size: int | bool | None = None,
+        model: pm.Model | None = None,
+    ) -> TensorVariable:
+        """
+        Put observations of the outputs into the model.
+
+        Parameters
+        ----------
+        name : str
+            Name of the observed variable.
+        likelihood : Likelihood or callable
+            The distribution of an output given its function, the same for all; a parameter may be
+            a vector with one entry for each output.
+        X : array_like or pm.Data, shape (N, D)
+            Inputs.
+        y : array_like, shape (N, P) or (P, N)
+            Observations, nan where there is none. Random draws have all of them. An array with a
+            row for each output is transposed; one with N = P has a row for each input, unless
+            `dims` says otherwise.
+        dims : sequence of str, optional
+            Dimensions of `y`: of the rows of X and of the outputs. In either order where the model
+            knows one of them, from its coords or from those of W or X; else in that of `y`.
+        block_size : int or False, optional
+            As in :meth:`VariationalSparse.likelihood`.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        y : TensorVariable, shape (N, P)
+        """
+        model = pm.modelcontext(model)
+        y, dims = self._rows_first(model, X, y, dims)
+        mixed = Mixed(as_likelihood(likelihood), self.W)
+        return latents.likelihood(
+            name, mixed, self.processes, X, y, dims=dims, block_size=block_size, model=model
+        )
+
+    def conditional(
+        self, name: str, Xnew: Any, *, diag: bool = False, dims: Sequence[str] | None = None
+    ) -> TensorVariable:
+        """
+        Put the outputs' functions at new inputs into the model, given the inducing values.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable. The latent functions are ``{name}_latent0`` and so on.
+        Xnew : array_like or pm.Data, shape (N, D)
+            New inputs.
+        diag : bool
+            As in :meth:`VariationalSparse.conditional`. Outputs at the same input are correlated
+            either way.
+        dims : sequence of str, optional
+            Dimensions of the outputs and of the inputs.
+
+        Returns
+        -------
+        f : TensorVariable, shape (P, N)
+        """
+        check_new_name(pm.modelcontext(None), name)
+        drawn = []
+        for i, gp in enumerate(self.processes):
+            g = gp.conditional(f"{name}_latent{i}", Xnew, diag=diag)
+            drawn.append(g if g.type.ndim == 2 else g[None, :])
+        return pm.Deterministic(name, pt.dot(self.W, pt.concatenate(drawn)), dims=dims)
+
+    def predict(
+        self,
+        Xnew: Any,
+        point: dict[str, Any] | None = None,
+        *,
+        diag: bool = False,
+        model: pm.Model | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Return mean and covariance of the outputs' functions at new inputs, at a `point`.
+
+        For draws of a posterior use :func:`pymc_vsgp.predict`: its "mean" and "y" are those of the
+        outputs, its "f" are the latent functions that W mixes.
+
+        Parameters
+        ----------
+        Xnew : array_like, shape (N, D)
+            New inputs.
+        point : dict
+            Values of the random variables, W among them where it is one.
+        diag : bool
+            Whether to return the variance at each input in place of the covariance.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        mean : ndarray, shape (P, N)
+        covariance : ndarray, shape (P, N, N), or (P, N) with `diag`
+            Of each output; that between outputs p and r has ``W[p] * W[r]`` where this has the
+            square of ``W[p]``.
+        """
+        model = pm.modelcontext(model)
+        (W,) = latents.evaluate_at([self.W], point, model)
+        means, spreads = [], []
+        for gp in self.processes:
+            mean, spread = gp.predict(Xnew, point, diag=diag, model=model)
+            n = gp._prior.n_outputs
+            means.append(mean.reshape(n, -1))
+            spreads += [spread] * n
+        return W @ np.concatenate(means), np.tensordot(W**2, np.stack(spreads), 1)
+
+    def predictive(
+        self, name: str, Xnew: Any, likelihood: Any = None, **kwargs: Any
+    ) -> TensorVariable:
+        """
+        Put new observations of the outputs at new inputs into the model.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+        Xnew : array_like or pm.Data, shape (N, D)
+            New inputs.
+        likelihood : Likelihood, callable or str, optional
+            As in :meth:`VariationalSparse.predictive`.
+        **kwargs
+            Passed to the distribution's constructor, for example ``dims``.
+
+        Returns
+        -------
+        y : TensorVariable, shape (N, P)
+        """
+        if likelihood is not None and not isinstance(likelihood, str):
+            likelihood = Mixed(as_likelihood(likelihood), self.W)
+        return latents.predictive(name, self.processes, Xnew, likelihood, **kwargs)
+
+    def _rows_first(self, model, X, y, dims):
+        """Return y with a row for each input, and its dims in that order."""
+        X_value, n_outputs = known_value(X), self.W.type.shape[0]
+        n_rows = None if X_value is None else len(X_value)
+        pair = not (dims is None or isinstance(dims, str)) and len(dims) == 2
+        known = None  # whether the first of the dims is that of the outputs
+        if pair:
+            is_output = [self._is_output(model, d, X, n_rows) for d in dims]
+            if True in is_output or False in is_output:
+                known = is_output[0] is True or is_output[1] is False
+        # Data containers stay as they are: what is observed has to be the container itself.
+        shape = () if is_symbolic(y) else np.shape(y)
+        turned = len(shape) == 2 and shape == (n_outputs, n_rows)
+        if n_rows == n_outputs:
+            turned = turned and known is True
+        if turned:
+            y = np.asarray(y).T
+        if known or (pair and turned and known is None):
+            dims = dims[::-1]
+        return y, dims
+
+    def _is_output(self, model, dim, X, n_rows):
+        """Whether a dimension is that of the outputs; None if the model does not know."""
+        for variable, answer in ((self.W, True), (X, False)):
+            known = model.named_vars_to_dims.get(getattr(variable, "name", None))
+            if known and known[0] == dim:
+                return answer
+        length = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
+        if length is None or n_rows == self.W.type.shape[0]:
+            return None
+        return {self.W.type.shape[0]: True, n_rows: False}.get(int(length))
+
+    def __repr__(self):
+        """Show the shape of W."""
+        return f"Coregionalized({self.W.type.shape}, {len(self.processes)} processes)"

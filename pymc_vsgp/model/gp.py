@@ -1,0 +1,555 @@
+"""A Gaussian process with inducing variables and a free-form posterior."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.gp.cov import BaseCovariance, Constant, Covariance
+from pymc.gp.gp import Base
+from pymc.gp.mean import Mean, Zero
+from pymc.gp.util import stabilize
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import (
+    as_matrix,
+    check_columns,
+    check_dim,
+    check_distinct,
+    check_jitter,
+    check_new_name,
+    column_names,
+    depends_on_random,
+    kind,
+    known_value,
+)
+from pymc_vsgp.engine import AtPoints, Moments, OfWaves
+from pymc_vsgp.engine.moments import JITTER, prior_factor
+from pymc_vsgp.inducing.covariates import Covariates
+from pymc_vsgp.inducing.fourier import Fourier
+from pymc_vsgp.inducing.grids import Layout
+from pymc_vsgp.model import latents
+from pymc_vsgp.model.latents import Prior
+from pymc_vsgp.model.variable import Coefficients, Inducing
+
+__all__ = ["VariationalSparse"]
+
+
+class VariationalSparse(Base):
+    R"""
+    Variationally sparse Gaussian process.
+
+    The `gp.VariationalSparse` class puts a Gaussian process with any likelihood into a model at a
+    cost of :math:`\mathcal{O}(N M^2)` an evaluation, where :math:`M` is the number of inducing
+    points. The inducing values :math:`u = f(X_u)` are random variables of the model and nothing is
+    assumed about the shape of their posterior, which is sampled jointly with the parameters of the
+    kernel and with the rest of the model [1]_:
+
+    .. math::
+
+       \log q(u, \theta) = \sum_n \mathbb{E}_{p(f_n \mid u, \theta)} \log p(y_n \mid f_n)
+       + \log p(u \mid \theta) + \log p(\theta) + \text{const}
+
+    Of all processes that see the data through :math:`u`, this is the one closest to the exact
+    posterior in Kullback-Leibler divergence. With :math:`X_u = X` it is the exact posterior.
+
+    Parameters
+    ----------
+    mean_func : Mean, default ~pymc.gp.mean.Zero
+        The mean function.
+    cov_func : Covariance
+        The covariance function.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with pm.Model() as model:
+            lengthscale = pm.Gamma("lengthscale", 2, 1)
+            gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+            gp.prior("u", Xu=vsgp.inducing.kmeans(X, 30, random_seed=1))
+            gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
+            idata = pm.sample()
+
+            gp.conditional("f_new", Xnew)
+            pm.sample_posterior_predictive(idata, var_names=["f_new"], predictions=True)
+
+    References
+    ----------
+    .. [1] Hensman, J., Matthews, A. G. de G., Filippone, M., and Ghahramani, Z. (2015). MCMC for
+       Variationally Sparse Gaussian Processes. Advances in Neural Information Processing Systems.
+    """
+
+    def __init__(self, *, mean_func=Zero(), cov_func=Constant(0.0)):
+        if not isinstance(cov_func, BaseCovariance):
+            raise TypeError(
+                f"cov_func is {kind(cov_func)}, not a covariance function. "
+                "Pass one of pm.gp.cov, for example pm.gp.cov.Matern52(1, ls=1.0)."
+            )
+        if not isinstance(mean_func, Mean):
+            raise TypeError(
+                f"mean_func is {kind(mean_func)}, not a mean function. "
+                "Pass one of pm.gp.mean, for example pm.gp.mean.Constant(0.5)."
+            )
+        super().__init__(mean_func=mean_func, cov_func=cov_func)
+        self._prior: Prior | None = None
+
+    def prior(
+        self,
+        name: str,
+        Xu: Any = None,
+        *,
+        inducing: Fourier | None = None,
+        n_outputs: int = 1,
+        output_dims: str | None = None,
+        inducing_dims: str | None = None,
+        jitter: float = JITTER,
+        model: pm.Model | None = None,
+    ) -> TensorVariable:
+        R"""
+        Put the inducing variables of the function into the model.
+
+        They are its values at inducing inputs, or its Fourier coefficients.
+
+        Parameters
+        ----------
+        name : str
+            Name of the inducing values. A sampler moves them in whitened coordinates; the trace
+            has them in the units of the function.
+        Xu : array_like or pm.Data, shape (M, D)
+            Inducing inputs; see :mod:`pymc_vsgp.inducing` for where to put them. Arrays are kept
+            in the model as the data variable ``{name}_Xu``, and so are saved with the draws. Names
+            of columns are the coordinate ``{name}_feature``, and other inputs are matched by them.
+            Values of an expression such as ``X[::10]`` are kept, too: ``pm.set_data`` of X leaves
+            them alone.
+            Columns of it that only the mean uses, such as covariates, need no thought: `likelihood`
+            fills them with averages of X over the rows that are nearest in the other columns.
+        inducing : Fourier, optional
+            In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
+            one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
+        n_outputs : int
+            Number of independent functions with this mean and this kernel, for a likelihood of
+            several: one for each class, for example. What the data cost hardly grows with it.
+        output_dims : str, optional
+            Name of the dimension of the functions. By default ``{name}_output``; none for one
+            function.
+        inducing_dims : str, optional
+            Name of the dimension of the inducing values. By default ``{name}_inducing``.
+        jitter : float
+            Added to the diagonal of the prior covariance, as a fraction of its mean. Where it is
+            not enough for a Cholesky factor, ten times as much is added, and so on.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        u : TensorVariable, shape (M,), or (n_outputs, M) for several functions
+        """
+        model = pm.modelcontext(model)
+        _check_one_kind(Xu, inducing)
+        if self._prior is not None:
+            raise RuntimeError(
+                f"This process already has the inducing values {self._prior.u.name!r}. "
+                "Make another VariationalSparse for another function."
+            )
+        check_new_name(model, name)
+        check_jitter(jitter)
+        output_dim = latents.output_coord(model, name, n_outputs, output_dims)
+        inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
+        kind, mean, factor, n_columns = (
+            self._at_points(model, name, Xu, inducing_dim, jitter)
+            if inducing is None
+            else self._of_waves(model, name, inducing, inducing_dim)
+        )
+        make = Inducing if inducing is None else Coefficients
+        n_inducing = int(model.dim_lengths[inducing_dim].eval())
+        with model:
+            if output_dim is None:
+                u = make(name, mean, factor, dims=inducing_dim)
+            else:
+                if output_dim not in model.dim_lengths:
+                    model.add_coord(output_dim, length=int(n_outputs))
+                u = make(
+                    name,
+                    mean,
+                    factor,
+                    shape=(n_outputs, n_inducing),
+                    dims=(output_dim, inducing_dim),
+                )
+        self._prior = Prior(
+            u=u,
+            kind=kind,
+            n_columns=n_columns,
+            n_inducing=n_inducing,
+            feature_dim=model.name_for(f"{name}_feature"),
+            n_outputs=int(n_outputs),
+            output_dim=output_dim,
+            covariates=self._covariates(model, name, kind, mean),
+        )
+        return u
+
+    def _at_points(self, model, name, Xu, inducing_dim, jitter):
+        """Return the values at Xu as a kind of inducing variables, and their prior."""
+        Xu_tensor, Xu_value = as_matrix(Xu, "Xu")
+        if Xu_value is None:
+            raise TypeError(
+                "Xu depends on random variables of the model, but inducing inputs are not sampled. "
+                "Pass numbers or a pm.Data container."
+            )
+        check_distinct(Xu_value)
+        self._check_kernel(Xu_value, "Xu")
+        self._check_shapes(Xu_value, "Xu")
+        n_inducing, n_columns = Xu_value.shape
+        check_dim(model, inducing_dim, n_inducing, "Xu")
+        names = column_names(Xu, "Xu", model)
+        if isinstance(Xu, SharedVariable):
+            latents.check_own_data([Xu], latents.data_inputs(model))
+            if inducing_dim not in model.dim_lengths:
+                model.add_coord(inducing_dim, length=n_inducing)
+        else:
+            check_new_name(model, f"{name}_Xu")
+        feature_dim = model.name_for(f"{name}_feature")
+        latents.name_columns(model, feature_dim, n_columns, names)
+        if not isinstance(Xu, SharedVariable):  # the model keeps it, apart from other data
+            with model:
+                Xu_tensor = pm.Data(
+                    f"{name}_Xu",
+                    Xu_value,
+                    dims=(inducing_dim, feature_dim),
+                    shape=Xu_value.shape,
+                )
+        R = prior_factor(self.cov_func, Xu_tensor, jitter)
+        mean = _mean_at(self.mean_func, Xu_tensor)
+        return AtPoints(Xu_tensor, R, mean), mean, R, n_columns
+
+    def _covariates(self, model, name, kind, mean) -> Covariates | None:
+        """Return the columns of Xu that the mean uses and the kernel does not, if any."""
+        own = model.named_vars.get(model.name_for(f"{name}_Xu"))
+        if not isinstance(kind, AtPoints) or kind.Xu is not own or own not in ancestors([mean]):
+            return None
+        of_kernel = getattr(self.cov_func, "active_dims", range(kind.Xu.type.shape[1]))
+        return Covariates.of(own, of_kernel)
+
+    def _of_waves(self, model, name, features, inducing_dim):
+        """Return Fourier coefficients as a kind of inducing variables, and their prior."""
+        features = features.of_columns(getattr(self.cov_func, "input_dim", 1))
+        example = np.array([features.center])
+        self._check_kernel(example, "inducing")
+        self._check_shapes(example, "inducing")
+        kind = OfWaves.of(features, self.cov_func, lambda x: _mean_at(self.mean_func, x), name)
+        length = features.n_features
+        check_dim(model, inducing_dim, length, "the vector of coefficients")
+        if inducing_dim not in model.dim_lengths:
+            model.add_coord(inducing_dim, length=length)
+        return kind, kind.mean, kind.scale, features.n_columns
+
+    def likelihood(
+        self,
+        name: str,
+        likelihood: Any,
+        X: Any,
+        y: Any,
+        *,
+        dims: str | None = None,
+        block_size: int | bool | None = None,
+        model: pm.Model | None = None,
+    ) -> TensorVariable:
+        R"""
+        Put observations of the function into the model.
+
+        The log density of the observed variable at each point is the expectation of
+        :math:`\log p(y_n \mid f_n)` over the function given the inducing values. Its random draws
+        are draws of y. A process may have several likelihoods.
+
+        Parameters
+        ----------
+        name : str
+            Name of the observed variable.
+        likelihood : Likelihood or callable
+            One of :mod:`pymc_vsgp.likelihoods`, or a function of the latent function that returns
+            a PyMC distribution, such as ``lambda f: pm.Poisson.dist(pm.math.exp(f))``.
+        X : array_like or pm.Data, shape (N, D)
+            Inputs. Arrays are kept in the model as the data variable ``{name}_X``. Columns are
+            matched by name where these and those of Xu have names; else they are in order.
+        y : array_like or pm.Data, shape (N,)
+            Observations.
+        dims : str, optional
+            Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
+            dims, else ``{name}_obs``.
+        block_size : int or False, optional
+            Rows of `X` that are worked on at a time; memory does not grow with the rest. By
+            default as many as keep a block in the processor's cache. False builds an ordinary
+            graph that holds all rows at once, which has second derivatives.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        y : TensorVariable, shape (N,)
+        """
+        return latents.likelihood(
+            name, likelihood, [self], X, y, dims=dims, block_size=block_size, model=model
+        )
+
+    def potential(
+        self,
+        name: str,
+        likelihood: Any,
+        X: Any,
+        y: Any,
+        *,
+        block_size: int | bool | None = None,
+        model: pm.Model | None = None,
+    ) -> TensorVariable:
+        """
+        Add the same term as `likelihood` as a bare ``pm.Potential``.
+
+        There is then no observed variable: predictive checks and pointwise groups, which need one,
+        are not available.
+
+        Parameters
+        ----------
+        name : str
+            Name of the potential.
+        likelihood : Likelihood or callable
+            As in :meth:`likelihood`.
+        X : array_like or pm.Data, shape (N, D)
+            Inputs.
+        y : array_like or pm.Data, shape (N,)
+            Observations.
+        block_size : int or False, optional
+            As in :meth:`likelihood`.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        potential : TensorVariable, scalar
+        """
+        return latents.potential(name, likelihood, [self], X, y, block_size=block_size, model=model)
+
+    def conditional(
+        self,
+        name: str,
+        Xnew: Any,
+        given: dict[str, Any] | None = None,
+        diag: bool = False,
+        jitter: float = 1e-6,
+        **kwargs,
+    ) -> TensorVariable:
+        R"""
+        Put the function at new inputs into the model, given the inducing values.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+        Xnew : array_like or pm.Data, shape (N, D)
+            New inputs. Columns with names are matched by name.
+        given : dict, optional
+            ``{"gp": total}`` gives the conditional of this component of the sum ``total``, which
+            has the inducing values.
+        diag : bool
+            Whether to draw the function at each input on its own, at a cost linear in their
+            number. Draws then have the right mean and variance everywhere, and no correlation
+            beyond that through u. By default they are joint draws.
+        jitter : float
+            Added to the diagonal of the covariance of joint draws, as a fraction of its mean.
+        **kwargs
+            Passed to the distribution's constructor, for example ``dims``.
+
+        Returns
+        -------
+        f : TensorVariable, shape (N,), or (n_outputs, N) for several functions
+        """
+        check_jitter(jitter)
+        moments = self._conditional(Xnew, given, diag)
+        check_new_name(pm.modelcontext(None), name)
+        mu = moments.mu.T  # several functions, if there are, in front
+        if diag:
+            return pm.Normal(name, mu, pt.sqrt(moments.gamma), **kwargs)
+        # As in pm.gp.Latent.conditional: a posterior covariance is often singular to rounding.
+        kwargs.setdefault("method", "svd")
+        cov = stabilize(moments.gamma, jitter * pt.mean(pt.diagonal(moments.gamma)))
+        return pm.MvNormal(name, mu, cov=cov, **kwargs)
+
+    def predictive(
+        self,
+        name: str,
+        Xnew: Any,
+        likelihood: Any = None,
+        *,
+        given: dict[str, Any] | None = None,
+        **kwargs,
+    ) -> TensorVariable:
+        """
+        Put new observations at new inputs into the model.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+        Xnew : array_like or pm.Data, shape (N, D)
+            New inputs.
+        likelihood : Likelihood, callable or str, optional
+            The distribution of an observation: by default that of the only `likelihood` of this
+            process. With several, the name of one. One whose parameters go with the rows of X,
+            such as an exposure, needs to be given anew for the rows of Xnew.
+        given : dict, optional
+            As in :meth:`conditional`.
+        **kwargs
+            Passed to the distribution's constructor, for example ``dims``.
+
+        Returns
+        -------
+        y : TensorVariable, shape (N,)
+        """
+        return latents.predictive(name, [self], Xnew, likelihood, given=given, **kwargs)
+
+    def predict(
+        self,
+        Xnew: Any,
+        point: dict[str, Any] | None = None,
+        given: dict[str, Any] | None = None,
+        diag: bool = False,
+        model: pm.Model | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Return mean and covariance of the function at new inputs, at a `point` of the model.
+
+        Parameters
+        ----------
+        Xnew : array_like, shape (N, D)
+            New inputs.
+        point : dict
+            Values of the random variables, for example the result of ``pm.find_MAP()``.
+        given : dict, optional
+            As in :meth:`conditional`.
+        diag : bool
+            Whether to return the variance at each input in place of the covariance.
+        model : Model, optional
+            By default the model on the context stack.
+
+        Returns
+        -------
+        mean : ndarray, shape (N,), or (n_outputs, N) for several functions
+        covariance : ndarray, shape (N, N), or (N,) with `diag`
+            The functions of a process with several have the same one.
+        """
+        model = pm.modelcontext(model)
+        moments = self._conditional(Xnew, given, diag, "predict", model)
+        mean, covariance = latents.evaluate_at([moments.mu.T, moments.gamma], point, model)
+        return mean, covariance
+
+    def _require_prior(self, method: str) -> Prior:
+        if self._prior is None:
+            given = ", or for a component of a sum pass given={'gp': the_sum}"
+            if method in ("likelihood", "potential"):
+                given = ""
+            raise RuntimeError(
+                f"{method} needs the inducing values, and this process has none yet. "
+                f"Call prior first{given}."
+            )
+        return self._prior
+
+    def _moments(
+        self, prior: Prior, X: TensorVariable, diag: bool = True, layout: Layout | None = None
+    ) -> Moments:
+        return prior.kind.given(
+            prior.u, lambda x: _mean_at(self.mean_func, x), self.cov_func, X, diag, layout
+        )
+
+    def _conditional(
+        self,
+        Xnew: Any,
+        given: dict[str, Any] | None,
+        diag: bool,
+        method: str = "conditional",
+        model: pm.Model | None = None,
+    ) -> Moments:
+        # In a sum the inducing values belong to the total: their factor and their mean are the
+        # total's, and only the covariance between f and u, and f's own prior, are the component's.
+        source = _conditioning_process(self, given)
+        prior = source._require_prior(method)
+        X, value = as_matrix(Xnew, "Xnew")
+        if value is not None:
+            check_columns(value, prior.n_columns, "Xnew", "Xu")
+        model = pm.modelcontext(model)
+        names = column_names(Xnew, "Xnew", model)
+        X, _ = latents.in_order(model, [source], names, X, value, "Xnew")
+        return self._moments(prior, X, diag)
+
+    def _check_kernel(self, Xu: np.ndarray, what: str) -> None:
+        if isinstance(self.cov_func, Covariance) and self.cov_func.input_dim != Xu.shape[1]:
+            raise ValueError(
+                f"The covariance function has input_dim {self.cov_func.input_dim}, but {what} has "
+                f"{Xu.shape[1]} columns. Give it input_dim={Xu.shape[1]}, with active_dims to use "
+                "some of them only."
+            )
+        diagonal = pt.as_tensor(self.cov_func(pt.constant(Xu), diag=True))
+        if depends_on_random(diagonal):
+            return
+        values = known_value(diagonal)
+        if values is None:
+            return
+        bad = ~(np.isfinite(values) & (values > 0))
+        if bad.any():
+            raise ValueError(
+                f"The covariance function gives the variance {values[bad][0]:g}, so there is no "
+                "function to learn. Pass a cov_func with positive variance."
+            )
+
+    def _check_shapes(self, Xu: np.ndarray, what: str) -> None:
+        # What the two raise, they raise here, before the model has new variables.
+        for which, function in (("cov_func", self.cov_func), ("mean_func", self.mean_func)):
+            try:
+                function(pt.constant(Xu))
+            except (IndexError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{which} cannot be evaluated at {what}, shape {Xu.shape}: {error}. "
+                    "Give its parameters one entry for each column that it uses."
+                ) from error
+
+
+def _check_one_kind(Xu: Any, inducing: Any) -> None:
+    if (Xu is None) == (inducing is None):
+        raise TypeError(
+            "A process has inducing points or inducing features. Pass one of Xu and inducing, for "
+            "example Xu=vsgp.inducing.kmeans(X, 50) or inducing=vsgp.inducing.Fourier(...)."
+        )
+    if inducing is not None and not isinstance(inducing, Fourier):
+        raise TypeError(
+            f"inducing is {kind(inducing)}, not a kind of features. "
+            "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
+        )
+
+
+def _mean_at(mean_func: Mean, X: TensorVariable) -> TensorVariable:
+    # Some of pm.gp.mean return a scalar or an int vector; a sum over the data needs one a row.
+    mean = pt.as_tensor(mean_func(X))
+    return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
+
+
+def _conditioning_process(gp: VariationalSparse, given: dict[str, Any] | None) -> VariationalSparse:
+    if not given:
+        return gp
+    if not isinstance(given, dict):
+        raise TypeError(
+            f"given is {kind(given)}, not a dict. "
+            "Pass given={'gp': total}, where total is the sum that has the inducing values."
+        )
+    unknown = set(given) - {"gp"}
+    if unknown:
+        raise ValueError(
+            f"given has the entries {sorted(unknown)}, which are not used here. "
+            "Pass given={'gp': total}, where total is the sum that has the inducing values."
+        )
+    if not isinstance(given["gp"], VariationalSparse):
+        raise TypeError(
+            f"given['gp'] is {kind(given['gp'])}. "
+            "Pass the VariationalSparse that has the inducing values."
+        )
+    return given["gp"]

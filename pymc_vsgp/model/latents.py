@@ -1,0 +1,465 @@
+"""Observations of one or several latent functions.
+
+A likelihood may depend on several functions at each input: those of one process with
+``n_outputs``, those of several processes, or both. Everything here takes a list of processes; a
+process alone is a list of one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import (
+    as_matrix,
+    as_target,
+    check_columns,
+    check_dim,
+    check_new_name,
+    check_param_shapes,
+    column_names,
+    is_symbolic,
+    kind,
+    known_value,
+    match_columns,
+    names_of,
+)
+from pymc_vsgp.engine import AtPoints, Moments, OfWaves, observe, total
+from pymc_vsgp.engine.features import FeatureMoments
+from pymc_vsgp.engine.moments import ConditionalMoments
+from pymc_vsgp.inducing.covariates import Covariates
+from pymc_vsgp.inducing.grids import Layout, find_grid
+from pymc_vsgp.inducing.scattered import Scattered
+from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+
+__all__ = ["likelihood", "predictive"]
+
+
+class Observed(NamedTuple):
+    """A likelihood of some processes, and its inputs."""
+
+    likelihood: Likelihood
+    X: TensorVariable
+    processes: tuple
+
+
+@dataclass
+class Prior:
+    """What `prior` of a process leaves behind for everything that conditions on u."""
+
+    u: TensorVariable
+    kind: AtPoints | OfWaves
+    n_columns: int
+    n_inducing: int
+    feature_dim: str
+    n_outputs: int = 1
+    output_dim: str | None = None
+    covariates: Covariates | None = None
+    likelihoods: dict[str, Observed] = field(default_factory=dict)
+
+
+def likelihood(
+    name: str,
+    likelihood: Any,
+    processes: Any,
+    X: Any,
+    y: Any,
+    *,
+    dims: str | Sequence[str] | None = None,
+    block_size: int | bool | None = None,
+    model: pm.Model | None = None,
+) -> TensorVariable:
+    r"""
+    Put observations of several latent functions into the model.
+
+    As :meth:`VariationalSparse.likelihood`, for a likelihood that depends on more than one function
+    at each input. The log density of the observed variable at each point is the expectation of
+    :math:`\log p(y_n \mid f_n, g_n, \ldots)` over the functions given the inducing values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the observed variable.
+    likelihood : Likelihood or callable
+        One of :mod:`pymc_vsgp.likelihoods` with as many latent functions, or a function of them
+        that returns a PyMC distribution.
+    processes : list of VariationalSparse
+        The processes, in the order in which the likelihood takes their functions. One with
+        ``n_outputs=K`` stands for K functions. Kernels, means and inducing inputs may all differ.
+    X : array_like or pm.Data, shape (N, D)
+        Inputs of all of them; a kernel with ``active_dims`` sees some of the columns only. Columns
+        are matched by name where these and those of Xu have names.
+    y : array_like or pm.Data, shape (N,) or (N, P)
+        Observations.
+    dims : str or sequence of str, optional
+        Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
+        dims, else ``{name}_obs``.
+    block_size : int or False, optional
+        As in :meth:`VariationalSparse.likelihood`.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    y : TensorVariable, shape (N,) or (N, P)
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with pm.Model():
+            mean = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            mean.prior("u_mean", Xu=Xu)
+            scale = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=3.0))
+            scale.prior("u_scale", Xu=Xu)
+            vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [mean, scale], X=X, y=y)
+    """
+    model = pm.modelcontext(model)
+    gps = check_processes(processes, "likelihood")
+    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
+    at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
+    with model:
+        observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
+    for gp in gps:
+        gp._prior.likelihoods[name] = Observed(lik, X_tensor, tuple(gps))
+    return observed
+
+
+def potential(name, likelihood, processes, X, y, *, block_size=None, model=None):
+    """Add the same term as `likelihood` as a bare ``pm.Potential``."""
+    model = pm.modelcontext(model)
+    gps = check_processes(processes, "potential")
+    if not is_symbolic(y):
+        check_new_name(model, f"{name}_y")
+    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, None)
+    with model:
+        if not is_symbolic(y):
+            y = pm.Data(f"{name}_y", y_value, dims=dims)
+        at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
+        return pm.Potential(name, total(lik, at_X, y, block_size))
+
+
+def predictive(
+    name: str,
+    processes: Any,
+    Xnew: Any,
+    likelihood: Any = None,
+    *,
+    given: dict[str, Any] | None = None,
+    **kwargs,
+) -> TensorVariable:
+    """
+    Put new observations of several latent functions at new inputs into the model.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable.
+    processes : list of VariationalSparse
+        The processes, as in :func:`likelihood`.
+    Xnew : array_like or pm.Data, shape (N, D)
+        New inputs.
+    likelihood : Likelihood, callable or str, optional
+        The distribution of an observation: by default that of the only `likelihood` of these
+        processes. With several, the name of one.
+    given : dict, optional
+        As in :meth:`VariationalSparse.conditional`, for one process.
+    **kwargs
+        Passed to the distribution's constructor, for example ``dims``.
+
+    Returns
+    -------
+    y : TensorVariable
+    """
+    gps = check_processes(processes, "predictive", need_prior=given is None)
+    at_new = [gp._conditional(Xnew, given, True, "predictive") for gp in gps]
+    lik = _predictive_likelihood(gps, likelihood, known_value(Xnew), given)
+    _check_number(lik, gps, given)
+    check_new_name(pm.modelcontext(None), name)
+    return observe(name, lik, at_new, **kwargs)
+
+
+def moments(gps: Sequence, X: TensorVariable, layout: Layout | None = None) -> list[Moments]:
+    """Moments of the functions of each process at the rows of X."""
+    return [gp._moments(gp._prior, X, layout=layout) for gp in gps]
+
+
+def _layout_of(gps: Sequence, X: TensorVariable, block_size: int | bool | None) -> Layout | None:
+    """Return how the data lie, where that makes the sums of waves of all processes faster."""
+    if block_size is not None or not all(isinstance(gp._prior.kind, OfWaves) for gp in gps):
+        return None
+    value = known_value(X)
+    if value is None:
+        return None
+    layout = find_grid(np.asarray(value, dtype="float64"))
+    if all(Scattered.pays(gp._prior.kind.features, len(value), layout) for gp in gps):
+        return Scattered()
+    return layout
+
+
+def check_processes(processes: Any, method: str, need_prior: bool = True) -> list:
+    """Return a list of processes, each with its inducing values."""
+    gps = list(processes) if isinstance(processes, list | tuple) else [processes]
+    if not gps:
+        raise ValueError("The list of processes is empty. Pass at least one VariationalSparse.")
+    for gp in gps:
+        if not hasattr(gp, "_require_prior"):
+            raise TypeError(
+                f"The processes hold one {kind(gp)}. "
+                "Pass a VariationalSparse, or a list of them: [gp1, gp2]."
+            )
+        if need_prior:
+            gp._require_prior(method)
+    if len({id(gp) for gp in gps}) < len(gps):
+        raise ValueError(
+            "The list holds the same process twice, and so the same function. "
+            "Make another VariationalSparse, or use prior(..., n_outputs=2) for two functions."
+        )
+    return gps
+
+
+def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
+    """Evaluate graphs of the random variables of a model at their values in `point`."""
+    point = {} if point is None else point
+    values = {
+        rv: pt.constant(np.asarray(point[rv.name], dtype=rv.dtype))
+        for rv in model.free_RVs
+        if rv.name in point
+    }
+    graphs = graph_replace(graphs, values, strict=False)
+    needed = set(ancestors(graphs))
+    if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
+        raise ValueError(
+            f"point has no value for {missing}. Pass a value for each of them, for example "
+            "the result of pm.find_MAP()."
+        )
+    # Evaluated once, so compiling for speed would not pay.
+    return pytensor.function([], graphs, mode="FAST_COMPILE")()
+
+
+def _place(model, gps, name, likelihood, X, y, dims):
+    """Check the data and put them into the model."""
+    check_new_name(model, name)
+    lik = as_likelihood(likelihood)
+    X_tensor, X_value = as_matrix(X, "X")
+    for gp in gps:
+        if X_value is not None:
+            what = "Xu" if len(gps) == 1 else f"Xu of {gp._prior.u.name!r}"
+            check_columns(X_value, gp._prior.n_columns, "X", what)
+    names = column_names(X, "X", model)
+    X_tensor, X_value = in_order(model, gps, names, X_tensor, X_value, "X")
+    is_array = not is_symbolic(X)
+    points = [gp._prior.kind for gp in gps if isinstance(gp._prior.kind, AtPoints)]
+    check_own_data([p.Xu for p in points], [X_tensor])
+    _check_number(lik, gps)
+    y = _encode(model, gps, lik, y)
+    y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
+    n_data = len(y_value)
+    for gp in gps:
+        if isinstance(gp._prior.kind, OfWaves) and X_value is not None:
+            gp._prior.kind.cover(X_value)
+    check_param_shapes(lik, n_data)
+    lik.check_observed(y_value)
+    for gp in gps:
+        if gp._prior.covariates is not None and X_value is not None:
+            gp._prior.covariates.fill(X_value)
+
+    first, *rest = (dims,) if dims is None or isinstance(dims, str) else dims
+    if len(rest) > lik.ndim_y:
+        raise ValueError(
+            f"dims names {1 + len(rest)} dimensions, but an observation has {1 + lik.ndim_y}. "
+            "Name one for the rows of X" + (", then one for the outputs." if lik.ndim_y else ".")
+        )
+    if first is None:
+        known = model.named_vars_to_dims.get(getattr(X, "name", None)) or (None,)
+        first = known[0] or f"{name}_obs"
+    if lik.ndim_y and not rest:
+        rest = [f"{name}_output"]
+    if is_array:
+        check_new_name(model, f"{name}_X")
+    if X_value is not None:
+        check_dim(model, first, n_data, "X")
+    for dim, length in zip(rest, y_value.shape[1:], strict=True):
+        check_dim(model, dim, length, "y.T")
+    if first not in model.dim_lengths:
+        model.add_coord(first, length=n_data if is_array else X_tensor.shape[0])
+    for dim, length in zip(rest, y_value.shape[1:], strict=True):
+        if dim not in model.dim_lengths:
+            model.add_coord(dim, length=length)
+    for gp in gps:
+        dim = gp._prior.feature_dim
+        name_columns(model, dim, gp._prior.n_columns, None if model.coords.get(dim) else names)
+    if isinstance(X, np.memmap):
+        # pm.Data would copy it into memory, and a trace into a file.
+        X_tensor = pytensor.shared(X_value, name=model.name_for(f"{name}_X"), borrow=True)
+    elif is_array:
+        with model:
+            X_tensor = pm.Data(f"{name}_X", X_value, dims=(first, gps[0]._prior.feature_dim))
+    if not is_symbolic(y):
+        y = y_value
+        if lik.ndim_y:  # a variable: PyMC would impute the missing entries of an array
+            y = pm.pytensorf.pt.constant(y_value)
+    return lik, X_tensor, y, y_value, (first, *rest)
+
+
+def in_order(model, gps: Sequence, names, X, value, what: str):
+    """Return inputs with their columns as the processes have them, by name where there are names.
+
+    The model keeps the names as the coordinate of ``{u}_feature``.
+    """
+    known = {names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps} - {None}
+    if len(known) > 1:
+        raise ValueError(
+            f"The processes have their columns in different orders: {sorted(known)}. "
+            "Put the columns of each Xu in the same order."
+        )
+    order = match_columns(names, next(iter(known), None), what)
+    if order is None:
+        return X, value
+    value = None if value is None else value[:, order]
+    return X[:, order], value
+
+
+def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
+    """Keep the names of the inputs in the model, unless it has some."""
+    if dim not in model.dim_lengths:
+        model.add_coord(dim, names, length=length)
+    elif names is not None and model.coords.get(dim) is None:
+        model.set_dim(dim, length, names)
+    elif match_columns(names, names_of(model.coords.get(dim)), "Xu"):
+        raise ValueError(
+            f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
+            f"{list(model.coords[dim])}. Put them in the same order."
+        )
+
+
+def data_inputs(model: pm.Model) -> list[TensorVariable]:
+    """Return the inputs of every likelihood of the model's processes."""
+    kinds = (ConditionalMoments, FeatureMoments)
+    terms = [*model.observed_RVs, *model.potentials]
+    nodes = dict.fromkeys(v.owner for v in ancestors(terms) if v.owner is not None)
+    return [node.inputs[0] for node in nodes if isinstance(node.op, kinds)]
+
+
+def check_own_data(inducing: list, inputs: list) -> None:
+    """Raise if inducing inputs are data that inputs of a likelihood are made of, too.
+
+    Moving the ones would move the others.
+    """
+    used = set(ancestors(inputs))
+    for Xu in inducing:
+        if isinstance(Xu, SharedVariable) and Xu in used:
+            raise ValueError(
+                f"The data {Xu.name!r} are inputs of observations and inducing inputs at once, so "
+                f"a change of the ones would change the others. Pass Xu={Xu.name}.get_value() to "
+                "prior."
+            )
+
+
+def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> None:
+    gps = [given["gp"]] if given else gps
+    number = sum(gp._prior.n_outputs for gp in gps)
+    if lik.n_latent is None or lik.n_latent == number:
+        return
+    functions = "function" if lik.n_latent == 1 else "functions"
+    have = "there is one" if number == 1 else f"there are {number}"
+    if lik.n_latent == 1:
+        todo = "Pass a single process, without n_outputs."
+    else:
+        todo = (
+            f"Use gp.prior(..., n_outputs={lik.n_latent}), or pass {lik.n_latent} processes as in "
+            "vsgp.likelihood(name, likelihood, [gp1, gp2], X=X, y=y)."
+        )
+    raise ValueError(
+        f"{type(lik).__name__} needs {lik.n_latent} latent {functions}, but {have}. {todo}"
+    )
+
+
+def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> Any:
+    """Code labels as numbers, and name the classes on the dimension of the functions."""
+    if is_symbolic(y):
+        return y
+    dim = gps[0]._prior.output_dim if len(gps) == 1 else None
+    known = model.coords.get(dim) if dim is not None else None
+    y, classes = lik.encode(y, known)
+    if dim is not None and known is None and classes is not None:
+        model.set_dim(dim, len(classes), coord_values=tuple(classes))
+    return y
+
+
+def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
+    if likelihood is not None and not isinstance(likelihood, str):
+        lik = as_likelihood(likelihood)
+        X = None
+    else:
+        gp = given["gp"] if given else gps[0]
+        known = gp._require_prior("predictive").likelihoods
+        if not known:
+            raise ValueError(
+                "This process has no likelihood that an observation could follow. "
+                "Pass one, for example likelihood=vsgp.Poisson()."
+            )
+        if likelihood is None and len(known) > 1:
+            raise ValueError(
+                f"This process has {len(known)} likelihoods. "
+                f"Say which one an observation follows: pass one of {list(known)}."
+            )
+        name = next(iter(known)) if likelihood is None else likelihood
+        if name not in known:
+            raise ValueError(
+                f"This process has no likelihood named {name!r}. Pass one of {list(known)}."
+            )
+        lik, X, processes = known[name]
+        if not given and [id(p) for p in processes] != [id(p) for p in gps]:
+            number = "one process" if len(processes) == 1 else f"{len(processes)} processes"
+            raise ValueError(
+                f"The likelihood {name!r} is of {number}, and these are not the same. Pass the "
+                "list that was passed to vsgp.likelihood to vsgp.predictive(name, [gp1, gp2], ...)."
+            )
+    same = X is not None and np.array_equal(Xnew, known_value(X))
+    if Xnew is None or same:
+        return lik
+    kind = type(lik).__name__
+    try:
+        check_param_shapes(lik, len(Xnew), "Xnew")
+    except ValueError as error:
+        raise ValueError(f"{error} For example likelihood=vsgp.{kind}(...).") from None
+    if X is not None and (rows := [n for n in lik.params if lik.goes_with_rows(n)]):
+        raise ValueError(
+            f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
+            f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."
+        )
+    return lik
+
+
+def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | None) -> str | None:
+    """Check the number of functions of a process, and return the name of their dimension."""
+    if isinstance(n_outputs, bool) or not isinstance(n_outputs, int | np.integer):
+        raise TypeError(
+            f"n_outputs is {kind(n_outputs)}, but it is a number of functions. "
+            "Pass a whole number, 1 or more."
+        )
+    if n_outputs < 1:
+        raise ValueError(
+            f"n_outputs is {n_outputs}, but it is a number of functions. "
+            "Pass a whole number, 1 or more."
+        )
+    if n_outputs == 1 and output_dims is None:
+        return None
+    dim = output_dims if output_dims is not None else f"{name}_output"
+    known = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
+    if known is not None and int(known) != n_outputs:
+        raise ValueError(
+            f"Dimension {dim!r} has length {known}, but n_outputs is {n_outputs}. "
+            "Choose another name for the dimension, or as many functions."
+        )
+    return dim

@@ -1,0 +1,1 @@
+"""Numerical operations that know nothing of Gaussian processes."""

@@ -1,0 +1,1 @@
+"""What numba and JAX need to run the Ops."""

@@ -1,0 +1,155 @@
+"""A Cholesky factorization that does not lie.
+
+PyTensor's returns nan where the matrix is not positive definite; a sampler that meets one nan may
+stop, or carry it on. `SafeCholesky` adds as much jitter as it takes, says how much that was, and
+where even the largest does not help returns something finite and says that it failed.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.gradient import DisconnectedType, disconnected_type
+from pytensor.graph import Apply
+from pytensor.link.jax.ops import JAXOp
+from pytensor.tensor.linalg import solve_triangular
+from pytensor.tensor.variable import TensorVariable
+from scipy.linalg.lapack import dpotrf
+
+__all__ = ["LARGEST_JITTER", "SafeCholesky", "factor", "failed"]
+
+LARGEST_JITTER = 1e-2
+"""No more than this is added unasked, as a fraction of the mean of the diagonal."""
+
+FIRST_STEP = 1e-10  # what a jitter of zero is raised to first
+# Powers of ten that are reached by multiplication may come out above the decimal.
+LARGEST = LARGEST_JITTER * (1.0 + 1e-9)
+
+
+def next_level(level: float) -> float:
+    """Return the jitter to try after `level`."""
+    return max(10.0 * level, FIRST_STEP)
+
+
+# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
+class SafeCholesky(JAXOp):
+    r"""Lower Cholesky factor of a symmetric matrix with jitter on its diagonal.
+
+    Takes K, of which only the lower triangle is read, and the relative jitter. Tries
+
+    .. math:: L L^\top = K + j\, \mathrm{mean}(\mathrm{diag}\, K)\, I
+
+    with j = jitter, then with 10, 100, ... times as much (a jitter of zero is raised to 1e-10
+    first) up to 1e-2. Returns L and ``added``, the j that was used. Where none is enough, or K is
+    not finite, L is the identity and ``added`` is infinite.
+
+    The gradient with respect to K is that of L with j held constant; it is zero after a failure.
+    jitter has a gradient where it was enough as given. ``added`` has none.
+    """
+
+    __props__ = ()
+    gufunc_signature = "(m,m),()->(m,m),()"
+
+    def __init__(self):
+        # Not JAXOp's, which takes the JAX function and so needs JAX.
+        self.name = None
+
+    def __repr__(self):
+        return "SafeCholesky"
+
+    def make_node(self, K, jitter):
+        """Return the node for a matrix and a scalar."""
+        K, jitter = (pt.as_tensor(v).astype("float64") for v in (K, jitter))
+        if K.type.ndim != 2 or jitter.type.ndim != 0:
+            raise TypeError(
+                "SafeCholesky takes a matrix and a scalar. "
+                f"It got {K.type.ndim} and {jitter.type.ndim} dimensions."
+            )
+        L = pt.tensor(dtype="float64", shape=K.type.shape)
+        return Apply(self, [K, jitter], [L, pt.scalar(dtype="float64")])
+
+    def infer_shape(self, node, shapes):
+        """L is as large as K."""
+        return [shapes[0], ()]
+
+    def perform(self, node, inputs, outputs):
+        """Factorize by LAPACK."""
+        K, jitter = inputs
+        level = float(jitter)
+        # LAPACK may let nan through without saying that it failed.
+        if np.isfinite(level) and np.all(np.isfinite(K)):
+            shift = np.mean(np.diagonal(K)) * np.eye(len(K))
+            while True:
+                L, info = dpotrf(K + level * shift, lower=True, clean=True)
+                if info == 0 and np.all(np.isfinite(np.diagonal(L))):
+                    outputs[0][0], outputs[1][0] = L, np.asarray(level)
+                    return
+                level = next_level(level)
+                if level > LARGEST:
+                    break
+        outputs[0][0], outputs[1][0] = np.eye(len(K)), np.asarray(np.inf)
+
+    def perform_jax(self, K, jitter):
+        """Factorize in JAX; PyTensor traces this."""
+        from pymc_vsgp.ops.backends.cholesky_jax import safe_cholesky
+
+        return safe_cholesky(K, jitter, FIRST_STEP, LARGEST)
+
+    def connection_pattern(self, node):
+        """Say that `added` has no gradient."""
+        return [[True, False], [True, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Reverse mode of the factor, by Murray (2016), arXiv:1602.07527."""
+        K, jitter = inputs
+        L, added = outputs
+        dL, _ = cotangents
+        if isinstance(dL.type, DisconnectedType):
+            return [disconnected_type(), disconnected_type()]
+
+        # By masks: JAX can't put a diagonal into a matrix whose shape it does not know.
+        eye = pt.eye(K.shape[0], dtype="float64")
+
+        def halve(P):
+            return pt.tril(P) - P * eye / np.float64(2.0)
+
+        def solve(P):
+            return solve_triangular(L.T, P, lower=False, b_ndim=2)
+
+        # After a failure L is the identity, and all of this is finite.
+        S = solve(solve(halve(pt.dot(L.T, dL)).T).T)
+        G = pt.tril(S + S.T) - S * eye
+        G = pt.switch(pt.isinf(added), np.float64(0.0), G)
+        trace = pt.sum(G * eye)
+        through_mean = pt.switch(pt.isinf(added), np.float64(0.0), added) * trace / K.shape[0]
+        dK = G + through_mean * eye
+        mean = pt.sum(K * eye) / K.shape[0]
+        djitter = pt.switch(pt.eq(added, jitter), trace * mean, np.float64(0.0))
+        return [dK, djitter]
+
+
+def factor(K: TensorVariable, jitter=1e-6) -> tuple[TensorVariable, TensorVariable]:
+    """Return the lower Cholesky factor of K, and the relative jitter that it took.
+
+    Parameters
+    ----------
+    K : tensor_like
+        Symmetric matrix.
+    jitter : float or scalar tensor
+        What to add to the diagonal, as a fraction of its mean; see `SafeCholesky`.
+
+    Returns
+    -------
+    R, added : TensorVariable
+        The second is infinite where K could not be factorized; R is the identity then.
+    """
+    # A Python float would become a float32 constant.
+    jitter = np.float64(jitter) if isinstance(jitter, float | int) else jitter
+    R, added = SafeCholesky()(K, jitter)
+    return R, added
+
+
+def failed(R: TensorVariable) -> TensorVariable:
+    """Whether the matrix that `factor` returned is not a factor of anything."""
+    if R.owner is None or not isinstance(R.owner.op, SafeCholesky):
+        raise TypeError("failed() takes the first output of factor(). It got another variable.")
+    return pt.isinf(R.owner.outputs[1])

@@ -1,0 +1,271 @@
+"""Simulation-based calibration: whether the sampler finds what the prior drew.
+
+Draw parameters and data from the prior, sample the posterior of these data, and take the rank of
+each parameter among its draws. Over many replicates the ranks are uniform if model, approximation
+and sampler are right together (Talts et al., 2018).
+"""
+
+import bisect
+import importlib.util
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pymc as pm
+import pytensor
+import scipy.stats
+
+from pymc.model.core import Model
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from rich.console import Console
+
+from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.sampling import sample
+
+__all__ = ["Calibration", "calibrate"]
+
+FEWEST = 50  # replicates that say something of uniformity
+
+
+@dataclass
+class Calibration:
+    """Ranks of the parameters among their posterior draws.
+
+    Attributes
+    ----------
+    ranks : dict
+        For each number that was checked, its rank in each replicate, from 0 to `n_ranks`.
+    n_ranks : int
+        Number of draws that a rank is taken among.
+    p_values : dict
+        Of the hypothesis that the ranks are uniform: how often their distribution function strays
+        as far at any rank (Säilynoja et al., 2022), which is right for any number of ranks.
+    """
+
+    ranks: dict[str, np.ndarray]
+    n_ranks: int
+    p_values: dict[str, float] = field(init=False)
+
+    def __post_init__(self):
+        """Test each number for uniform ranks."""
+        self.p_values = {name: self._p_value(name) for name in self.ranks}
+
+    def below(self, name: str) -> np.ndarray:
+        """Return how many replicates have a rank below 1, below 2, ..., below `n_ranks`."""
+        return np.cumsum(np.bincount(self.ranks[name], minlength=self.n_ranks + 1))[:-1]
+
+    def _p_value(self, name: str) -> float:
+        tails = _tails(len(self.ranks[name]), self.n_ranks)
+        furthest = tails[np.arange(self.n_ranks), self.below(name)].min()
+        return max(1.0 - _chance_above(tails, furthest), 0.0)
+
+    def band(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the least and the greatest of :meth:`below` that count as uniform."""
+        tails = _tails(len(self.ranks[name]), self.n_ranks)
+        level = 0.01 / len(self.ranks)
+        # The widest band that uniform ranks leave as seldom as that.
+        candidates = np.unique(tails)
+        at = bisect.bisect_right(candidates, level, key=lambda t: 1.0 - _chance_above(tails, t))
+        inside = _above(tails, candidates[at - 1] if at else -1.0)
+        return inside.argmax(axis=1), inside.shape[1] - 1 - inside[:, ::-1].argmax(axis=1)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether no number is off, at a level of 1 % for all of them together."""
+        return min(self.p_values.values()) > 0.01 / len(self.p_values)
+
+    def __repr__(self):
+        """Say what was found."""
+        n = len(next(iter(self.ranks.values())))
+        worst = min(self.p_values, key=lambda name: self.p_values[name])
+        found = "uniform ranks" if self.calibrated else "ranks that are NOT uniform"
+        text = (
+            f"Calibration: {n} replicates, {len(self.ranks)} numbers, {found} "
+            f"(smallest p {self.p_values[worst]:.2g}, {worst})"
+        )
+        if not self.calibrated:
+            text += (
+                "\n  The posterior is off, or its chains were too short. "
+                "Look at vsgp.plot_calibration, sample longer, and try more inducing points."
+            )
+        return text
+
+
+def calibrate(
+    build: Callable[..., Model],
+    y,
+    n_replicates: int = 100,
+    *,
+    draws: int = 250,
+    tune: int = 250,
+    n_ranks: int = 49,
+    n_inducing: int = 3,
+    random_seed=None,
+    progressbar: bool = True,
+) -> Calibration:
+    """
+    Check a model by simulation-based calibration.
+
+    Parameters
+    ----------
+    build : callable
+        Takes observations, and returns a model with one likelihood that has them as its `y`.
+    y : array_like
+        Observations to build the model with; others are drawn from it.
+    n_replicates : int
+        Number of data sets to draw and to sample the posterior of.
+    draws, tune : int
+        As in :func:`sample`; there is one chain.
+    n_ranks : int
+        Number of draws, evenly spaced, that a rank is taken among.
+    n_inducing : int
+        How many of the inducing values to check beside the parameters.
+    random_seed : int or Generator, optional
+        Seed.
+    progressbar : bool
+        Whether to show the replicates.
+
+    Returns
+    -------
+    Calibration
+
+    Examples
+    --------
+    .. code-block:: python
+
+        def build(y):
+            with pm.Model() as model:
+                lengthscale = pm.Gamma("lengthscale", 4, 4)
+                gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+                gp.prior("u", Xu=Xu)
+                gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+            return model
+
+
+        result = vsgp.calibrate(build, y)
+        result.plot()
+    """
+    if n_replicates < FEWEST:
+        raise ValueError(
+            f"{n_replicates} replicates say little about the ranks. Take {FEWEST} or more."
+        )
+    if not 1 <= n_ranks <= draws:
+        raise ValueError(
+            f"n_ranks is {n_ranks}, but a rank is among 1 to {draws} draws. "
+            "Raise draws, or pass another n_ranks."
+        )
+    rng = np.random.default_rng(random_seed)
+    # Shared, so that one compiled function serves all replicates.
+    shared = pytensor.shared(np.asarray(y), name="calibration_y")
+    model = build(shared)
+    if len(model.observed_RVs) != 1:
+        raise ValueError(
+            f"The model has {len(model.observed_RVs)} observed variables, and calibration draws "
+            "one. Let build return a model with a single likelihood."
+        )
+    observed = model.observed_RVs[0].name
+    with model:
+        prior = pm.sample_prior_predictive(
+            n_replicates,
+            random_seed=int(rng.integers(2**31)),
+            compile_kwargs={"mode": "FAST_COMPILE"},
+        )
+    truth = {rv.name: prior["prior"][rv.name].values[0] for rv in model.free_RVs}
+    data = prior["prior_predictive"][observed].values[0]
+    run = _Sampler(model, shared, draws, tune)
+    ranks: dict[str, list[int]] = {}
+    bar = CustomProgress(disable=not progressbar, console=Console(theme=default_progress_theme))
+    with bar:
+        for i in bar.track(range(n_replicates), description="Calibrating"):
+            posterior = run(data[i].astype(shared.dtype), int(rng.integers(2**31)))
+            for name, draws_of in posterior.items():
+                flat = draws_of.reshape(len(draws_of), -1)
+                true = np.ravel(truth[name][i])
+                is_u = flat.shape[1] > 1 and name in run.inducing
+                for j in _some(flat.shape[1], n_inducing) if is_u else range(flat.shape[1]):
+                    label = name if flat.shape[1] == 1 else f"{name}[{j}]"
+                    at = np.linspace(0, len(flat) - 1, n_ranks).astype(int)
+                    ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
+    return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks)
+
+
+def _tails(n: int, n_ranks: int) -> np.ndarray:
+    """Chance of so few or of so many of n uniform ranks below 1, ..., `n_ranks`; the smaller."""
+    count, z = np.arange(n + 1), np.arange(1, n_ranks + 1)[:, None] / (n_ranks + 1)
+    few, many = scipy.stats.binom.cdf(count, n, z), scipy.stats.binom.sf(count - 1, n, z)
+    return np.minimum(few, many)
+
+
+def _above(tails: np.ndarray, level: float) -> np.ndarray:
+    return tails > level * (1.0 + 1e-9)  # equal but for rounding is not above
+
+
+def _chance_above(tails: np.ndarray, level: float) -> float:
+    """Chance that uniform ranks have counts with tails above a level, everywhere.
+
+    Ranks are as if the number of each were Poisson, given that all of them add up to n.
+    """
+    n_ranks, n = len(tails), tails.shape[1] - 1
+    each = scipy.stats.poisson.pmf(np.arange(n + 1), n / (n_ranks + 1))
+    chance = np.eye(1, n + 1)[0]
+    for inside in _above(tails, level):
+        chance = np.convolve(chance, each)[: n + 1] * inside
+    return float(chance @ each[::-1] / scipy.stats.poisson.pmf(n, n))
+
+
+def _some(n: int, wanted: int) -> np.ndarray:
+    return np.unique(np.linspace(0, n - 1, min(wanted, n)).astype(int))
+
+
+class _Sampler:
+    """Sample the posterior of one data set after the other; with nutpie, compile once."""
+
+    def __init__(self, model, shared, draws, tune):
+        self.model, self.shared = model, shared
+        self.draws, self.tune = draws, tune
+        self.inducing: set[str] = set()
+        self.compiled = None
+
+    def __call__(self, y, seed) -> dict[str, np.ndarray]:
+        self.shared.set_value(y)
+        model = self.model
+        stage = fit_gaussian(model=model, progressbar=False)
+        self.inducing = set(stage.mean)
+        names = [rv.name for rv in model.free_RVs]
+        if importlib.util.find_spec("nutpie") is None:
+            with model:
+                tree = sample(
+                    stage,
+                    self.draws,
+                    tune=self.tune,
+                    chains=1,
+                    random_seed=seed,
+                    progressbar=False,
+                    collapse=False,
+                    compute_convergence_checks=False,
+                )
+            return {n: tree["posterior"][n].values[0] for n in names}
+        import nutpie
+
+        if self.compiled is None:
+            backend = "jax" if importlib.util.find_spec("jax") else "numba"
+            self.compiled = nutpie.compile_pymc_model(
+                model, backend=backend, gradient_backend="pytensor", freeze_model=False
+            )
+        values = {"calibration_y": y}
+        for u in self.inducing:
+            for what in ("linear", "root"):
+                # As the model holds them, which has an axis more where they are diagonal.
+                name = f"{u}_sites_{what}"
+                values[name] = model[name].get_value()
+        tree = nutpie.sample(
+            self.compiled.with_data(**values),
+            draws=self.draws,
+            tune=self.tune,
+            chains=1,
+            seed=seed,
+            progress_bar=False,
+            target_accept=0.9,
+        )
+        return {n: tree["posterior"][n].values[0] for n in names}

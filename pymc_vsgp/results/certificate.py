@@ -1,0 +1,51 @@
+r"""Bounds of the log evidence where noise is normal: how far the exact posterior is at most.
+
+With rows scaled by the noise, :math:`Q = A^\top A` and :math:`t = \sum_n \gamma_n / \sigma_n^2`,
+:math:`I + Q \preceq I + K \preceq (1 + t) I + Q`. Titsias (2009, 2014):
+
+.. math::
+    L &= -\tfrac12 \log |I + Q| - \tfrac12 y^\top (I + Q)^{-1} y - \tfrac12 t + c \\
+    U &= -\tfrac12 \log |I + Q| - \tfrac12 y^\top ((1 + t) I + Q)^{-1} y + c
+
+and the divergence to the exact posterior given theta is at most :math:`U - L`. No estimate, but
+often far above the divergence itself.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc_vsgp.fit.collapsed import can_collapse
+from pymc_vsgp.results.draws import Fitted
+
+__all__ = ["evidence_bounds", "has_bounds"]
+
+
+def has_bounds(fit: Fitted) -> bool:
+    """Whether the model has one process, seen by normal noise alone, and its target is a bound."""
+    return getattr(fit.likelihood, "approx", None) in ("VFE", "tight") and can_collapse(fit.model)
+
+
+def evidence_bounds(fit: Fitted, s: int, X: np.ndarray, y: np.ndarray, blocks) -> tuple:
+    """Lower and upper bound of the log evidence given theta of draw s."""
+
+    def build():
+        lik, (y,), inputs = fit._of_rows("y")
+        x, process = fit.X_symbol, fit.observation.parts[0]
+        sigma = pt.ones_like(y, dtype="float64") * lik.sigma
+        A = process.solve(x) / sigma
+        r = (y - process.prior_mean(x)) / sigma
+        gamma = process.moments(x).gamma / sigma**2
+        left = gamma if lik.approx == "VFE" else pt.log1p(gamma)
+        sums = [pt.dot(A, A.T), pt.dot(A, r), pt.dot(r, r), gamma.sum(), left.sum()]
+        return [x, *inputs], [*sums, pt.log(sigma).sum()]
+
+    found = [
+        fit.call("bounds", s, build, X[at], y[at], at.start, at.start + len(y[at])) for at in blocks
+    ]
+    gram, b, square, trace, left, log_sigma = (sum(each) for each in zip(*found, strict=True))
+    w, V = np.linalg.eigh(gram)
+    w, c = np.clip(w, 0.0, None), (V.T @ b) ** 2
+    common = -0.5 * (len(y) * np.log(2.0 * np.pi) + np.log1p(w).sum()) - log_sigma
+    lower = common - 0.5 * (square - (c / (1.0 + w)).sum() + left)
+    upper = common - 0.5 * (square - (c / (1.0 + trace + w)).sum()) / (1.0 + trace)
+    return float(lower), float(upper)

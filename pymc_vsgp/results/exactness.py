@@ -1,0 +1,153 @@
+"""Importance weights from the sparse posterior to the exact one, where that is affordable."""
+
+from dataclasses import dataclass
+
+import arviz_stats  # noqa: F401  (imported to register the accessor of DataArrays)
+import numpy as np
+import xarray as xr
+
+from pymc.model.core import Model
+
+from pymc_vsgp.model.observation import observations
+from pymc_vsgp.progress import progress
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.predicted import Noise, draw_joint
+
+__all__ = ["ExactWeights", "exact_weights", "smooth_weights"]
+
+LARGEST_EXACT = 2000
+GOOD_K = 0.7
+
+
+def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
+    """Pareto-smoothed log weights, and the shape of their tail, where there are enough for one."""
+    if len(log_w) < 25:
+        return log_w - np.logaddexp.reduce(log_w), np.nan
+    if np.ptp(log_w) < 1e-8:
+        return np.full(len(log_w), -np.log(len(log_w))), -np.inf
+    array = xr.DataArray(-log_w, dims=["sample"])
+    smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
+    return smoothed.values, float(khat)
+
+
+@dataclass(repr=False)
+class ExactWeights:
+    """Importance weights from the sparse posterior to the exact one.
+
+    Attributes
+    ----------
+    khat : float
+        Pareto shape of the weights. Above 0.7 they are not to be used.
+    kl : float
+        Estimate of the divergence to the exact posterior, in nats.
+    log_weights : DataArray
+        Smoothed and normalised, with the dimensions chain and draw.
+    """
+
+    khat: float
+    kl: float
+    log_weights: xr.DataArray
+    posterior: xr.Dataset
+
+    @property
+    def usable(self) -> bool:
+        """Whether the weights can be relied on."""
+        return self.khat <= GOOD_K
+
+    @property
+    def n_effective(self) -> float:
+        """Draws of the exact posterior that the weighted ones are worth."""
+        return float(1.0 / np.sum(np.exp(2.0 * self.log_weights)))
+
+    def __repr__(self):
+        """Say if the weights are of use."""
+        n = self.log_weights.size
+        head = (
+            f"Importance weights to the exact posterior: k-hat {self.khat:.2f}, {n} draws are "
+            f"worth {self.n_effective:.0f}, divergence about {self.kl:.2g} nats"
+        )
+        if self.usable:
+            return head + "\nThey can be used: see summary()."
+        return head + "\nThey can't be used: k-hat is above 0.7. Use more inducing points."
+
+    def summary(self) -> xr.Dataset:
+        """Mean and standard deviation of each variable, sparse and reweighted."""
+        if not self.usable:
+            raise ValueError(
+                f"k-hat is {self.khat:.2f}, so a few draws have all the weight. "
+                "Use more inducing points, until it is below 0.7."
+            )
+        over = ["chain", "draw"]
+        w = np.exp(self.log_weights)
+        mean = (self.posterior * w).sum(over)
+        sd = np.sqrt((((self.posterior - mean) ** 2) * w).sum(over))
+        plain = [self.posterior.mean(over), self.posterior.std(over)]
+        return xr.concat(
+            [*plain, mean, sd],
+            xr.DataArray(["mean", "sd", "exact_mean", "exact_sd"], dims="summary", name="summary"),
+        )
+
+
+def exact_weights(
+    idata: xr.DataTree,
+    n_draws: int | None = 500,
+    *,
+    name: str | None = None,
+    random_seed: int | np.random.Generator | None = 0,
+    progressbar: bool = True,
+    model: Model | None = None,
+) -> ExactWeights:
+    r"""
+    Weigh draws of the sparse posterior so that they are of the exact one.
+
+    With f drawn jointly at all inputs given u, :math:`w = p(y | f) / \exp \sum_n \phi_n`. Takes a
+    matrix of all inputs for each draw, so at most 2000 of them. It is of use where the sparse
+    posterior is close already, and says so where it is not.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    n_draws : int, optional
+        How many of them to weigh.
+    name : str, optional
+        Name of the likelihood. The model must have one only: the exact posterior is that of all.
+    random_seed : int or Generator, optional
+        Seed of the draws of f.
+    progressbar : bool
+        Whether to show progress.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    ExactWeights
+    """
+    fit = Fitted(idata, model, name, n_draws=n_draws)
+    if len(known := observations(fit.model)) > 1:
+        raise ValueError(
+            f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "
+            "the exact posterior. Use check_inducing(idata, name=...) for each."
+        )
+    X, y = fit.X, np.asarray(fit.y)
+    if len(X) > LARGEST_EXACT:
+        raise ValueError(
+            f"There are {len(X)} observations, and exact weights take a matrix of all of them for "
+            f"each draw. They are for at most {LARGEST_EXACT}; use check_inducing."
+        )
+    noise = Noise(random_seed, fit.draws.n)
+    log_w = np.empty(fit.draws.n)
+    with progress("Weighing", fit.draws.n, progressbar) as advance:
+        for s in range(fit.draws.n):
+            mu, gamma = fit.moments(s, X)
+            f = draw_joint(fit, s, X, noise)
+            log_w[s] = (fit.log_prob(s, f, y) - fit.expected_logp(s, mu, gamma, y)).sum()
+            advance(1)
+    smoothed, khat = smooth_weights(log_w)
+    top = log_w.max()
+    kl = float(np.log(np.mean(np.exp(log_w - top))) + top)
+    weights = xr.DataArray(
+        fit.draws.unstack(smoothed), dims=["chain", "draw"], coords=fit.draws.coords
+    )
+    keep = [rv.name for rv in fit.model.free_RVs if rv.name in fit.draws.posterior]
+    return ExactWeights(khat, kl, weights, fit.draws.posterior[keep])

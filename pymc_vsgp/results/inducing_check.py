@@ -1,0 +1,490 @@
+r"""Are there enough inducing points, and what to do where there are not.
+
+What a sparse posterior lacks is the Kullback-Leibler divergence to the exact one, in nats. To
+leading order it is
+
+.. math:: T = -\sum_n \frac{\partial \phi_n}{\partial \gamma_n} \gamma_n,
+
+which costs nothing. Adding inducing points, at least twice as many, gains
+:math:`\log E_q\, \exp(\sum_n \phi'_n - \sum_n \phi_n)` of the bound, exactly.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+import xarray as xr
+
+from pymc.model.core import Model
+from pymc.model.fgraph import clone_model
+from scipy.spatial import cKDTree
+
+from pymc_vsgp.engine.blocks import stack_latents
+from pymc_vsgp.engine.moments import Moments
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.model.observation import Waves
+from pymc_vsgp.progress import progress
+from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.exactness import GOOD_K, smooth_weights
+from pymc_vsgp.results.nested import ROWS, columns_of, more_points, nested_moments, slopes_of
+from pymc_vsgp.results.predicted import Mean, Noise, Spread
+
+__all__ = ["InducingCheck", "check_inducing"]
+
+NEIGHBOURS = 4
+STRUCTURED = 4.0  # standard deviations
+WRAPPED = 0.1  # correlation
+DRAWN = 400  # of a Gaussian stage, to compare predictions
+
+
+@dataclass(repr=False)
+class InducingCheck:
+    """What the inducing points leave out.
+
+    Attributes
+    ----------
+    verdict : {"enough", "borderline", "too few"}
+    missing : ndarray, shape (n_draws,)
+        T, the estimate of the divergence to the exact posterior in nats, for each draw.
+    unexplained : ndarray, shape (N,)
+        Variance of the function given u, over its prior variance: mean over draws.
+    nats : ndarray, shape (N,)
+        What each observation adds to T: mean over draws.
+    gain : float
+        What the bound gains from the added points, in nats; nan without the nested test.
+    gain_error : float
+        Standard error of `gain`.
+    khat : float
+        Pareto shape of the weights behind `gain`. Above 0.7 it is a rough number, and large.
+    shift : dict
+        How far the mean of each parameter may move with more points, in standard deviations.
+    structure : float
+        How alike the residuals of neighbours are, in standard deviations: around zero or below
+        where the function follows the data, above 4 where it can't.
+    weakest : str
+        Which of several processes most of `nats` is of.
+    wrap : float
+        Correlation of opposite ends of the data around the torus of Fourier coefficients: the 90 %
+        quantile over draws.
+    at_most : ndarray, shape (n_draws,), optional
+        Certain bound of the divergence given the parameters of each draw, in nats: where noise is
+        normal. Often far above the divergence itself.
+    refit_gain : float
+        What the bound of the Gaussian stage gains in the model that was passed as `refit`, in nats.
+    refit_mean, refit_sd : float
+        How far the mean of f moves in that model, in its standard deviations, and by what factor
+        the standard deviation changes; each where it is most among the data. Of 400 draws, so that
+        0.2 and 10 % may be chance.
+    added : dict
+        Inputs that the nested test added, by process: where to put more points.
+    """
+
+    name: str
+    X: np.ndarray
+    Xu: dict[str, np.ndarray]
+    numbers: dict[str, int]
+    added: dict[str, np.ndarray]
+    missing: np.ndarray
+    unexplained: np.ndarray
+    nats: np.ndarray
+    shift: dict[str, float]
+    structure: float = 0.0
+    wrap: float = 0.0
+    at_most: np.ndarray | None = None
+    refit_gain: float = np.nan
+    refit_mean: float = np.nan
+    refit_sd: float = np.nan
+    log_weights: np.ndarray | None = None
+    missing_after: np.ndarray | None = None
+    gain: float = np.nan
+    gain_error: float = np.nan
+    khat: float = np.nan
+    weakest: str = ""
+    obs_dim: str = "obs"
+    coords: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def inducing(self) -> str:
+        """How many inducing variables there are, in words."""
+        points = sum(len(z) for z in self.Xu.values())
+        waves = sum(self.numbers.values()) - points
+        words = [f"{points} inducing points"] if points else []
+        return " and ".join([*words, *([f"{waves} Fourier coefficients"] if waves else [])])
+
+    @property
+    def certain(self) -> bool:
+        """Whether half a nat is all that can be missing, by a bound and not by an estimate."""
+        return self.at_most is not None and bool(np.quantile(self.at_most, 0.95) < 0.5)
+
+    @property
+    def verdict(self) -> str:
+        """In two words.
+
+        Half a nat can't be seen. Beyond that what counts is if it differs between draws, because
+        that moves the posterior of the parameters.
+        """
+        middle, high = np.quantile(self.missing, [0.5, 0.95])
+        if self.wrap > WRAPPED:
+            return "too few"
+        if self.certain:
+            return "enough"
+        gain = 0.0 if np.isnan(self.gain) else self.gain
+        error = 0.0 if np.isnan(self.gain_error) else self.gain_error
+        shift = max(self.shift.values(), default=0.0)
+        if self.structure > STRUCTURED:
+            return "too few"
+        if high < 0.5 and gain - 2.0 * error < 0.1 and shift < 0.25:
+            return "enough"
+        if max(middle, gain - 2.0 * error) > 5.0 or (high > 1.0 and shift > 0.7):
+            return "too few"
+        return "borderline"
+
+    @property
+    def advice(self) -> str:
+        """In a sentence."""
+        n = self.inducing
+        more = sum(len(z) for z in self.added.values())
+        if self.verdict == "enough":
+            return f"{n} are enough: the exact posterior is hardly different."
+        waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
+        where = "check.added says where" if more else "spread them over the data"
+        if waves:
+            where = "raise n_frequencies"
+        if self.wrap > WRAPPED:
+            return (
+                f"The period is short: opposite ends of the data are correlated by {self.wrap:.2f} "
+                "around the torus. Use a longer one, with more frequencies in proportion."
+            )
+        if self.verdict == "borderline":
+            name, shift = max(self.shift.items(), key=lambda x: x[1], default=("", 0.0))
+            moved = f"; {name} may move by {shift:.2f} sd" if name and shift > 0.1 else ""
+            return (
+                f"{n} leave something out{moved}. "
+                f"For final results use more, and see if they change; {where}."
+            )
+        if self.structure > STRUCTURED:
+            return (
+                f"{n} are too few, or the kernel is too smooth: observations close "
+                "to each other miss the function on the same side. Use twice as many, and "
+                "if that is still so, a prior that allows shorter lengthscales."
+            )
+        return (
+            f"{n} are too few: the posterior of the parameters and of the function "
+            f"is not to be relied on. Use twice as many and check again; {where}."
+        )
+
+    def __repr__(self):
+        """Say what is missing, and what to do."""
+        low, middle, high = np.quantile(self.missing, [0.05, 0.5, 0.95])
+        rows = [f"Inducing points of {self.name!r}: {self.verdict}"]
+        for name, number in self.numbers.items():
+            kind = "points" if len(self.Xu[name]) else "Fourier coefficients"
+            rows.append(f"  {name}: {number} {kind} for {len(self.X)} observations")
+        rows.append(
+            f"  missing to the exact posterior    about {_nats(middle)} nats, "
+            f"{_nats(low)} to {_nats(high)} over draws"
+        )
+        if self.weakest:
+            rows.append("  most of it is missing to".ljust(36) + repr(self.weakest))
+        if not np.isnan(self.gain):
+            number = sum(len(z) for z in self.added.values())
+            rough = " (rough)" if self.khat > GOOD_K and self.gain > 0.1 else ""
+            rows.append(
+                f"  gained by {number} more points".ljust(36)
+                + f"{_nats(self.gain)} ± {_nats(self.gain_error)} nats{rough}"
+            )
+        if self.at_most is not None:
+            low, middle, high = np.quantile(self.at_most, [0.05, 0.5, 0.95])
+            rows.append(
+                "  certainly at most".ljust(36)
+                + f"{_nats(middle)} nats, {_nats(low)} to {_nats(high)} over draws"
+            )
+        if not np.isnan(self.refit_gain):
+            rows.append(
+                "  gained by the model with more".ljust(36) + f"{_nats(self.refit_gain)} nats"
+            )
+            rows.append(
+                "  f at the data then moves".ljust(36)
+                + f"by up to {self.refit_mean:.1f} sd, its sd by a factor of {self.refit_sd:.1f}"
+            )
+        rows.append(
+            "  variance left, of the prior's".ljust(36)
+            + f"{np.mean(self.unexplained):.2g} on average, {np.max(self.unexplained):.2g} at most"
+        )
+        if self.shift:
+            name, shift = max(self.shift.items(), key=lambda x: x[1])
+            rows.append("  parameter that may move most".ljust(36) + f"{name}, by {shift:.2f} sd")
+        rows.append("  residuals of neighbours alike".ljust(36) + f"{self.structure:.1f} sd")
+        rows.append(self.advice)
+        return "\n".join(rows)
+
+    def to_dataset(self) -> xr.Dataset:
+        """All numbers with labels."""
+        d = self.obs_dim
+        variables: dict[str, Any] = {
+            "missing": ("sample", self.missing),
+            "unexplained": (d, self.unexplained),
+            "nats": (d, self.nats),
+            "X": ((d, "feature"), self.X),
+        }
+        if self.log_weights is not None:
+            variables["log_weight"] = ("sample", self.log_weights)
+            variables["missing_after"] = ("sample", self.missing_after)
+        for name, Z in self.Xu.items():
+            variables[f"{name}_Xu"] = ((f"{name}_inducing", "feature"), Z)
+        for name, Z in self.added.items():
+            variables[f"{name}_added"] = ((f"{name}_new", "feature"), Z)
+        attrs = {"verdict": self.verdict, "gain": self.gain, "khat": self.khat}
+        attrs["structure"] = self.structure
+        return xr.Dataset(variables, coords=self.coords, attrs=attrs)
+
+
+def _nats(x: float) -> str:
+    return f"{x:.2f}" if abs(x) < 10 else f"{x:.0f}"
+
+
+def check_inducing(
+    idata: xr.DataTree,
+    n_draws: int = 50,
+    *,
+    nested: bool = True,
+    refit: Model | None = None,
+    name: str | None = None,
+    random_seed: int | np.random.Generator | None = 0,
+    progressbar: bool = True,
+    model: Model | None = None,
+) -> InducingCheck:
+    r"""
+    Check if there are enough inducing points.
+
+    For each of a few draws: the variance that the inducing values leave to the function, what that
+    means for the distance to the exact posterior (in nats: below 0.1 nothing can be seen, above 1
+    it shows), and what twice as many points would gain. All of it is over draws, as it is draws
+    with a short lengthscale that need many points.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    n_draws : int
+        How many of them to look at.
+    nested : bool
+        Whether to add points and see what they gain. Costs a few evaluations of the log density
+        for each draw.
+    refit : Model, optional
+        The same model with more inducing points. Both get a Gaussian stage. The gain of its bound
+        is reported, and how far predictions at the data move. Neither model is changed.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    random_seed : int or Generator, optional
+        Seed of the nested test.
+    progressbar : bool
+        Whether to show progress.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    InducingCheck
+        Print it to read the verdict.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        check = vsgp.check_inducing(idata)
+        print(check)
+        vsgp.plot_inducing(check)
+    """
+    fit = Fitted(idata, model, name, n_draws=n_draws)
+    X, y, n = fit.X, np.asarray(fit.y), fit.draws.n
+    noise = Noise(random_seed, n)
+    blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
+    of_process = np.zeros(len(fit.observation.parts))
+    missing, fraction, nats = np.zeros(n), np.zeros(len(y)), np.zeros(len(y))
+    phi, residual = np.zeros(n), np.zeros(np.shape(fit.moments(0, X)[0]))
+    with progress("Checking", n * (2 if nested else 1), progressbar) as advance:
+        for s in range(n):
+            for at in blocks:
+                seen = _look(fit, s, X[at], y[at], at.start)
+                fraction[at] += seen.fraction / n
+                nats[at] += seen.nats / n
+                missing[s] += seen.nats.sum()
+                of_process += seen.of_process
+                phi[s] += seen.phi.sum()
+                residual[at] += seen.residual / n
+            advance(1)
+        parts = fit.observation.parts
+        Xu = {p.u.name: fit.places(i) for i, p in enumerate(parts)}
+        check = InducingCheck(
+            name=fit.name,
+            X=X,
+            Xu=Xu,
+            numbers={p.u.name: fit.draws.values(p.u.name).shape[-1] for p in parts},
+            added={},
+            missing=missing,
+            unexplained=fraction,
+            nats=nats,
+            shift=_shift(fit, missing),
+            structure=_structure(X, residual),
+            weakest=parts[int(of_process.argmax())].u.name if len(parts) > 1 else "",
+            wrap=_wrap(fit, X),
+            obs_dim=fit.y_dims[0],
+            coords=fit.coords_of(fit.y_dims[:1]),
+        )
+        if has_bounds(fit):
+            bounds = [evidence_bounds(fit, s, X, y, blocks) for s in range(n)]
+            check.at_most = np.array([upper - lower for lower, upper in bounds])
+        if refit is not None:
+            check.refit_gain, check.refit_mean, check.refit_sd = _refit(fit, refit)
+        if not nested:
+            return check
+        hard = int(np.argsort(missing)[min(int(0.9 * n), n - 1)])
+        check.added = more_points(fit, hard, X, y, noise.rng)
+        Z = list(check.added.values())
+        log_w, after = -phi, np.zeros(n)
+        for s in range(n):
+            eps = [noise(s, (len(z), *columns_of(fit, i))) for i, z in enumerate(Z)]
+            for at in blocks:
+                mu, gamma = nested_moments(fit, s, X[at], Z, eps)
+                slope = slopes_of(fit, s, mu, gamma, y[at], at.start)[1]
+                log_w[s] += fit.expected_logp(s, mu, gamma, y[at], at.start).sum()
+                after[s] -= (slope * gamma).sum()
+            advance(1)
+    check.log_weights, check.missing_after = log_w, after
+    w = np.exp(log_w - log_w.max())
+    check.gain = float(np.log(w.mean()) + log_w.max())
+    check.gain_error = float(w.std() / w.mean() / np.sqrt(n))
+    check.khat = smooth_weights(log_w)[1]
+    return check
+
+
+class _Seen(NamedTuple):
+    """Of a few rows, at one draw."""
+
+    phi: np.ndarray
+    residual: np.ndarray
+    nats: np.ndarray
+    fraction: np.ndarray
+    of_process: np.ndarray
+
+
+def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
+    mu, gamma = fit.moments(s, X)
+    phi = fit.expected_logp(s, mu, gamma, y, start)
+    residual, slope = slopes_of(fit, s, mu, gamma, y, start)
+    nats = -slope * gamma
+    fraction = gamma / _prior(fit, s, X)
+    sizes = [(columns_of(fit, i) or (1,))[0] for i in range(len(fit.observation.parts))]
+    starts = np.cumsum([0, *sizes[:-1]])
+    of_process = np.add.reduceat(np.atleast_2d(nats.T).sum(axis=1), starts)
+    if gamma.ndim == 2:
+        nats, fraction = nats.sum(axis=1), fraction.max(axis=1)
+    return _Seen(phi, residual, nats, fraction, of_process)
+
+
+def _wrap(fit: Fitted, X) -> float:
+    """Correlation of opposite ends of the data around a torus."""
+    waves = [p for p in fit.observation.parts if isinstance(p, Waves)]
+    if not waves:
+        return 0.0
+    low, high = X.min(axis=0), X.max(axis=0)
+    ends = np.vstack([low, np.where(np.eye(len(low), dtype=bool), high, low)])
+
+    def build():
+        x = fit.X_symbol
+        return [x], [pt.max(pt.stack([p.wrap(x) for p in waves]))]
+
+    found = [float(fit.call("wrap", s, build, ends)[0]) for s in range(fit.draws.n)]
+    return float(np.quantile(found, 0.9))
+
+
+def _structure(X: np.ndarray, residual: np.ndarray) -> float:
+    """How alike the residuals of neighbours are, in standard deviations.
+
+    Where too few points made the function too smooth, little is missing by its own account:
+    the residuals tell.
+    """
+    spread = X.std(axis=0)
+    points = X / np.where(spread > 0, spread, 1.0)
+    k = min(NEIGHBOURS, len(X) - 1)
+    if k < 1:
+        return 0.0
+    _, near = cKDTree(points).query(points, k + 1)
+    i, j = np.repeat(np.arange(len(X)), k), near[:, 1:].ravel()
+    pairs = np.unique(np.sort(np.stack([i, j], axis=1), axis=1), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
+    products = products.reshape(len(pairs), -1).sum(axis=1)
+    return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
+
+
+def _refit(fit: Fitted, more: Model) -> tuple[float, float, float]:
+    """What Gaussian stages, on copies of both models, differ by: in bound, mean and deviation."""
+    model = clone_model(fit.model)
+    for rv in inducing_variables(model):
+        kept = fit.draws.constant
+        data = f"{rv.name}_Xu"
+        if kept is not None and data in kept and data in model.named_vars:
+            model[data].set_value(kept[data].values)
+    bounds, means, sds = [], [], []
+    for m in (model, clone_model(more)):
+        stage = fit_gaussian(model=m, progressbar=False)
+        drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
+        mean, spread = Mean(), Spread()
+        for s in range(drawn.draws.n):
+            mu, gamma = drawn.moments(s, fit.X)
+            mean.add(mu)
+            spread.add((mu, gamma))
+        bounds.append(stage.bound)
+        means.append(mean.result())
+        sds.append(spread.result())
+    moved = np.abs(means[1] - means[0]) / sds[1]
+    factor = np.log(sds[1] / sds[0])
+    return (
+        bounds[1] - bounds[0],
+        float(moved.max()),
+        float(np.exp(factor.flat[abs(factor).argmax()])),
+    )
+
+
+def _prior(fit: Fitted, s, X) -> np.ndarray:
+    """Prior variance of f, as the likelihood takes moments."""
+
+    def build():
+        X, parts = fit.X_symbol, fit.observation.parts
+        both = [Moments(p.moments(X).mu, p.cross(X, X[:1])[1]) for p in parts]
+        return [X], [stack_latents(both).gamma]
+
+    return fit.call("prior", s, build, X)[0]
+
+
+def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
+    """How far parameters move when each draw is given back what it lacks.
+
+    The sparse posterior of theta is the exact one times exp(-KL), and T estimates that KL.
+    """
+    w = np.exp(missing - missing.max())
+    w = w / w.sum()
+    skip = {rv.name for rv in inducing_variables(fit.model)}
+    out = {}
+    for rv in fit.model.free_RVs:
+        if rv.name in skip or rv.name not in fit.draws.posterior:
+            continue
+        array = fit.draws.posterior[rv.name].transpose("chain", "draw", ...)[0, 0]
+        x = fit.draws.values(rv.name).reshape(fit.draws.n, array.size).astype("float64")
+        if array.size > 50:
+            continue
+        dims = list(fit.model.named_vars_to_dims.get(rv.name) or array.dims)
+        known = fit.coords_of(dims) | {d: x.values for d, x in array.coords.items()}
+        for column, at in zip(x.T, np.ndindex(array.shape), strict=True):
+            sd = column.std()
+            # By the label of the dimension where it has one, else by number.
+            inside = (str(known[d][i] if d in known else i) for d, i in zip(dims, at, strict=True))
+            if sd > 0:
+                label = f"{rv.name}[{', '.join(inside)}]" if at else rv.name
+                out[label] = float(abs(w @ column - column.mean()) / sd)
+    return out

@@ -1,0 +1,313 @@
+"""Leave-one-out and K-fold cross-validation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from arviz_stats import loo as arviz_loo
+from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
+from pymc.model.core import Model
+
+from pymc_vsgp.model.observation import find_observation
+from pymc_vsgp.progress import progress
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.prediction import log_predictive_density
+
+__all__ = ["compute_pointwise", "kfold", "loo"]
+
+ROWS = 2048  # of the data that are worked on at a time
+FEWEST = 30  # draws that ArviZ fits a tail to
+
+
+def compute_pointwise(
+    idata: xr.DataTree,
+    *,
+    name: str | None = None,
+    extend: bool = True,
+    progressbar: bool = True,
+    model: Model | None = None,
+) -> xr.DataTree | xr.Dataset:
+    r"""
+    Compute what each observation says of each draw.
+
+    Two numbers for each, and they have two purposes. ``log_potential`` is
+    :math:`\phi_n = E \log p(y_n | f_n)`, which is what the posterior was sampled with.
+    ``log_predictive`` is :math:`\log E\, p(y_n | f_n)`, how well the draw predicts. Neither one
+    alone gives a leave-one-out score; :func:`loo` takes both.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    extend : bool
+        Whether to add both to `idata`, as groups of that name, and return it.
+    progressbar : bool
+        Whether to show progress.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    DataTree or Dataset
+        With ``extend=False``, a Dataset with the variables ``log_potential`` and
+        ``log_predictive``.
+    """
+    fit = Fitted(idata, model, name)
+    found = _pointwise(fit, progressbar)
+    if not extend:
+        return found
+    for group in ("log_potential", "log_predictive"):
+        new = found[group].rename(fit.name).to_dataset()
+        if group in idata.children:
+            old = idata[group].to_dataset().drop_vars(fit.name, errors="ignore")
+            new = old.merge(new)
+        idata[group] = xr.DataTree(new)
+    return idata
+
+
+def loo(
+    idata: xr.DataTree,
+    *,
+    name: str | None = None,
+    pointwise: bool = True,
+    reff: float | None = None,
+    progressbar: bool = True,
+    model: Model | None = None,
+) -> ELPDData:
+    r"""
+    Leave-one-out cross-validation by Pareto-smoothed importance sampling.
+
+    A draw is weighted by what taking out an observation does to the posterior that was sampled,
+    :math:`\exp(-\phi_n)`, and scored by how well it predicts, :math:`E\, p(y_n | f_n)`. With
+    :math:`\phi_n` for both, as in ``az.loo`` of the log likelihood group, scores are pessimistic.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws. Where they have the groups of :func:`compute_pointwise`, these are used.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    pointwise : bool
+        Whether to keep the score and the Pareto shape of each observation.
+    reff : float, optional
+        Relative efficiency of the draws, by default from the posterior.
+    progressbar : bool
+        Whether to show progress.
+    model : Model, optional
+        By default the model on the context stack. Not needed where the groups are there.
+
+    Returns
+    -------
+    ELPDData
+        As ``az.loo`` returns, and ``az.compare`` takes. Where the Pareto shape of a few
+        observations is above the threshold, :func:`kfold` is the way.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        az.compare({"matern": vsgp.loo(a, model=model_a), "smooth": vsgp.loo(b, model=model_b)})
+    """
+    found, name = _known_pointwise(idata, name)
+    if found is None:
+        fit = Fitted(idata, model, name)
+        found, name = _pointwise(fit, progressbar), fit.name
+    phi, density = found["log_potential"], found["log_predictive"]
+    n_draws = phi.sizes["chain"] * phi.sizes["draw"]
+    if n_draws < FEWEST:
+        raise ValueError(
+            f"There are {n_draws} draws, too few to smooth the tail of their weights. "
+            f"Pass {FEWEST} or more; hundreds for a score to rely on."
+        )
+    tree = xr.DataTree()
+    tree["posterior"] = xr.DataTree(idata["posterior"].to_dataset())
+    tree["log_likelihood"] = xr.DataTree(density.rename(name).to_dataset())
+    if reff is None:
+        reff = _relative_efficiency(tree["posterior"].to_dataset())
+    log_weights, pareto_k = phi.azstats.psislw(r_eff=reff, dim=["chain", "draw"])
+    return arviz_loo(
+        tree,
+        pointwise=pointwise,
+        var_name=name,
+        reff=reff,
+        log_weights=log_weights,
+        pareto_k=pareto_k,
+    )
+
+
+def kfold(
+    build: Callable[[Any, Any], Model],
+    X: Any,
+    y: Any,
+    k: int = 10,
+    *,
+    fit: Callable[[Model], xr.DataTree] | None = None,
+    name: str | None = None,
+    folds: Any = None,
+    row_params: dict[str, Any] | None = None,
+    random_seed: int | np.random.Generator | None = None,
+    progressbar: bool = True,
+) -> ELPDData:
+    """
+    K-fold cross-validation: fit again without each fold, and predict it.
+
+    Parameters
+    ----------
+    build : callable
+        Takes `X` and `y` of the observations to learn from, and returns a model of them.
+    X : array_like, shape (N, D)
+        Inputs of all observations.
+    y : array_like, shape (N,)
+        All observations.
+    k : int
+        Number of folds.
+    fit : callable, optional
+        Takes a model and returns draws. By default :func:`sample` with its settings.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    folds : array_like of int, shape (N,), optional
+        Fold of each observation. By default folds of equal size at random; give them where
+        neighbours should be left out together.
+    row_params : dict, optional
+        Parameters of the likelihood with an entry for each row of `X`, such as an exposure. `build`
+        takes those of its rows by that name: ``build(X, y, exposure=...)``.
+    random_seed : int or Generator, optional
+        Seed of the folds, and of the draws where `fit` is not given.
+    progressbar : bool
+        Whether to show progress.
+
+    Returns
+    -------
+    ELPDData
+        That ``az.compare`` takes. The effective number of parameters is not computed: nan.
+    """
+    n, rng = len(X), np.random.default_rng(random_seed)
+    if len(y) != n:
+        raise ValueError(
+            f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."
+        )
+    params = row_params or {}
+    for param, values in params.items():
+        if len(values) != n:
+            raise ValueError(
+                f"{param} has {len(values)} entries, but X has {n} rows. Pass one for each row."
+            )
+    if folds is None:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 2 <= k <= n:
+            raise ValueError(
+                f"k is {k!r}, but it is the number of folds. Pass a whole number from 2 to {n}."
+            )
+        folds = rng.permutation(np.arange(n) % k)
+    folds = np.asarray(folds)
+    if folds.shape != (n,):
+        raise ValueError(
+            f"folds has shape {folds.shape}, but X has {n} rows. Pass one fold for each row."
+        )
+    labels = np.unique(folds)
+    if len(labels) < 2:
+        raise ValueError("There is one fold, so nothing to learn from. Pass at least two.")
+    elpd, n_samples = np.empty(n), 0
+    with progress("Folds", len(labels), progressbar) as advance:
+        for label in labels:
+            out = folds == label
+            rest = {param: _take(values, ~out) for param, values in params.items()}
+            model = build(_take(X, ~out), _take(y, ~out), **rest)
+            if not isinstance(model, pm.Model):
+                raise TypeError(
+                    f"build returned {type(model).__name__}, not a model. "
+                    "Write it as a function of X and y that returns a pm.Model."
+                )
+            idata = _sample(model, rng) if fit is None else fit(model)
+            likelihood = None
+            if params:
+                left_out = {param: _take(values, out) for param, values in params.items()}
+                likelihood = find_observation(model, name).likelihood.replace(**left_out)
+            score = log_predictive_density(
+                idata,
+                _take(X, out),
+                _take(y, out),
+                name=name,
+                likelihood=likelihood,
+                model=model,
+                progressbar=False,
+            )
+            elpd[out] = score.values
+            n_samples = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
+            advance(1)
+    return ELPDDataLOOKFold(
+        elpd=float(elpd.sum()),
+        se=float(np.sqrt(n * elpd.var())),
+        p=np.nan,
+        n_samples=n_samples,
+        n_data_points=n,
+        scale="log",
+        warning=False,
+        good_k=np.nan,
+        elpd_i=xr.DataArray(elpd, dims=["obs"]),
+        n_folds=len(labels),
+    )
+
+
+def _take(array: Any, rows: np.ndarray) -> Any:
+    """Return some of the rows, with their labels where they have labels."""
+    if isinstance(array, xr.DataArray):
+        return array[rows]
+    return array.iloc[rows] if hasattr(array, "iloc") else np.asarray(array)[rows]
+
+
+def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
+    from pymc_vsgp.fit.sampling import sample
+
+    return sample(model=model, progressbar=False, random_seed=rng)
+
+
+def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
+    X, y = fit.X, np.asarray(fit.y)
+    if len(X) != len(y):
+        raise ValueError(
+            f"The inputs of {fit.name!r} have {len(X)} rows, but there are {len(y)} observations. "
+            "Set the model's data back to those of the draws."
+        )
+    fit.check_rows(len(y), "X")
+    phi, density = np.empty((2, fit.draws.n, len(y)))
+    with progress("Scoring", len(y), progressbar) as advance:
+        for start in range(0, len(y), ROWS):
+            at = slice(start, start + ROWS)
+            for s in range(fit.draws.n):
+                mu, gamma = fit.moments(s, X[at])
+                phi[s, at] = fit.expected_logp(s, mu, gamma, y[at], start)
+                density[s, at] = fit.log_predictive(s, mu, gamma, y[at], start)
+            advance(len(y[at]))
+    dim = fit.y_dims[0]
+    dims = ("chain", "draw", dim)
+    coords = fit.draws.coords | fit.coords_of([dim])
+    arrays = {"log_potential": phi, "log_predictive": density}
+    return xr.Dataset({n: (dims, fit.draws.unstack(a)) for n, a in arrays.items()}, coords=coords)
+
+
+def _known_pointwise(idata, name) -> tuple[xr.Dataset | None, str | None]:
+    """Return what :func:`compute_pointwise` left, if it did."""
+    groups = ("log_potential", "log_predictive")
+    if not isinstance(idata, xr.DataTree) or not set(groups) <= set(idata.children):
+        return None, name
+    both = [idata[g].to_dataset() for g in groups]
+    names = [n for n in both[0].data_vars if n in both[1]]
+    if name is None and len(names) == 1:
+        name = str(names[0])
+    if name not in names:
+        return None, name
+    return xr.Dataset({g: d[name] for g, d in zip(groups, both, strict=True)}), name
+
+
+def _relative_efficiency(posterior: xr.Dataset) -> float:
+    """Mean relative efficiency of the parameters; of one chain, 1, as ArviZ has it."""
+    if posterior.sizes["chain"] == 1:
+        return 1.0
+    ess = posterior.azstats.ess(method="mean")
+    n = posterior.sizes["chain"] * posterior.sizes["draw"]
+    return float(np.mean(np.concatenate([np.ravel(v) for v in ess.data_vars.values()])) / n)

@@ -1,0 +1,94 @@
+"""More inducing points for a fit, and moments of the function given them too."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pytensor.tensor.linalg import solve_triangular
+
+from pymc_vsgp.engine.blocks import stack_latents
+from pymc_vsgp.engine.moments import FLOOR, JITTER, Moments
+from pymc_vsgp.inducing.placement import pivots
+from pymc_vsgp.ops.cholesky import factor
+from pymc_vsgp.results.draws import Fitted
+
+__all__ = ["columns_of", "more_points", "nested_moments", "slopes_of"]
+
+ROWS = 2048  # of the data that are worked on at a time
+BESIDE_WAVES = 50  # points that are added to Fourier coefficients
+CANDIDATES = 1500  # rows of the data among which more points are chosen
+
+
+def columns_of(fit: Fitted, i: int) -> tuple[int, ...]:
+    """Number of functions of a process, () for a vector."""
+    part = fit.observation.parts[i]
+    return () if part.v.type.ndim == 1 else (fit.draws.values(part.u.name).shape[1],)
+
+
+def nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
+    """Moments of f given u and the values at more points, which `eps` draws."""
+
+    def build():
+        x, inputs, both = fit.X_symbol, [], []
+        for part in fit.observation.parts:
+            z, e = x.type(), part.v.type.clone(shape=(None,) * part.v.type.ndim)()
+            inputs += [z, e]
+            A, B = part.solve(x), part.solve(z)
+            K = part.prior_covariance(z)
+            jitter = JITTER * pt.mean(pt.diagonal(K))
+            left = K - pt.dot(B.T, B) + jitter * pt.eye(z.shape[0], dtype="float64")
+            L, _ = factor(left, 0.0)
+            C = solve_triangular(L, part.cross(x, z)[0] - pt.dot(B.T, A), lower=True, b_ndim=2)
+            mu, gamma = part.moments(x)
+            left = pt.maximum(gamma - pt.sum(C**2, axis=0), FLOOR * part.cross(x, z)[1])
+            both.append(Moments(mu + pt.dot(C.T, e), left))
+        return [x, *inputs], list(stack_latents(both))
+
+    arguments = [a for pair in zip(Z, eps, strict=True) for a in pair]
+    mu, gamma = fit.call("nested", s, build, X, *arguments)
+    return mu, gamma
+
+
+def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
+    """Choose as many points again for each process, where they gain most at draw s."""
+    _, rows = np.unique(X, axis=0, return_index=True)
+    if len(rows) > CANDIDATES:
+        rows = rng.choice(rows, CANDIDATES, replace=False)
+    rows = np.sort(rows)
+    # Slopes of the rows, all at once or by block: they may go with parameters of the rows.
+    slopes = np.concatenate(
+        [
+            slopes_of(fit, s, *fit.moments(s, X[a : a + ROWS]), y[a : a + ROWS], a)[1]
+            for a in range(0, len(X), ROWS)
+        ]
+    )
+    weights = np.clip(-slopes[rows].reshape(len(rows), -1), 0.0, None)
+    added, column = {}, 0
+    covariances = fit.joint_moments(s, X[rows])
+    for i, part in enumerate(fit.observation.parts):
+        number = (columns_of(fit, i) or (1,))[0]
+        w = weights[:, column : column + number].mean(axis=1)
+        column += number
+        w = np.sqrt(np.maximum(w, 1e-3 * max(w.max(), 1e-300)))
+        C = covariances[i][1] * w[:, None] * w
+        left = np.diag(C)
+        found = [row for row, _ in pivots(C, _how_many(fit, i), 1e-6 * left.max())]
+        chosen = found or [int(np.argmax(left))]
+        added[part.u.name] = X[rows[chosen]]
+    return added
+
+
+def _how_many(fit: Fitted, i: int) -> int:
+    """As many again as a process has inducing inputs; for coefficients enough to see a gain."""
+    return len(fit.places(i)) or BESIDE_WAVES
+
+
+def slopes_of(fit: Fitted, s, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:
+    """Derivatives of each potential in the mean and in the variance of f."""
+
+    def build():
+        lik, (m, g, y), inputs = fit._of_rows("mu", "gamma", "y")
+        return inputs, pytensor.grad(lik.expected_logp(m, g, y).sum(), [m, g])
+
+    of_mu, of_gamma = fit.call("slopes", s, build, mu, gamma, y, start, start + len(y))
+    return of_mu, of_gamma

@@ -1,0 +1,121 @@
+"""Ranks of simulation-based calibration."""
+
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from pymc_vsgp.results.calibration import Calibration
+from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, legend, plain
+
+__all__ = ["plot_calibration"]
+
+KINDS = ("ecdf", "hist")
+PROBABILITY = 0.99
+N_BINS = 10
+
+
+def plot_calibration(
+    result: Calibration,
+    *,
+    kind: str = "ecdf",
+    names: list[str] | None = None,
+    ax: Any = None,
+) -> Any:
+    """
+    Plot the ranks of :func:`calibrate`, with what uniform ones would give.
+
+    Parameters
+    ----------
+    result : Calibration
+        What :func:`calibrate` returned.
+    kind : {"ecdf", "hist"}
+        The difference of the ranks' distribution function to the uniform one, with a band that
+        holds all panels' curves with a probability of 99 % if all ranks are uniform; or a
+        histogram. A curve leaves its band just where the test behind `calibrated` fails. One like
+        a bow says that the posterior is too high or too low, one like an S that it is too wide or
+        too narrow.
+    names : list of str, optional
+        What to show, by default everything.
+    ax : Axes or array of Axes, optional
+        As many as names. By default of a new figure.
+
+    Returns
+    -------
+    ndarray of Axes
+    """
+    if not isinstance(result, Calibration):
+        raise TypeError(
+            f"result is of type {type(result).__name__}, not a Calibration. "
+            "Pass the result of calibrate."
+        )
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}. Choose one of {list(KINDS)}.")
+    names = list(result.ranks) if names is None else list(names)
+    unknown = sorted(set(names) - set(result.ranks))
+    if unknown or not names:
+        raise ValueError(f"There are no ranks of {unknown}. Choose from {list(result.ranks)}.")
+    axes = _grid(len(names)) if ax is None else np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
+    if len(axes) < len(names):
+        raise ValueError(f"{len(axes)} axes are too few for {len(names)}. Pass one for each.")
+    for panel, name in zip(axes, names, strict=False):
+        # Alarm is for what the test behind `calibrated` calls one.
+        off = result.p_values[name] <= 0.01 / len(result.p_values)
+        color = ORANGE if off else BLUE
+        if kind == "ecdf":
+            _ecdf(panel, result, name, color)
+        else:
+            _histogram(panel, result, name, color)
+        panel.set_title(f"{name}: not uniform" if off else name, fontsize=10, loc="left")
+        panel.set_xlim(0.0, 1.0)
+        panel.set_xticks([0.0, 0.5, 1.0])
+        plain(panel)
+    axes[0].set_ylabel("ECDF - uniform" if kind == "ecdf" else "replicates")
+    legend(axes[0])
+    return axes[: len(names)]
+
+
+def _grid(n: int):
+    import matplotlib.pyplot as plt
+
+    rows = -(-n // 4)
+    columns = -(-n // rows)
+    _, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(2.7 * columns + 0.4, 2.1 * rows + 0.3),
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+    )
+    axes = np.ravel(axes)
+    for panel in axes[n:]:
+        panel.remove()
+    for panel in axes[max(n - columns, 0) : n]:
+        panel.tick_params(labelbottom=True)
+    return axes[:n]
+
+
+def _ecdf(panel, result, name, color):
+    n, x = len(result.ranks[name]), np.arange(result.n_ranks + 2) / (result.n_ranks + 1)
+    counts = (result.below(name), *result.band(name))
+    curve, low, high = (np.concatenate([[0], c, [n]]) / n - x for c in counts)
+    label = f"{PROBABILITY:.0%} of uniform ranks, all panels"
+    panel.fill_between(x, low, high, color=GREY, alpha=0.22, lw=0, label=label)
+    panel.axhline(0.0, color=GREY, lw=0.7)
+    panel.plot(x, curve, color=color, lw=1.6)
+
+
+def _histogram(panel, result, name, color):
+    ranks, every = result.ranks[name], np.arange(result.n_ranks + 1)
+    n_bins = min(N_BINS, len(every))
+    cells = every * n_bins // len(every)  # of about as many ranks each
+    share = np.bincount(cells) / len(every)
+    low, high = scipy.stats.binom.interval(PROBABILITY, len(ranks), share)
+    edges = np.linspace(0.0, 1.0, n_bins + 1)
+    label = f"{PROBABILITY:.0%} of uniform ranks, each bar"
+    panel.stairs(high, edges, baseline=low, fill=True, color=GREY, alpha=0.22, label=label)
+    panel.stairs(
+        np.bincount(cells[ranks], minlength=n_bins), edges, fill=True, color=color, alpha=0.8
+    )

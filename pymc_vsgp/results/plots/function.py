@@ -1,0 +1,319 @@
+"""The function with its uncertainty."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from pymc.model.core import Model
+
+from pymc_vsgp.likelihoods import as_likelihood
+from pymc_vsgp.model.observation import n_classes
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.plots.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    SEVERAL,
+    legend,
+    new_axes,
+    plain,
+    strokes,
+)
+from pymc_vsgp.results.predicted import class_dim, function_dim, has_mean
+from pymc_vsgp.results.prediction import predict, rows_of
+
+__all__ = ["plot_function"]
+
+SAME_UNITS = ("Gaussian", "StudentT")  # observations have the units of the function
+
+
+def plot_function(
+    idata: Any,
+    Xnew: Any = None,
+    *,
+    what: str | None = None,
+    name: str | None = None,
+    likelihood: Any = None,
+    intervals: Sequence[float] = (0.5, 0.9),
+    n_lines: int = 0,
+    n_points: int | None = None,
+    margin: float = 0.05,
+    data: bool = True,
+    inducing: bool = True,
+    n_draws: int | None = 200,
+    random_seed: int | np.random.Generator | None = 0,
+    ax: Any = None,
+    model: Model | None = None,
+) -> Any:
+    """
+    Plot the function with its uncertainty: bands over one input, maps over two.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    Xnew : array_like, optional
+        Where to evaluate. By default a grid over the range of the data.
+    what : {"mean", "f", "y"}, optional
+        The mean of an observation, the latent function or an observation. By default the mean;
+        for classes their probabilities.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    likelihood : Likelihood, optional
+        As in :func:`predict`: for example a Poisson with an exposure of one.
+    intervals : sequence of float
+        Probabilities of the bands.
+    n_lines : int
+        Number of draws to plot as lines, for one input; joint draws of f.
+    n_points : int, optional
+        Points of the grid along each input. By default 200 for one input, 60 for two.
+    margin : float
+        How far the grid goes beyond the data, as a fraction of their range.
+    data, inducing : bool
+        Whether to plot the observations and the inducing inputs.
+    n_draws : int, optional
+        How many draws to use.
+    random_seed : int or Generator, optional
+        Seed of the draws.
+    ax : Axes, optional
+        By default of a new figure. For two inputs, one for the mean; a new figure has another one
+        for the standard deviation.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    Axes or ndarray of Axes
+    """
+    lik = None if likelihood is None else as_likelihood(likelihood)
+    fit = Fitted(idata, model, name, lik, n_draws)
+    X, y = fit.X, np.asarray(fit.y)
+    if X.shape[1] > 2:
+        raise ValueError(
+            f"The function has {X.shape[1]} inputs, and a picture has one or two. "
+            "Predict along a line with vsgp.predict, the other inputs held."
+        )
+    fixed_rows = bool(fit.observation.row_params) and likelihood is None
+    if what is None:
+        what = "mean" if has_mean(fit.likelihood) and not fixed_rows else "f"
+    if what not in ("mean", "f", "y"):
+        raise ValueError(f"what is {what!r}. Choose one of ['mean', 'f', 'y'].")
+    options = {
+        "name": name,
+        "likelihood": likelihood,
+        "n_draws": n_draws,
+        "random_seed": random_seed,
+        "progressbar": False,
+        "model": fit.model,
+    }
+    Xu = fit.places(0)
+    n_points = n_points or (200 if X.shape[1] == 1 else 60)
+    axes_of_grid = [_span(column, margin, n_points) for column in X.T]
+    shows = what != "f" or type(fit.likelihood).__name__ in SAME_UNITS
+    if X.shape[1] == 1:
+        grid = axes_of_grid[0][:, None] if Xnew is None else rows_of(fit, Xnew).X
+        grid = grid[np.argsort(grid[:, 0])]
+        ax = new_axes(ax)
+        _bands(ax, idata, fit, grid, what, intervals, n_lines, options)
+        classes = n_classes(fit.likelihood) is not None
+        if data and y.ndim == 1 and not classes and shows:
+            _dots(ax, X[:, 0], y)
+        elif data and y.ndim == 1 and classes and what == "mean":
+            _class_rug(ax, X[:, 0], y)
+        if inducing and len(Xu):
+            strokes(ax, Xu[:, 0], ORANGE, "inducing inputs")
+        ax.set_xlabel(_feature(fit, 0))
+        ax.set_ylabel(_label(fit, what))
+        ax.set_xlim(grid[0, 0], grid[-1, 0])
+        legend(ax, above=True)
+        return ax
+    if Xnew is not None:
+        raise ValueError("Over two inputs the map is of a grid. Leave Xnew out, or use predict.")
+    return _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options)
+
+
+def _bands(ax, idata, fit, grid, what, intervals, n_lines, options):
+    x = grid[:, 0]
+    q = sorted({0.5, *((1 - p) / 2 for p in intervals), *((1 + p) / 2 for p in intervals)})
+    if what == "f":
+        bands = _smooth_quantiles(idata, grid, q, options)
+    else:
+        bands = predict(idata, grid, "quantiles", quantiles=q, of=what, **options)
+    series = _series(fit, what, bands)
+    for color, label, b in series:
+        for i, p in enumerate(sorted(intervals, reverse=True)):
+            low = b.sel(quantile=(1 - p) / 2, method="nearest")
+            high = b.sel(quantile=(1 + p) / 2, method="nearest")
+            named = f"{p:.0%} interval" if len(series) == 1 else None
+            alpha = 0.18 if len(series) == 1 else 0.12
+            ax.fill_between(
+                x, low, high, color=color, alpha=alpha + 0.1 * i, lw=0, label=named, zorder=1
+            )
+        line = b.sel(quantile=0.5, method="nearest")
+        ax.plot(x, line, color=color, lw=1.8, label=label, zorder=3)
+    if n_lines:
+        few = options | {"n_draws": n_lines}
+        what_line = "f" if what == "y" else what
+        step = max(len(grid) // 200, 1)
+        joint = what_line == "f"
+        lines = predict(idata, grid[::step], what_line, joint=joint, **few)
+        lines = lines.stack(sample=("chain", "draw")).transpose("sample", ...)
+        for color, _, each in _series(fit, what_line, lines):
+            ax.plot(x[::step], each.values[:n_lines].T, color=color, lw=0.6, alpha=0.5, zorder=2)
+
+
+def _smooth_quantiles(idata, grid, q, options):
+    """Quantiles of f, without the noise that draws at each input on its own have."""
+    moments = predict(idata, grid, "moments", **options).stack(sample=("chain", "draw"))
+    n = moments.sizes["sample"]
+    rng = np.random.default_rng(options["random_seed"])
+    z = scipy.stats.norm.ppf((rng.permutation(n) + 0.5) / n)
+    f = moments["mean"] + np.sqrt(moments["variance"]) * z
+    return f.quantile(q, "sample")
+
+
+def _series(fit, what, array):
+    """Return color, label and values of each function or class."""
+    classes = n_classes(fit.likelihood) is not None and what == "mean"
+    dims, coords = class_dim(fit) if classes else function_dim(fit)
+    if what == "y" or not dims or dims[0] not in array.dims:
+        extra = [d for d in array.dims if d in fit.y_dims[1:]]
+        if not extra:
+            return [(BLUE, "median", array)]
+        dims, coords = extra, {}
+    number = array.sizes[dims[0]]
+    labels = [str(c) for c in coords.get(dims[0], range(number))]
+    return [(SEVERAL[k % len(SEVERAL)], labels[k], array.isel({dims[0]: k})) for k in range(number)]
+
+
+def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
+    import matplotlib.pyplot as plt
+
+    a, b = axes_of_grid
+    mesh = np.stack([g.ravel() for g in np.meshgrid(a, b)], axis=1)
+    classes = n_classes(fit.likelihood)
+    draws = predict(idata, mesh, what, **options)
+    mean, sd = draws.mean(["chain", "draw"]), draws.std(["chain", "draw"])
+    shape = (len(b), len(a))
+    if mean.ndim > 1 and not (classes and what == "mean"):
+        mean, sd = mean.isel({mean.dims[1]: 0}), sd.isel({sd.dims[1]: 0})
+    X, y = fit.X, np.asarray(fit.y)
+    if classes and what == "mean":
+        ax = new_axes(ax, (5.2, 4.4))
+        _class_map(ax, a, b, mean.values.reshape(*shape, -1))
+        dims, coords = class_dim(fit)
+        names = [str(c) for c in coords[dims[0]]]
+        if data:
+            for k in range(classes):
+                at = y == k
+                color, label = SEVERAL[k % len(SEVERAL)], names[k]
+                ax.scatter(*X[at].T, s=16, color=color, edgecolor="white", lw=0.6, label=label)
+        every = [ax]
+    else:
+        single = ax is not None
+        if not single:
+            _, ax = plt.subplots(
+                1, 2, figsize=(10.5, 4.2), sharex=True, sharey=True, layout="constrained"
+            )
+        every = [ax] if single else list(ax)
+        label = _label(fit, what)
+        panels = [(mean, "viridis", f"{label}, mean"), (sd, "magma", f"{label}, sd")]
+        for panel, (values, colors, title) in zip(every, panels, strict=False):
+            # A corner without data may have most of the range.
+            top = np.quantile(values, 0.99)
+            image = panel.pcolormesh(
+                a,
+                b,
+                values.values.reshape(shape),
+                vmax=top,
+                cmap=colors,
+                shading="gouraud",
+                rasterized=True,
+            )
+            bar = panel.figure.colorbar(image, ax=panel, shrink=0.85, pad=0.02, extend="max")
+            bar.outline.set_visible(False)
+            panel.set_title(title, fontsize=10, loc="left", color=INK)
+            if type(fit.likelihood).__name__ == "Bernoulli" and what == "mean":
+                _two_classes(panel, a, b, mean.values.reshape(shape), X, y, data)
+            elif data:
+                panel.scatter(*X.T, s=7, color="white", edgecolor=INK, lw=0.4, alpha=0.8)
+    for panel in every:
+        if inducing:
+            color = INK if classes and what == "mean" else ORANGE
+            panel.scatter(*Xu.T, marker="+", s=42, color=color, lw=1.4, label="inducing inputs")
+        panel.set_xlim(a[0], a[-1])
+        panel.set_ylim(b[0], b[-1])
+        panel.set_xlabel(_feature(fit, 0))
+        plain(panel)
+    every[0].set_ylabel(_feature(fit, 1))
+    if classes and what == "mean":
+        legend(every[0], above=True)
+    return ax
+
+
+def _two_classes(panel, a, b, p, X, y, data):
+    """Probabilities of 10, 50 and 90 %, and dots for both classes."""
+    widths = {"linewidths": [0.8, 1.6, 0.8], "linestyles": [":", "-", ":"]}
+    panel.contour(a, b, p, levels=[0.1, 0.5, 0.9], colors="white", **widths)
+    if data:
+        for k, color in enumerate((INK, "white")):
+            style = {"s": 12, "color": color, "edgecolor": GREY, "lw": 0.4, "alpha": 0.9}
+            panel.scatter(*X[y == k].T, label=f"{k}", **style)
+
+
+def _class_map(ax, a, b, p):
+    """Color of the likeliest class, the paler the less sure, and lines between classes."""
+    from matplotlib.colors import to_rgb
+
+    K = p.shape[-1]
+    colors = np.array([to_rgb(SEVERAL[k % len(SEVERAL)]) for k in range(K)])
+    image = p @ (0.45 * colors + 0.55)
+    best = p.max(axis=-1, keepdims=True)
+    sure = np.clip((best - 1.0 / K) / (1.0 - 1.0 / K), 0.0, 1.0)
+    image = 1.0 - sure * (1.0 - image)
+    extent = (a[0], a[-1], b[0], b[-1])
+    ax.imshow(
+        np.clip(image, 0, 1),
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        interpolation="bilinear",
+        zorder=0,
+    )
+    for k in range(K if K > 2 else 1):
+        others = np.delete(p, k, axis=-1).max(axis=-1)
+        ax.contour(a, b, p[..., k] - others, levels=[0.0], colors=[INK], linewidths=0.9)
+
+
+def _dots(ax, x, y):
+    size = float(np.clip(900.0 / max(len(x), 1), 4.0, 22.0))
+    ax.scatter(x, y, s=size, color=INK, alpha=0.55, lw=0, label="data", zorder=2.5)
+
+
+def _class_rug(ax, x, y):
+    for k in np.unique(y):
+        at = y == k
+        level = 1.03 + 0.035 * int(k)
+        color = SEVERAL[int(k) % len(SEVERAL)]
+        ax.plot(x[at], np.full(at.sum(), level), "|", color=color, ms=5, alpha=0.7, mew=0.9)
+
+
+def _span(column, margin, n_points):
+    low, high = column.min(), column.max()
+    room = margin * (high - low)
+    return np.linspace(low - room, high + room, n_points)
+
+
+def _label(fit, what):
+    if what == "mean":
+        return "probability" if n_classes(fit.likelihood) is not None else f"mean of {fit.name}"
+    return fit.name if what == "y" else "latent function"
+
+
+def _feature(fit, i):
+    if fit.columns is not None:
+        return fit.columns[i]
+    return "input" if fit.X.shape[1] == 1 else f"input {i}"

@@ -1,0 +1,341 @@
+"""Predictions at new inputs, from draws."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pymc.model.core import Model
+from pytensor.graph.basic import Variable
+
+from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
+from pymc_vsgp.likelihoods import as_likelihood
+from pymc_vsgp.progress import progress
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, has_mean, make_plan
+
+__all__ = ["log_predictive_density", "predict", "rows_of"]
+
+WHAT = ("f", "mean", "y", "moments", "summary", "quantiles", "density")
+# Rows of Xnew that are held at a time, for all draws: at most 64 MB of float64 numbers.
+NUMBERS, SMALLEST_CHUNK, LARGEST_CHUNK = 8_000_000, 256, 4096
+LARGEST_JOINT = 4000
+
+
+def predict(
+    idata: Any,
+    Xnew: Any = None,
+    what: str = "f",
+    *,
+    name: str | None = None,
+    likelihood: Any = None,
+    quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
+    of: str = "y",
+    at: Any = None,
+    joint: bool = False,
+    n_draws: int | None = None,
+    chunk_size: int | None = None,
+    random_seed: int | np.random.Generator | None = None,
+    progressbar: bool = True,
+    compile_kwargs: dict[str, Any] | None = None,
+    model: Model | None = None,
+) -> xr.DataArray | xr.Dataset:
+    r"""
+    Predict at new inputs, from draws of the posterior.
+
+    Given a draw of the inducing values and of the parameters, the function at each new input is
+    normal with a known mean and variance, so no matrix of all new inputs is formed: time is linear
+    in their number. They are worked on in chunks. Nothing is sampled again.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws, as :func:`sample` or ``pm.sample`` returned them, or as they were loaded from a file.
+    Xnew : array_like, DataFrame, DataArray or pm.Data, shape (N, D), optional
+        New inputs, by default those of the data. Where its columns and those of the data have
+        names, they are matched by name, in any order. Labels of rows are kept. A DataArray that is
+        backed by dask is worked on chunk by chunk, when the result is computed.
+    what : str
+        * "f": draws of the latent function. At each input on its own, unless `joint`.
+        * "mean": mean of an observation, for each draw; for classes their probabilities.
+        * "y": draws of observations.
+        * "moments": mean and variance of the function given each draw, exact.
+        * "summary": mean and standard deviation of the function over all draws, exact, and the
+          mean of an observation.
+        * "quantiles": `quantiles` over draws, of what `of` says.
+        * "density": predictive density, or probability, of the values `at`.
+    name : str, optional
+        Name of the likelihood, where the model has several.
+    likelihood : Likelihood, optional
+        Takes the place of the model's. Needed where that has a parameter with an entry for each
+        row of the data, such as an exposure: ``likelihood=vsgp.Poisson(exposure=new)``, with an
+        entry for each row of `Xnew`.
+    quantiles : sequence of float
+        Probabilities, for "quantiles".
+    of : {"y", "f", "mean"}
+        What quantiles are of: an observation, the function or the mean of an observation.
+    at : array_like of shape (G,)
+        Values of y, for "density".
+    joint : bool
+        Whether "f" and "y" are joint draws over the new inputs, which takes a matrix of all of
+        them for each draw.
+    n_draws : int, optional
+        How many draws to use, spread evenly. By default all.
+    chunk_size : int, optional
+        New inputs that are worked on at a time. By default as many as keep memory small.
+    random_seed : int or Generator, optional
+        Seed of the draws. The draws of "f" do not depend on the chunks.
+    progressbar : bool
+        Whether to show progress.
+    compile_kwargs : dict, optional
+        ``mode`` is the backend. By default numpy, which starts at once.
+    model : Model, optional
+        By default the model on the context stack.
+
+    Returns
+    -------
+    DataArray or Dataset
+        Dimensions ``chain`` and ``draw`` where there are draws, then that of the rows. It has the
+        name that the rows have: the dimension of a DataArray or ``pm.Data``, the name of a
+        DataFrame's index, ``point`` for those without; without `Xnew` the dimension of the
+        observations, as in ``observed_data``. "moments" and "summary" are a Dataset. For "summary",
+        "quantiles" and "density" memory does not grow with the number of draws times that of
+        inputs.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with model:
+            bands = vsgp.predict(idata, Xnew, "quantiles", quantiles=[0.05, 0.5, 0.95])
+            rate = vsgp.predict(idata, Xnew, "mean").mean(["chain", "draw"])
+    """
+    if what not in WHAT:
+        raise ValueError(f"what is {what!r}. Choose one of {list(WHAT)}.")
+    if of not in ("y", "f", "mean"):
+        raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
+    mode = (compile_kwargs or {}).get("mode")
+    lik = None if likelihood is None else as_likelihood(likelihood)
+    fit = Fitted(idata, model, name, lik, n_draws, mode)
+    plan = make_plan(fit, what, of, quantiles, at, joint)
+    wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
+    if wants_mean and not has_mean(fit.likelihood):
+        raise ValueError(
+            f"{type(fit.likelihood).__name__} does not define the mean of y given f. "
+            "Ask for 'y', and take the mean of the draws."
+        )
+    _check_chunk_size(chunk_size)
+    # The function itself does not depend on what goes with the rows.
+    of_function = what in ("f", "moments") or (what == "quantiles" and of == "f")
+    if not joint and isinstance(Xnew, xr.DataArray) and Xnew.chunks is not None:
+        if len(plan) > 1:
+            raise ValueError(
+                f"what={what!r} has several parts, which do not go into one dask array. "
+                "Ask for 'f', 'mean', 'y', 'quantiles' or 'density'."
+            )
+        if not of_function:
+            _check_rows(fit, Xnew, len(Xnew))
+        return _lazily(fit, Xnew, plan[0], random_seed)
+    rows = rows_of(fit, Xnew)
+    if not of_function:
+        _check_rows(fit, Xnew, len(rows.X))
+    if joint:
+        if what not in ("f", "y"):
+            raise ValueError(f"joint=True is for draws, not for {what!r}. Ask for 'f' or 'y'.")
+        if len(rows.X) > LARGEST_JOINT:
+            raise ValueError(
+                f"Xnew has {len(rows.X)} rows, and joint draws take a matrix of all of them. "
+                f"Pass at most {LARGEST_JOINT} rows, or joint=False."
+            )
+        chunk_size = len(rows.X)
+    noise = Noise(random_seed, fit.draws.n)
+    step = chunk_size or _chunk(fit)
+    pieces: list[list[np.ndarray]] = [[] for _ in plan]
+    with progress("Predicting", len(rows.X), progressbar) as advance:
+        for start in range(0, len(rows.X), step):
+            X = rows.X[start : start + step]
+            for into, block in zip(pieces, evaluate(fit, plan, X, start, noise), strict=True):
+                into.append(block)
+            advance(len(X))
+    arrays = []
+    for p, parts in zip(plan, pieces, strict=True):
+        values = np.concatenate(parts, axis=len(p.lead))
+        dims = [*p.lead, rows.dim, *p.tail]
+        if len(set(dims)) < len(dims):
+            raise ValueError(
+                f"The rows of Xnew are called {rows.dim!r}, as another dimension of the result. "
+                "Rename them."
+            )
+        coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
+        arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
+    if len(arrays) == 1:
+        return arrays[0]
+    return xr.Dataset({a.name: a for a in arrays})
+
+
+def log_predictive_density(
+    idata: Any,
+    Xnew: Any,
+    ynew: Any,
+    *,
+    name: str | None = None,
+    likelihood: Any = None,
+    n_draws: int | None = None,
+    chunk_size: int | None = None,
+    progressbar: bool = True,
+    compile_kwargs: dict[str, Any] | None = None,
+    model: Model | None = None,
+) -> xr.DataArray:
+    r"""
+    Log predictive density of observations that the model has not seen.
+
+    .. math:: \log \frac{1}{S} \sum_s \int p(y_* \mid f_*)\, p(f_* \mid u_s, \theta_s)\, df_*
+
+    the logarithm of the mean over draws, not the mean of logarithms.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws.
+    Xnew : array_like, shape (N, D)
+        Inputs.
+    ynew : array_like, shape (N,)
+        Observations.
+    name, likelihood, n_draws, chunk_size, progressbar, compile_kwargs, model
+        As in :func:`predict`.
+
+    Returns
+    -------
+    DataArray, shape (N,)
+        Its sum is a score of the model: higher is better.
+    """
+    mode = (compile_kwargs or {}).get("mode")
+    lik = None if likelihood is None else as_likelihood(likelihood)
+    fit = Fitted(idata, model, name, lik, n_draws, mode)
+    rows = rows_of(fit, Xnew)
+    _check_rows(fit, Xnew, len(rows.X))
+    _check_chunk_size(chunk_size)
+    y, _ = fit.likelihood.encode(ynew, class_names(fit))
+    y = np.asarray(y)
+    if y.dtype.kind not in "fiub":
+        raise TypeError(
+            f"ynew has dtype {y.dtype}, but numbers are needed. Encode labels as integers first."
+        )
+    if y.shape[:1] != rows.X.shape[:1] or y.ndim != 1 + fit.likelihood.ndim_y:
+        raise ValueError(
+            f"Xnew has {len(rows.X)} rows, but ynew has shape {y.shape}. "
+            "Pass one observation for each row of Xnew."
+        )
+    fit.likelihood.check_observed(y)
+    out = np.full(len(y), -np.inf)
+    step = chunk_size or _chunk(fit)
+    with progress("Scoring", len(y), progressbar) as advance:
+        for start in range(0, len(y), step):
+            at = slice(start, start + step)
+            for s in range(fit.draws.n):
+                mu, gamma = fit.moments(s, rows.X[at])
+                each = fit.log_predictive(s, mu, gamma, y[at], start)
+                out[at] = np.logaddexp(out[at], each)
+            advance(len(y[at]))
+    out -= np.log(fit.draws.n)
+    return xr.DataArray(out, dims=[rows.dim], coords=rows.coords, name="log_predictive_density")
+
+
+class Rows(NamedTuple):
+    """New inputs, and what their rows are called."""
+
+    X: np.ndarray
+    dim: str
+    coords: dict[str, Any]
+
+
+def rows_of(fit: Fitted, Xnew: Any) -> Rows:
+    """Check new inputs, and take their labels off."""
+    if Xnew is None:
+        dim = fit.y_dims[0]
+        return Rows(fit.X, dim, fit.coords_of([dim]))
+    dim, coords = "point", {}
+    if isinstance(Xnew, xr.DataArray):
+        dim = str(Xnew.dims[0]) if Xnew.ndim else dim
+        coords = {k: v for k, v in Xnew.coords.items() if v.dims == (dim,)}
+    elif isinstance(Xnew, pd.DataFrame) and not isinstance(Xnew.index, pd.MultiIndex):
+        dim = str(Xnew.index.name or dim)
+        coords = {dim: np.asarray(Xnew.index)}
+    elif isinstance(Xnew, Variable):
+        dims = fit.model.named_vars_to_dims.get(Xnew.name) or (None,)
+        dim = dims[0] or dim
+        coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
+    X = as_inputs(Xnew, "Xnew")
+    check_columns(X, fit.n_columns, "Xnew", "Xu")
+    return Rows(X[:, _order(fit, Xnew)], dim, coords)
+
+
+def _order(fit: Fitted, Xnew: Any) -> list[int]:
+    """Where in Xnew the columns of the data are."""
+    names = column_names(Xnew, "Xnew", fit.model)
+    return match_columns(names, fit.columns, "Xnew") or list(range(fit.n_columns))
+
+
+def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
+    """Raise where a parameter has an entry for each row of the data, but not of Xnew."""
+    rows = fit.observation.row_params
+    if rows and Xnew is not None and fit.likelihood is fit.of_model:
+        kind = type(fit.likelihood).__name__
+        raise ValueError(
+            f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
+            f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."
+        )
+    fit.check_rows(n_rows, "X" if Xnew is None else "Xnew")
+
+
+def _check_chunk_size(size: int | None) -> None:
+    if size is not None and (not isinstance(size, int | np.integer) or size < 1):
+        raise ValueError(f"chunk_size is {size}. Pass a whole number, 1 or more.")
+
+
+def _chunk(fit: Fitted) -> int:
+    return int(np.clip(NUMBERS // max(fit.draws.n, 1), SMALLEST_CHUNK, LARGEST_CHUNK))
+
+
+def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.DataArray:
+    """Predict when the result is computed, for each chunk of a dask array."""
+    if Xnew.ndim != 2:
+        raise ValueError(
+            f"Xnew has the dimensions {list(Xnew.dims)}, but two are needed. "
+            "Put one point in a row and one input in a column."
+        )
+    dim, feature = Xnew.dims
+    check_columns(np.empty((1, Xnew.sizes[feature])), fit.n_columns, "Xnew", "Xu")
+    Xnew = Xnew.isel({feature: _order(fit, Xnew)})
+    seed = int(np.random.default_rng(random_seed).integers(2**63))
+    # Where each chunk starts: what goes with the rows is cut there.
+    number = xr.DataArray(np.arange(len(Xnew)), dims=[dim]).chunk({dim: Xnew.chunksizes[dim]})
+
+    def block(X: np.ndarray, number: np.ndarray) -> np.ndarray:
+        if not len(X):
+            return np.empty((0, *trial.shape[1:]), trial.dtype)
+        X = as_inputs(np.asarray(X, dtype="float64"), "Xnew")
+        noise = Noise([seed, int(number[0])], fit.draws.n)
+        step, pieces = _chunk(fit), []
+        for i in range(0, len(X), step):
+            pieces += evaluate(fit, [part], X[i : i + step], int(number[i]), noise)
+        return np.moveaxis(np.concatenate(pieces, axis=len(part.lead)), len(part.lead), 0)
+
+    # A trial of one row gives the type and the sizes of what comes out.
+    trial = block(np.zeros((1, fit.n_columns)), np.zeros(1, int))
+    core = [*part.lead, *part.tail]
+    out = xr.apply_ufunc(
+        block,
+        Xnew.chunk({feature: -1}),
+        number,
+        input_core_dims=[[feature], []],
+        output_core_dims=[core],
+        dask="parallelized",
+        output_dtypes=[trial.dtype],
+        dask_gufunc_kwargs={"output_sizes": dict(zip(core, trial.shape[1:], strict=True))},
+    )
+    out = out.transpose(*part.lead, dim, *part.tail)
+    coords = {d: c for d, c in part.coords.items() if d in core}
+    return out.assign_coords(coords).rename(part.name)
