@@ -95,9 +95,9 @@ def quality(idata, began, draws):
     }
 
 
-def score(idata, model, X, y, n_draws=200):
+def score(idata, model, X, y, num_samples=200):
     """Mean log density of held-out classes, and the share of classes that are wrong."""
-    settings = {"model": model, "n_draws": n_draws, "progressbar": False}
+    settings = {"model": model, "num_samples": num_samples, "progressbar": False}
     density = vsgp.log_predictive_density(idata, X, y, **settings).to_numpy()
     p = vsgp.predict(idata, X, "mean", **settings).mean(["chain", "draw"]).to_numpy()
     return density, float((p.argmax(axis=1) != y).mean())

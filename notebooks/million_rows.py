@@ -116,7 +116,7 @@ with model:
 day, hour = np.arange(0.0, 366.0, 3.0), np.arange(0.0, 24.0, 0.5)
 grid = np.stack(np.meshgrid(day, hour, indexing="ij"), axis=-1).reshape(-1, 2)
 with model:
-    f = vsgp.predict(idata, grid, "f", n_draws=200, random_seed=SEED, progressbar=False)
+    f = vsgp.predict(idata, grid, "f", num_samples=200, random_seed=SEED, progressbar=False)
 f = f.to_numpy().reshape(-1, len(day), len(hour))
 middle, sd = f.mean(axis=0), f.std(axis=0)
 worst = np.unravel_index(middle.argmax(), middle.shape)

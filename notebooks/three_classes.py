@@ -91,7 +91,7 @@ gaussian = estimate.to_datatree(1000, random_seed=SEED)
 probability = {}
 with model:
     for name, draws in (("Free form", idata), ("Gaussian", gaussian)):
-        p = vsgp.predict(draws, grid, "mean", n_draws=1000, progressbar=False)
+        p = vsgp.predict(draws, grid, "mean", num_samples=1000, progressbar=False)
         probability[name] = p.mean(["chain", "draw"]).to_numpy()
 cell = (ticks[1] - ticks[0]) ** 2
 for level in (0.95, 0.99):

@@ -112,7 +112,7 @@ def test_missing_and_gain_are_those_of_the_evidence(data):
     assert check.missing_after.mean() < 0.1 * check.missing[0]
     np.testing.assert_allclose(check.nats.sum(), check.missing.mean())
     # T of a normal likelihood in closed form, from the moments that predict gives.
-    gamma = predict(idata, None, "moments", model=model, n_draws=1, **quiet)["variance"].values
+    gamma = predict(idata, None, "moments", model=model, num_samples=1, **quiet)["variance"].values
     np.testing.assert_allclose(check.missing[0], gamma.sum() / (2 * SIGMA**2), rtol=1e-8)
     np.testing.assert_allclose(check.unexplained, gamma[0, 0], rtol=1e-8)
 
@@ -298,5 +298,5 @@ def test_refusals(data):
     idata = prior_draws(model)
     with pytest.raises(ValueError, match="2500 observations.*at most 2000"):
         exact_weights(idata, model=model, **quiet)
-    with pytest.raises(ValueError, match="n_draws is 0"):
+    with pytest.raises(ValueError, match="num_samples is 0"):
         check_inducing(idata, 0, model=model, **quiet)

@@ -141,13 +141,13 @@ def test_a_killed_run_keeps_its_draws(finished, tmp_path):
         assert process.wait() != 0
     idata = vsgp.open_draws(tmp_path / "draws.zarr")
     posterior = idata["posterior"].to_dataset().load()
-    n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    n_chains, num_samples = posterior.sizes["chain"], posterior.sizes["draw"]
     # nutpie writes a chunk of draws at a time; all that were on disk before the end are there.
-    assert n_chains * n_draws >= 100
+    assert n_chains * num_samples >= 100
     assert all(np.isfinite(v).all() for v in posterior.data_vars.values())
-    assert idata["sample_stats"].sizes == {"chain": n_chains, "draw": n_draws}
+    assert idata["sample_stats"].sizes == {"chain": n_chains, "draw": num_samples}
     # They are those of a run that was left alone.
-    same = min(n_draws, 150)
+    same = min(num_samples, 150)
     xr.testing.assert_allclose(
         posterior.isel(draw=slice(same)),
         whole["posterior"].to_dataset().sel(chain=posterior["chain"]).isel(draw=slice(same)),

@@ -116,7 +116,7 @@ def test_two_classes_have_contours():
 def test_inducing_points_of_one_input(line):
     model, stage, idata = line
     _, ax = plt.subplots()
-    assert plot_inducing(idata, n_draws=5, ax=ax, model=model) is ax
+    assert plot_inducing(idata, num_samples=5, ax=ax, model=model) is ax
     moved = plot_inducing(stage)
     assert [t.get_text() for t in moved.get_yticklabels()] == ["u_Xu, before", "u_Xu, after"]
 

@@ -102,7 +102,7 @@ def test_moments_equal_the_conditional_of_pm_gp_where_Xu_is_X():
 @pytest.mark.parametrize("what", ["moments", "f", "mean", "summary", "density"])
 def test_chunks_change_nothing(what, poisson):
     model, _, idata = poisson
-    options = {"model": model, "random_seed": 1, "n_draws": 8, "at": [0, 3], **quiet}
+    options = {"model": model, "random_seed": 1, "num_samples": 8, "at": [0, 3], **quiet}
     whole = predict(idata, XNEW, what, **options)
     chunked = predict(idata, XNEW, what, chunk_size=7, **options)
     xr.testing.assert_allclose(whole, chunked, rtol=1e-12)
@@ -113,7 +113,7 @@ def test_chunks_change_nothing(what, poisson):
 def test_mean_and_density_equal_sums_over_the_normal(poisson):
     """Mean, probability and score of counts, against scipy at each draw."""
     model, _, idata = poisson
-    few = {"model": model, "n_draws": 5, **quiet}
+    few = {"model": model, "num_samples": 5, **quiet}
     at = np.arange(4)
     mean = predict(idata, XNEW, "mean", **few)
     density = predict(idata, XNEW, "density", at=at, **few)
@@ -186,7 +186,7 @@ def test_joint_draws_have_the_covariance(poisson):
 
 def test_labels(poisson):
     model, _, idata = poisson
-    options = {"model": model, "n_draws": 4, **quiet}
+    options = {"model": model, "num_samples": 4, **quiet}
     frame = pd.DataFrame({"x": [1.0, 2.0]}, index=pd.Index(["a", "b"], name="site"))
     assert list(predict(idata, frame, "mean", **options)["site"]) == ["a", "b"]
     array = xr.DataArray([[1.0], [2.0]], dims=["time", "k"], coords={"time": [10, 20]})
@@ -209,7 +209,7 @@ def test_labels(poisson):
 def test_dask(poisson):
     pytest.importorskip("dask", reason="dask is not installed")
     model, _, idata = poisson
-    options = {"model": model, "n_draws": 4, "random_seed": 1, **quiet}
+    options = {"model": model, "num_samples": 4, "random_seed": 1, **quiet}
     X = xr.DataArray(XNEW, dims=["time", "k"], coords={"time": np.arange(23)})
     for what in ("mean", "f", "quantiles"):
         lazy = predict(idata, X.chunk(time=10), what, **options)
@@ -340,11 +340,11 @@ def test_chunks_of_equal_inputs_have_their_own_noise(poisson):
     pytest.importorskip("dask", reason="dask is not installed")
     model, _, idata = poisson
     X = xr.DataArray(np.full((8, 1), 3.0), dims=["point", "k"]).chunk(point=4)
-    f = predict(idata, X, "f", model=model, n_draws=5, random_seed=1, **quiet).compute()
+    f = predict(idata, X, "f", model=model, num_samples=5, random_seed=1, **quiet).compute()
     assert len(np.unique(f[0, 0])) == 8
     bad = X.where(X["point"] != 5)
     with pytest.raises(ValueError, match="Xnew holds nan"):
-        predict(idata, bad, "f", model=model, n_draws=5, **quiet).compute()
+        predict(idata, bad, "f", model=model, num_samples=5, **quiet).compute()
 
 
 def test_inducing_inputs_are_those_of_the_draws(poisson):

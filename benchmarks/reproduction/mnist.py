@@ -94,15 +94,15 @@ def _by_class(score, mu, gamma):
     return np.stack([score(mu, gamma, np.full(n, k)) for k in range(N_CLASSES)], axis=1)
 
 
-def by_draws(idata, X, y, model, n_draws):
+def by_draws(idata, X, y, model, num_samples):
     """Score from draws, as for any model; chunks of images keep memory small."""
-    settings = {"model": model, "n_draws": n_draws, **QUIET}
+    settings = {"model": model, "num_samples": num_samples, **QUIET}
     each = vsgp.log_predictive_density(idata, X, y, **settings)
     p = vsgp.predict(idata, X, "mean", **settings).mean(["chain", "draw"]).values
     return {
         "log_density": float(each.mean()),
         "accuracy": float((p.argmax(axis=1) == y).mean()),
-        "draws": n_draws,
+        "draws": num_samples,
     }
 
 
@@ -125,9 +125,9 @@ def gaussian(X, y, Xtest, ytest, n_inducing, steps, options):
         taken, seconds = taken + n, seconds + stage.seconds
         began = time.perf_counter()
         scores = closed_form(stage, Z, Xtest, ytest)
-        n_draws = 2 if options.smoke else 10
+        num_samples = 2 if options.smoke else 10
         some = slice(0, 500)  # enough to see that both ways agree
-        draws = stage_draws(stage, n_draws)
+        draws = stage_draws(stage, num_samples)
         yield {
             "M": n_inducing,
             "steps": taken,
@@ -140,7 +140,7 @@ def gaussian(X, y, Xtest, ytest, n_inducing, steps, options):
             "history": stage.history[:: max(len(stage.history) // 20, 1)],
             **scores,
             "closed_form_of_first_500": closed_form(stage, Z, Xtest[some], ytest[some]),
-            "by_draws_of_first_500": by_draws(draws, Xtest[some], ytest[some], model, n_draws),
+            "by_draws_of_first_500": by_draws(draws, Xtest[some], ytest[some], model, num_samples),
             "scoring_seconds": time.perf_counter() - began,
         }
 
@@ -160,14 +160,14 @@ def both(X, y, Xtest, ytest, n_rows, n_inducing, options):
     with model:
         stage = fit(options)
         idata, how = free_form(stage, options)
-    n_draws = 2 if options.smoke else 100
+    num_samples = 2 if options.smoke else 100
     return {
         "rows": n_rows,
         "M": n_inducing,
         "stage_seconds": stage.seconds,
         "theta": {k: float(v) for k, v in stage.theta.items()},
         "gaussian": closed_form(stage, Z, Xtest, ytest),
-        "free_form": by_draws(idata, Xtest, ytest, model, n_draws),
+        "free_form": by_draws(idata, Xtest, ytest, model, num_samples),
         **how,
     }
 

@@ -99,7 +99,7 @@ def moments(idata, X, model, exact_draws=None):
     if exact_draws is not None:
         f = exact_draws["posterior"]["f"].values.reshape(-1, len(X))
         return f.mean(axis=0), f.std(axis=0), np.exp(f).mean(axis=0)
-    m = vsgp.predict(idata, X, "moments", model=model, n_draws=400, **QUIET)
+    m = vsgp.predict(idata, X, "moments", model=model, num_samples=400, **QUIET)
     mean, variance = m["mean"], m["variance"]
     over = ["chain", "draw"]
     sd = np.sqrt(mean.var(over) + variance.mean(over))

@@ -28,7 +28,7 @@ def draw_intensity(
     joint: bool = False,
     name: str | None = None,
     likelihood: Any = None,
-    n_draws: int | None = None,
+    num_samples: int | None = None,
     random_seed: Any = None,
     progressbar: bool = False,
     model: Any = None,
@@ -37,7 +37,7 @@ def draw_intensity(
 
     Where the model has no names of its inputs, they have those of `columns`.
     """
-    options = {"name": name, "n_draws": n_draws, "model": model, "progressbar": progressbar}
+    options = {"name": name, "num_samples": num_samples, "model": model, "progressbar": progressbar}
     fit = Fitted(idata, model, name)
     unit = likelihood or of_unit_exposure(fit.likelihood)
     if fit.columns is None:

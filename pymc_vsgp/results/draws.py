@@ -42,11 +42,11 @@ class Draws:
     ----------
     idata : DataTree or Dataset
         With the group ``posterior``, or that group itself.
-    n_draws : int, optional
+    num_samples : int, optional
         How many draws to use, spread evenly over each chain. By default all.
     """
 
-    def __init__(self, idata: Any, n_draws: int | None = None):
+    def __init__(self, idata: Any, num_samples: int | None = None):
         posterior, self.constant, self.observed = idata, None, None
         if isinstance(idata, xr.DataTree):
             if "posterior" not in idata.children:
@@ -67,8 +67,8 @@ class Draws:
                 f"The draws have the dimensions {list(posterior.dims)}, but chain and draw are "
                 "needed. Pass the posterior as it came from the sampler, not stacked."
             )
-        if n_draws is not None:
-            posterior = _thin(posterior, n_draws)
+        if num_samples is not None:
+            posterior = _thin(posterior, num_samples)
         self.posterior = posterior
         self.shape = (posterior.sizes["chain"], posterior.sizes["draw"])
         self.n = self.shape[0] * self.shape[1]
@@ -100,14 +100,18 @@ def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:
     return idata[name].to_dataset() if name in idata.children else None
 
 
-def _thin(posterior: xr.Dataset, n_draws: int) -> xr.Dataset:
-    if isinstance(n_draws, bool) or not isinstance(n_draws, int | np.integer) or n_draws < 1:
+def _thin(posterior: xr.Dataset, num_samples: int) -> xr.Dataset:
+    if (
+        isinstance(num_samples, bool)
+        or not isinstance(num_samples, int | np.integer)
+        or num_samples < 1
+    ):
         raise ValueError(
-            f"n_draws is {n_draws!r}, but it is a number of draws. "
+            f"num_samples is {num_samples!r}, but it is a number of draws. "
             "Pass a whole number, 1 or more, or None for all of them."
         )
     n = posterior.sizes["draw"]
-    wanted = min(-(-int(n_draws) // posterior.sizes["chain"]), n)
+    wanted = min(-(-int(num_samples) // posterior.sizes["chain"]), n)
     return posterior.isel(draw=np.unique(np.linspace(0, n - 1, wanted).round().astype(int)))
 
 
@@ -208,15 +212,15 @@ class Fitted:
         Name of the likelihood, where there are several.
     likelihood : Likelihood, optional
         Takes the place of that of the model, on the same functions.
-    n_draws : int, optional
+    num_samples : int, optional
         How many draws to use.
     mode : str or Mode, optional
         How to compile. By default numpy does the work.
     """
 
-    def __init__(self, idata, model=None, name=None, likelihood=None, n_draws=None, mode=None):
+    def __init__(self, idata, model=None, name=None, likelihood=None, num_samples=None, mode=None):
         self.model = pm.modelcontext(model)
-        self.draws = Draws(idata, n_draws)
+        self.draws = Draws(idata, num_samples)
         terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
         key = (name, mode, terms)
         with _COMPILING:

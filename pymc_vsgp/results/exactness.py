@@ -90,7 +90,7 @@ class ExactWeights:
 
 def exact_weights(
     idata: xr.DataTree,
-    n_draws: int | None = 500,
+    num_samples: int | None = 500,
     *,
     name: str | None = None,
     random_seed: int | np.random.Generator | None = 0,
@@ -108,7 +108,7 @@ def exact_weights(
     ----------
     idata : DataTree
         Draws.
-    n_draws : int, optional
+    num_samples : int, optional
         How many of them to weigh.
     name : str, optional
         Name of the likelihood. The model must have one only: the exact posterior is that of all.
@@ -123,7 +123,7 @@ def exact_weights(
     -------
     ExactWeights
     """
-    fit = Fitted(idata, model, name, n_draws=n_draws)
+    fit = Fitted(idata, model, name, num_samples=num_samples)
     if len(known := observations(fit.model)) > 1:
         raise ValueError(
             f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "

@@ -47,7 +47,7 @@ class InducingCheck:
     Attributes
     ----------
     verdict : {"enough", "borderline", "too few"}
-    missing : ndarray, shape (n_draws,)
+    missing : ndarray, shape (num_samples,)
         T, the estimate of the divergence to the exact posterior in nats, for each draw.
     unexplained : ndarray, shape (N,)
         Variance of the function given u, over its prior variance: mean over draws.
@@ -69,7 +69,7 @@ class InducingCheck:
     wrap : float
         Correlation of opposite ends of the data around the torus of Fourier coefficients: the 90 %
         quantile over draws.
-    at_most : ndarray, shape (n_draws,), optional
+    at_most : ndarray, shape (num_samples,), optional
         Certain bound of the divergence given the parameters of each draw, in nats: where noise is
         normal. Often far above the divergence itself.
     refit_gain : float
@@ -248,7 +248,7 @@ def _nats(x: float) -> str:
 
 def check_inducing(
     idata: xr.DataTree,
-    n_draws: int = 50,
+    num_samples: int = 50,
     *,
     nested: bool = True,
     refit: Model | None = None,
@@ -269,7 +269,7 @@ def check_inducing(
     ----------
     idata : DataTree
         Draws.
-    n_draws : int
+    num_samples : int
         How many of them to look at.
     nested : bool
         Whether to add points and see what they gain. Costs a few evaluations of the log density
@@ -299,7 +299,7 @@ def check_inducing(
         print(check)
         vsgp.plot_inducing(check)
     """
-    fit = Fitted(idata, model, name, n_draws=n_draws)
+    fit = Fitted(idata, model, name, num_samples=num_samples)
     X, y, n = fit.X, np.asarray(fit.y), fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]

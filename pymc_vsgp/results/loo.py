@@ -118,10 +118,10 @@ def loo(
         fit = Fitted(idata, model, name)
         found, name = _pointwise(fit, progressbar), fit.name
     phi, density = found["log_potential"], found["log_predictive"]
-    n_draws = phi.sizes["chain"] * phi.sizes["draw"]
-    if n_draws < FEWEST:
+    num_samples = phi.sizes["chain"] * phi.sizes["draw"]
+    if num_samples < FEWEST:
         raise ValueError(
-            f"There are {n_draws} draws, too few to smooth the tail of their weights. "
+            f"There are {num_samples} draws, too few to smooth the tail of their weights. "
             f"Pass {FEWEST} or more; hundreds for a score to rely on."
         )
     tree = xr.DataTree()

@@ -36,9 +36,9 @@ class Part(NamedTuple):
 class Noise:
     """Standard normal numbers, the same for a draw however its rows are split into chunks."""
 
-    def __init__(self, random_seed, n_draws: int):
+    def __init__(self, random_seed, num_samples: int):
         self.rng = np.random.default_rng(random_seed)
-        self.generators = self.rng.spawn(n_draws)
+        self.generators = self.rng.spawn(num_samples)
 
     def __call__(self, s: int, shape) -> np.ndarray:
         """Next numbers of draw s."""

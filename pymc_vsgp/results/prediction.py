@@ -35,7 +35,7 @@ def predict(
     of: str = "y",
     at: Any = None,
     joint: bool = False,
-    n_draws: int | None = None,
+    num_samples: int | None = None,
     chunk_size: int | None = None,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
@@ -81,7 +81,7 @@ def predict(
     joint : bool
         Whether "f" and "y" are joint draws over the new inputs, which takes a matrix of all of
         them for each draw.
-    n_draws : int, optional
+    num_samples : int, optional
         How many draws to use, spread evenly. By default all.
     chunk_size : int, optional
         New inputs that are worked on at a time. By default as many as keep memory small.
@@ -118,7 +118,7 @@ def predict(
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, name, lik, n_draws, mode)
+    fit = Fitted(idata, model, name, lik, num_samples, mode)
     plan = make_plan(fit, what, of, quantiles, at, joint)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
     if wants_mean and not has_mean(fit.likelihood):
@@ -182,7 +182,7 @@ def log_predictive_density(
     *,
     name: str | None = None,
     likelihood: Any = None,
-    n_draws: int | None = None,
+    num_samples: int | None = None,
     chunk_size: int | None = None,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
@@ -203,7 +203,7 @@ def log_predictive_density(
         Inputs.
     ynew : array_like, shape (N,)
         Observations.
-    name, likelihood, n_draws, chunk_size, progressbar, compile_kwargs, model
+    name, likelihood, num_samples, chunk_size, progressbar, compile_kwargs, model
         As in :func:`predict`.
 
     Returns
@@ -213,7 +213,7 @@ def log_predictive_density(
     """
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, name, lik, n_draws, mode)
+    fit = Fitted(idata, model, name, lik, num_samples, mode)
     rows = rows_of(fit, Xnew)
     _check_rows(fit, Xnew, len(rows.X))
     _check_chunk_size(chunk_size)

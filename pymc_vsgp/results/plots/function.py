@@ -43,7 +43,7 @@ def plot_function(
     margin: float = 0.05,
     data: bool = True,
     inducing: bool = True,
-    n_draws: int | None = 200,
+    num_samples: int | None = 200,
     random_seed: int | np.random.Generator | None = 0,
     ax: Any = None,
     model: Model | None = None,
@@ -74,7 +74,7 @@ def plot_function(
         How far the grid goes beyond the data, as a fraction of their range.
     data, inducing : bool
         Whether to plot the observations and the inducing inputs.
-    n_draws : int, optional
+    num_samples : int, optional
         How many draws to use.
     random_seed : int or Generator, optional
         Seed of the draws.
@@ -89,7 +89,7 @@ def plot_function(
     Axes or ndarray of Axes
     """
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, name, lik, n_draws)
+    fit = Fitted(idata, model, name, lik, num_samples)
     X, y = fit.X, np.asarray(fit.y)
     if X.shape[1] > 2:
         raise ValueError(
@@ -104,7 +104,7 @@ def plot_function(
     options = {
         "name": name,
         "likelihood": likelihood,
-        "n_draws": n_draws,
+        "num_samples": num_samples,
         "random_seed": random_seed,
         "progressbar": False,
         "model": fit.model,
@@ -155,7 +155,7 @@ def _bands(ax, idata, fit, grid, what, intervals, n_lines, options):
         line = b.sel(quantile=0.5, method="nearest")
         ax.plot(x, line, color=color, lw=1.8, label=label, zorder=3)
     if n_lines:
-        few = options | {"n_draws": n_lines}
+        few = options | {"num_samples": n_lines}
         what_line = "f" if what == "y" else what
         step = max(len(grid) // 200, 1)
         joint = what_line == "f"

@@ -28,7 +28,7 @@ def plot_inducing(
     check: Any,
     *,
     ax: Any = None,
-    n_draws: int = 50,
+    num_samples: int = 50,
     name: str | None = None,
     model: Model | None = None,
 ) -> Any:
@@ -43,7 +43,7 @@ def plot_inducing(
     ax : Axes, optional
         By default of a new figure, which for a check has another one for the estimates of what is
         missing, over draws.
-    n_draws : int
+    num_samples : int
         How many draws to check.
     name : str, optional
         Name of the likelihood, where the model has several.
@@ -57,7 +57,7 @@ def plot_inducing(
     if isinstance(check, GaussianStage):
         return _moves(check, ax)
     if not isinstance(check, InducingCheck):
-        check = check_inducing(check, n_draws, name=name, progressbar=False, model=model)
+        check = check_inducing(check, num_samples, name=name, progressbar=False, model=model)
     import matplotlib.pyplot as plt
 
     axes = ax
