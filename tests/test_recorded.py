@@ -12,8 +12,8 @@ import pytest
 
 from recorded import record
 
-WHOLE = ["poisson", "features_gaussian"]
-WHOLE_BUT_SLOW = ["softmax", "points_and_features", "features_diagonal"]
+WHOLE = ["poisson"]
+WHOLE_BUT_SLOW = ["softmax", "points_and_features", "features_diagonal", "features_gaussian"]
 
 
 @pytest.fixture(scope="module")
