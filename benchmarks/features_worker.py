@@ -207,7 +207,7 @@ def sample(case, kind, rung, options):
         with model:
             stage = vsgp.fit_gaussian(progressbar=False, random_seed=options.seed)
             info["stage_seconds"], info["stage_cpu_seconds"] = clocks()
-            info["bound"] = float(stage.bound)
+            info["bound"] = float(stage.elbo)
             idata = vsgp.sample(stage, **settings)
     else:
         model, info = pymc_model(case, kind, rung)

@@ -22,7 +22,7 @@ from pymc_vsgp.results.calibration import Calibration, calibrate
 from pymc_vsgp.results.exactness import ExactWeights, exact_weights
 from pymc_vsgp.results.inducing_check import InducingCheck, check_inducing
 from pymc_vsgp.results.loo import compute_pointwise, kfold, loo
-from pymc_vsgp.results.plots import plot_bound, plot_calibration, plot_function, plot_inducing
+from pymc_vsgp.results.plots import plot_calibration, plot_elbo, plot_function, plot_inducing
 from pymc_vsgp.results.prediction import log_predictive_density, predict
 
 pm.gp.VariationalSparse = VariationalSparse
@@ -52,7 +52,7 @@ __all__ = [
     "log_predictive_density",
     "loo",
     "open_draws",
-    "plot_bound",
+    "plot_elbo",
     "plot_calibration",
     "plot_function",
     "plot_inducing",

@@ -131,10 +131,10 @@ def test_the_stage_is_at_the_maximum(many, monkeypatch):
     assert stage.converged
     logp = collapse(model).model.compile_logp(mode=FAST)
     best = {name: np.asarray(x) for name, x in stage.theta_unconstrained.items()}
-    np.testing.assert_allclose(stage.bound, logp(best), rtol=1e-9)
+    np.testing.assert_allclose(stage.elbo, logp(best), rtol=1e-9)
     for name, value in best.items():
         for sign in (-1.0, 1.0):
-            assert logp(best | {name: value + 0.02 * sign}) < stage.bound
+            assert logp(best | {name: value + 0.02 * sign}) < stage.elbo
     # Given theta, q is the posterior of the coefficients.
     r, Phi, S, _, v = pieces(X, y, best)
     precision = np.diag(1.0 / S) + Phi.T @ Phi / v

@@ -424,8 +424,8 @@ def test_nested_features_raise_the_bound(most_dense, monkeypatch):
         model, _ = build(X, y, features_of(2, (n, n)))
         stage = vsgp.fit_gaussian(progressbar=False, model=model)
         assert stage.converged
-        assert np.all(np.diff(stage.history) >= -1e-8)
-        bounds.append(stage.bound)
+        assert np.all(np.diff(stage.elbo_history) >= -1e-8)
+        bounds.append(stage.elbo)
     assert np.all(np.diff(bounds) > -1e-3)
 
 
@@ -728,4 +728,4 @@ def test_minibatches_of_a_grid():
     X = grid_of((4, 5), (0, 1))
     model, _ = build(X, np.ones(20), features_of(2))
     stage = vsgp.fit_gaussian("minibatch", n=40, batch_size=8, progressbar=False, model=model)
-    assert np.isfinite(stage.history).all()
+    assert np.isfinite(stage.elbo_history).all()

@@ -63,7 +63,7 @@ def test_stage_of_normal_outputs_is_exact(approx):
     stage = vsgp.fit_gaussian(
         model=model, tolerance=1e-9, progressbar=False, compile_kwargs={"mode": FAST}
     )
-    np.testing.assert_allclose(stage.bound, evidence(approx, sigma), rtol=1e-9)
+    np.testing.assert_allclose(stage.elbo, evidence(approx, sigma), rtol=1e-9)
     Q, gamma, A = explained()
     seen = ~np.isnan(Y.ravel())
     D = np.tile(sigma**2, N) + (np.kron(gamma, W[:, 0] ** 2) if approx == "FITC" else 0)

@@ -9,7 +9,7 @@ from prior_draws import prior_draws
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.results.inducing_check import check_inducing
-from pymc_vsgp.results.plots import plot_bound, plot_function, plot_inducing
+from pymc_vsgp.results.plots import plot_elbo, plot_function, plot_inducing
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
 N = 30
@@ -123,15 +123,15 @@ def test_inducing_points_of_one_input(line):
 
 def test_bound(line):
     _, stage, _ = line
-    ax = plot_bound(stage)
-    assert len(ax.lines[0].get_xdata()) == len(stage.history)
+    ax = plot_elbo(stage)
+    assert len(ax.lines[0].get_xdata()) == len(stage.elbo_history)
     assert "nats" in ax.get_title(loc="left")
 
 
 def test_refusals(line):
     model, _, idata = line
     with pytest.raises(TypeError, match="not a GaussianStage.*Pass the result"):
-        plot_bound(idata)
+        plot_elbo(idata)
     with pytest.raises(ValueError, match="what is 'rate'"):
         plot_function(idata, what="rate", model=model)
     rng = np.random.default_rng(1)

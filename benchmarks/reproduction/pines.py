@@ -136,7 +136,7 @@ def run(n, side, options, earlier):
             "draws": options.draws,
             "command": command("pines"),
             "M": idata["posterior"]["u"].shape[-1],
-            "bound": stage.bound,
+            "bound": stage.elbo,
             "stage_seconds": stage.seconds,
             "theta": summary_of(idata, THETA),
             "gap_of_mean_in_exact_sd": {

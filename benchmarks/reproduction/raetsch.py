@@ -74,7 +74,7 @@ def one(data, seed, n_train, share, options, sampled):
         "M": n_inducing,
         **scores,
         "theta": stage.theta,
-        "bound": stage.bound,
+        "bound": stage.elbo,
         "converged": bool(stage.converged),
         "stage_seconds": stage.seconds,
         **how,

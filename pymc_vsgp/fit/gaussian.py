@@ -151,8 +151,8 @@ def fit_gaussian(
     names = [p.u.name for p in bound.processes]
     stage = GaussianStage(
         method=method,
-        bound=fit.history[-1],
-        history=np.asarray(fit.history),
+        elbo=fit.history[-1],
+        elbo_history=np.asarray(fit.history),
         n_steps=(n or 2000) if method == "minibatch" else len(fit.history),
         converged=fit.converged,
         message=fit.message,
@@ -523,8 +523,8 @@ def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> Gaussian
     before = inducing_inputs(bound)
     stage = GaussianStage(
         method=method,
-        bound=float(hist[-min(len(hist), 1000) :].mean()),
-        history=hist[:: max(len(hist) // 200, 1)],
+        elbo=float(hist[-min(len(hist), 1000) :].mean()),
+        elbo_history=hist[:: max(len(hist) // 200, 1)],
         n_steps=len(hist),
         converged=converged,
         message=message,

@@ -116,7 +116,7 @@ def sample(
     Returns
     -------
     DataTree
-        What ``pm.sample`` returns, with the group ``gaussian_stage``: bound, inducing inputs and
+        What ``pm.sample`` returns, with the group ``gaussian_stage``: ELBO, inducing inputs and
         sites.
     """
     model = pm.modelcontext(model)
@@ -334,7 +334,7 @@ def _random_start(model, stage) -> dict[str, Any]:
 
 def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
     """Label what the stage found."""
-    variables: dict[str, Any] = {"history": (("round",), np.asarray(stage.history))}
+    variables: dict[str, Any] = {"elbo_history": (("round",), np.asarray(stage.elbo_history))}
     for name, value in stage.theta_unconstrained.items():
         value = np.asarray(value)
         variables[name] = ([f"{name}_dim_{i}" for i in range(value.ndim)], value)
@@ -349,7 +349,7 @@ def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
         variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)
     attrs = {
         "method": stage.method,
-        "bound": stage.bound,
+        "elbo": stage.elbo,
         "converged": int(stage.converged),
         "seconds": stage.seconds,
     }

@@ -30,14 +30,14 @@ class GaussianStage:
 
     Attributes
     ----------
-    bound : float
-        Lower bound of the log evidence, at a point estimate of the parameters.
-    history : ndarray
-        The bound after each round, or every few steps.
+    elbo : float
+        ELBO: a lower bound of the log evidence, at a point estimate of the parameters.
+    elbo_history : ndarray
+        The ELBO after each round, or every few steps.
     n_steps : int
         Rounds of "natural", steps of the other methods.
     converged : bool
-        Whether the bound had stopped rising; of methods other than "natural", as far as its noise
+        Whether the ELBO had stopped rising; of methods other than "natural", as far as its noise
         lets it show: see `message`.
     seconds, compile_seconds : float
         Time of fitting, and of building and compiling before the first step.
@@ -46,7 +46,7 @@ class GaussianStage:
     theta_unconstrained : dict
         The same by value variable, as a sampler sees them.
     theta_covariance : ndarray
-        Inverse curvature, in the unconstrained parameters raveled in that order, of the bound at
+        Inverse curvature, in the unconstrained parameters raveled in that order, of the ELBO at
         the best q(u) of each. So it is marginal over u, as the normal approximation at the
         estimate.
     marginal : bool
@@ -62,8 +62,8 @@ class GaussianStage:
     """
 
     method: str
-    bound: float
-    history: np.ndarray
+    elbo: float
+    elbo_history: np.ndarray
     n_steps: int
     converged: bool
     message: str
@@ -84,7 +84,7 @@ class GaussianStage:
         """Say what was reached, and what it changed."""
         number = f"{self.n_steps} {'rounds' if self.method == 'natural' else 'steps'}"
         lines = [
-            f"GaussianStage ({self.method}): bound {self.bound:.2f} after {number}, "
+            f"GaussianStage ({self.method}): ELBO {self.elbo:.2f} after {number}, "
             f"{'converged' if self.converged else 'NOT converged'}, "
             f"{self.seconds:.1f} s and {self.compile_seconds:.1f} s to compile",
         ]
@@ -181,7 +181,7 @@ class GaussianStage:
         tree = xr.DataTree()
         tree["posterior"] = xr.DataTree(label(model, posterior, 2))
         tree["posterior"].attrs.update(
-            {"inference_library": "pymc_vsgp", "method": self.method, "bound": self.bound}
+            {"inference_library": "pymc_vsgp", "method": self.method, "elbo": self.elbo}
         )
         tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
         tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))

@@ -54,7 +54,7 @@ class InducingCheck:
     nats : ndarray, shape (N,)
         What each observation adds to T: mean over draws.
     gain : float
-        What the bound gains from the added points, in nats; nan without the nested test.
+        What the ELBO gains from the added points, in nats; nan without the nested test.
     gain_error : float
         Standard error of `gain`.
     khat : float
@@ -73,7 +73,7 @@ class InducingCheck:
         Certain bound of the divergence given the parameters of each draw, in nats: where noise is
         normal. Often far above the divergence itself.
     refit_gain : float
-        What the bound of the Gaussian stage gains in the model that was passed as `refit`, in nats.
+        What the ELBO of the Gaussian stage gains in the model that was passed as `refit`, in nats.
     refit_mean, refit_sd : float
         How far the mean of f moves in that model, in its standard deviations, and by what factor
         the standard deviation changes; each where it is most among the data. Of 400 draws, so that
@@ -275,7 +275,7 @@ def check_inducing(
         Whether to add points and see what they gain. Costs a few evaluations of the log density
         for each draw.
     refit : Model, optional
-        The same model with more inducing points. Both get a Gaussian stage. The gain of its bound
+        The same model with more inducing points. Both get a Gaussian stage. The gain of its ELBO
         is reported, and how far predictions at the data move. Neither model is changed.
     name : str, optional
         Name of the likelihood, where the model has several.
@@ -423,14 +423,14 @@ def _structure(X: np.ndarray, residual: np.ndarray) -> float:
 
 
 def _refit(fit: Fitted, more: Model) -> tuple[float, float, float]:
-    """What Gaussian stages, on copies of both models, differ by: in bound, mean and deviation."""
+    """What Gaussian stages, on copies of both models, differ by: in ELBO, mean and deviation."""
     model = clone_model(fit.model)
     for rv in inducing_variables(model):
         kept = fit.draws.constant
         data = f"{rv.name}_Xu"
         if kept is not None and data in kept and data in model.named_vars:
             model[data].set_value(kept[data].values)
-    bounds, means, sds = [], [], []
+    elbos, means, sds = [], [], []
     for m in (model, clone_model(more)):
         stage = fit_gaussian(model=m, progressbar=False)
         drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
@@ -439,13 +439,13 @@ def _refit(fit: Fitted, more: Model) -> tuple[float, float, float]:
             mu, gamma = drawn.moments(s, fit.X)
             mean.add(mu)
             spread.add((mu, gamma))
-        bounds.append(stage.bound)
+        elbos.append(stage.elbo)
         means.append(mean.result())
         sds.append(spread.result())
     moved = np.abs(means[1] - means[0]) / sds[1]
     factor = np.log(sds[1] / sds[0])
     return (
-        bounds[1] - bounds[0],
+        elbos[1] - elbos[0],
         float(moved.max()),
         float(np.exp(factor.flat[abs(factor).argmax()])),
     )

@@ -226,7 +226,7 @@ def fitted(model, mode, **settings):
     vsgp.reset(model)
     parts = {w: getattr(found, w) for w in ("theta", "mean", "covariance", "Xu")}
     named = {f"{w} {n}": x for w, part in parts.items() for n, x in part.items()}
-    return {"elbo": found.history, "theta covariance": found.theta_covariance, **named}
+    return {"elbo": found.elbo_history, "theta covariance": found.theta_covariance, **named}
 
 
 FUNCTIONS = (density, elbo, predictions, collapsed, sites, stage, moved, minibatch)

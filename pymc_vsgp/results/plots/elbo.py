@@ -1,4 +1,4 @@
-"""The bound of a Gaussian stage."""
+"""The ELBO of a Gaussian stage."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import numpy as np
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.results.plots.style import BLUE, GREY, INK, ORANGE, new_axes, plain
 
-__all__ = ["plot_bound"]
+__all__ = ["plot_elbo"]
 
 
-def plot_bound(stage: GaussianStage, *, ax: Any = None) -> Any:
+def plot_elbo(stage: GaussianStage, *, ax: Any = None) -> Any:
     """
-    Plot how the bound of a Gaussian stage rose.
+    Plot how the ELBO of a Gaussian stage rose.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ def plot_bound(stage: GaussianStage, *, ax: Any = None) -> Any:
             "Pass the result of fit_gaussian."
         )
     ax = new_axes(ax, (6.0, 3.2))
-    history = np.asarray(stage.history, dtype="float64")
+    history = np.asarray(stage.elbo_history, dtype="float64")
     natural = stage.method == "natural"
     at = np.arange(1, len(history) + 1) * (1 if natural else stage.n_steps / len(history))
     ax.plot(at, history, color=BLUE, lw=1.6, marker="o", ms=3.5 if len(history) < 60 else 0)
-    ax.axhline(stage.bound, color=GREY, lw=0.8, ls=":")
+    ax.axhline(stage.elbo, color=GREY, lw=0.8, ls=":")
     # The first rounds may be far below everything of interest.
     if len(history) > 4:
         low, high = np.quantile(history, 0.15), history.max()
@@ -44,13 +44,13 @@ def plot_bound(stage: GaussianStage, *, ax: Any = None) -> Any:
             ax.set_ylim(low - 0.6 * room, high + 0.12 * room)
     state = "converged" if stage.converged else "not converged"
     ax.set_title(
-        f"bound {stage.bound:.2f} nats, {state}",
+        f"ELBO {stage.elbo:.2f} nats, {state}",
         loc="left",
         fontsize=10,
         color=INK if stage.converged else ORANGE,
     )
     ax.set_xlabel("round" if natural else "step")
-    ax.set_ylabel("bound of the log evidence, nats")
+    ax.set_ylabel("ELBO, nats")
     if natural and len(history) < 15:
         ax.set_xticks(at)
     plain(ax)
