@@ -687,7 +687,7 @@ def test_minibatches(most_dense, monkeypatch):
     full = vsgp.fit_gaussian(progressbar=False, model=build(X, y, features_of(1))[0])
     model, _ = build(X, y, features_of(1))
     some = vsgp.fit_gaussian(
-        "minibatch", n=700, batch_size=30, random_seed=1, progressbar=False, model=model
+        "minibatch", maxiter=700, batch_size=30, random_seed=1, progressbar=False, model=model
     )
     covariance = full.covariance["u"][0]
     spread = np.sqrt(np.diag(covariance) if covariance.ndim == 2 else covariance)
@@ -727,5 +727,5 @@ def test_a_series_equals_its_rows(n, many, monkeypatch):
 def test_minibatches_of_a_grid():
     X = grid_of((4, 5), (0, 1))
     model, _ = build(X, np.ones(20), features_of(2))
-    stage = vsgp.fit_gaussian("minibatch", n=40, batch_size=8, progressbar=False, model=model)
+    stage = vsgp.fit_gaussian("minibatch", maxiter=40, batch_size=8, progressbar=False, model=model)
     assert np.isfinite(stage.elbo_history).all()

@@ -142,7 +142,7 @@ def test_gaussian_likelihood_reaches_the_collapsed_bound(data, rng):
     X, Xu, f = data
     y = f + SIGMA * rng.normal(size=N)
     model = build(vsgp.Gaussian(SIGMA), X, Xu, y)
-    stage = vsgp.fit_gaussian(model=model, progressbar=False, tolerance=1e-8)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, tol=1e-8)
     assert stage.converged
     point = stage.theta_unconstrained
 
@@ -169,7 +169,7 @@ def test_curvature_is_that_of_the_bound_at_its_best(data, rng):
         gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(D, ls=ls))
         gp.prior("u", Xu=Xu)
         gp.likelihood("y", vsgp.Gaussian(s), X=X, y=y)
-        stage = vsgp.fit_gaussian(progressbar=False, tolerance=1e-6)
+        stage = vsgp.fit_gaussian(progressbar=False, tol=1e-6)
     assert list(stage.theta_unconstrained) == ["s_log__", "ls_log__"]
 
     def best(theta):
@@ -200,7 +200,7 @@ def test_time_is_told_in_two_parts(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
     began = time.perf_counter()
-    stage = vsgp.fit_gaussian(model=model, progressbar=False, max_rounds=1)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, maxiter=1)
     total = time.perf_counter() - began
     # To build and to compile takes most of such a short fit.
     assert 0.3 * total < stage.compile_seconds < total
@@ -211,15 +211,15 @@ def test_report_of_minibatches(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f + 2.0)))
     settings = {"batch_size": 20, "random_seed": 1, "progressbar": False, "model": model}
-    few = vsgp.fit_gaussian("minibatch", n=60, **settings)
+    few = vsgp.fit_gaussian("minibatch", maxiter=60, **settings)
     assert "after 60 steps, NOT converged" in repr(few)
-    assert "In the last quarter of the steps the bound rose by" in repr(few)
-    assert "Raise n." in repr(few)
-    assert _judge(np.zeros(3)) == (False, "These steps are too few. Raise n.")
+    assert "In the last quarter of the steps the ELBO rose by" in repr(few)
+    assert "Raise maxiter." in repr(few)
+    assert _judge(np.zeros(3)) == (False, "These steps are too few. Raise maxiter.")
     noise = rng.normal(size=400)
     assert _judge(noise)[0]
     assert not _judge(noise + 0.01 * np.arange(400))[0]
-    assert "rose by 1 ± 0 nats. Raise n." in _judge(np.repeat([0.0, 1.0], [300, 100]))[1]
+    assert "rose by 1 ± 0 nats. Raise maxiter." in _judge(np.repeat([0.0, 1.0], [300, 100]))[1]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_bound_never_decreases(family, move_inducing, data, rng):
 def test_restart_continues(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
-    first = vsgp.fit_gaussian(model=model, progressbar=False, max_rounds=1)
+    first = vsgp.fit_gaussian(model=model, progressbar=False, maxiter=1)
     assert not first.converged
     assert "NOT converged" in repr(first)
     second = vsgp.fit_gaussian(model=model, progressbar=False, start=first)
@@ -258,7 +258,7 @@ def test_other_routes_find_the_same_posterior(data, rng):
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
     best = vsgp.fit_gaussian(model=model, progressbar=False)
     stage = vsgp.fit_gaussian(
-        "minibatch", model=model, progressbar=False, n=1500, batch_size=20, random_seed=1
+        "minibatch", model=model, progressbar=False, maxiter=1500, batch_size=20, random_seed=1
     )
     sd = np.sqrt(np.diag(best.covariance["u"][0]))
     assert np.abs(stage.mean["u"][0] - best.mean["u"][0]).max() < np.max(sd)
@@ -332,10 +332,20 @@ def test_a_likelihood_that_is_not_log_concave():
         gp.prior("u", Xu=vsgp.inducing.kmeans(X, 20, random_seed=1), n_outputs=10)
         gp.likelihood("y", vsgp.RobustMax(10), X=X, y=y)
         bound = Bound(model, mode="FAST_COMPILE")
-        whole = vsgp.fit_gaussian(max_rounds=10, progressbar=False)
+        whole = vsgp.fit_gaussian(maxiter=10, progressbar=False)
         vsgp.reset(model)
         few = vsgp.fit_gaussian(
-            "minibatch", n=100, batch_size=200, random_seed=1, progressbar=False
+            "minibatch", maxiter=100, batch_size=200, random_seed=1, progressbar=False
         )
     assert whole.elbo > -1660
     assert bound(np.empty(0), [few.sites["u"]]).value > 1.05 * whole.elbo
+
+
+def test_the_number_of_iterations_is_checked(data):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, np.ones(len(X)))
+    for wrong in ({"maxiter": 0}, {"maxiter": -1, "method": "advi"}):
+        with pytest.raises(ValueError, match="number of iterations"):
+            vsgp.fit_gaussian(model=model, progressbar=False, **wrong)
+    with pytest.raises(TypeError, match="maxiter here"):
+        vsgp.fit_gaussian("advi", n=10, model=model, progressbar=False)

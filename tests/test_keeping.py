@@ -57,7 +57,7 @@ def child(script, folder, **popen):
 def moved():
     """Draws whose inducing inputs are not where the code puts them."""
     model = build()
-    stage = vsgp.fit_gaussian(model=model, move_inducing=True, max_rounds=5, **quiet)
+    stage = vsgp.fit_gaussian(model=model, move_inducing=True, maxiter=5, **quiet)
     assert np.abs(stage.Xu["u_Xu"] - stage.Xu_before["u_Xu"]).max() > 1e-3
     return stage.to_datatree(20, random_seed=1), model
 

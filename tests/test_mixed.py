@@ -61,7 +61,7 @@ def test_stage_of_normal_outputs_is_exact(approx):
     sigma = np.array([0.3, 0.5, 0.7])
     model = mixed_model(vsgp.Gaussian(sigma, approx=approx), Y)
     stage = vsgp.fit_gaussian(
-        model=model, tolerance=1e-9, progressbar=False, compile_kwargs={"mode": FAST}
+        model=model, tol=1e-9, progressbar=False, compile_kwargs={"mode": FAST}
     )
     np.testing.assert_allclose(stage.elbo, evidence(approx, sigma), rtol=1e-9)
     Q, gamma, A = explained()

@@ -71,7 +71,7 @@ def test_nested_processes_have_a_stage_by_advi_alone():
     with pytest.raises(ValueError, match="outside of a likelihood.*method='advi'"):
         vsgp.fit_gaussian(progressbar=False, model=model)
     with model, pytensor.config.change_flags(mode="FAST_COMPILE"):
-        stage = vsgp.fit_gaussian("advi", n=5, progressbar=False, random_seed=1)
+        stage = vsgp.fit_gaussian("advi", maxiter=5, progressbar=False, random_seed=1)
     assert set(stage.sites) == {"g", "f"}
 
 
@@ -107,7 +107,7 @@ def test_inducing_inputs_are_counted_when_the_model_is_complete():
                 x = np.linspace(0.0, 5.0, n)[:, None]
                 gp.likelihood(f"y{i}", vsgp.Poisson(), X=x, y=np.ones(n, int))
             if sum(sizes) > 30:
-                assert vsgp.fit_gaussian(max_rounds=1, progressbar=False).sites["u"] is not None
+                assert vsgp.fit_gaussian(maxiter=1, progressbar=False).sites["u"] is not None
             else:
                 with pytest.raises(ValueError, match="30 inducing points, but .* only 24"):
                     vsgp.fit_gaussian(progressbar=False)
@@ -120,7 +120,7 @@ def test_inducing_inputs_made_of_data_leave_the_data_alone(step):
         data = pm.Data("X", X)
         gp, _ = process("u", Xu=data[::step], ls=pm.Gamma("ls", 2.0, 1.0))
         gp.likelihood("y", vsgp.Poisson(), X=data, y=Y)
-        stage = vsgp.fit_gaussian(move_inducing=True, max_rounds=5, progressbar=False)
+        stage = vsgp.fit_gaussian(move_inducing=True, maxiter=5, progressbar=False)
         np.testing.assert_array_equal(data.get_value(), X)
         assert list(stage.Xu) == ["u_Xu"]
         if step > 1:  # with all of the data nothing is to be gained
@@ -146,7 +146,7 @@ def test_one_container_for_the_inducing_inputs_of_two_processes():
         pair = [process(name, Xu=Xu)[0] for name in ("f", "g")]
         lik = vsgp.HeteroskedasticGaussian()
         vsgp.likelihood("y", lik, pair, X=X, y=np.sin(X[:, 0]))
-        stage = vsgp.fit_gaussian(move_inducing=True, max_rounds=5, progressbar=False)
+        stage = vsgp.fit_gaussian(move_inducing=True, maxiter=5, progressbar=False)
         assert list(stage.Xu) == ["Xu"]
         np.testing.assert_array_equal(Xu.get_value(), stage.Xu["Xu"])
 
@@ -178,7 +178,7 @@ def test_a_model_survives_a_process_boundary(tmp_path, fitted):
     # By cloudpickle, as PyMC sends models: plain pickle refuses an empty pm.Model already.
     model, stage = counts(), None
     if fitted:
-        stage = vsgp.fit_gaussian(max_rounds=2, progressbar=False, model=model)
+        stage = vsgp.fit_gaussian(maxiter=2, progressbar=False, model=model)
     rng = np.random.default_rng(2)
     point = {n: x + 0.1 * rng.normal(size=np.shape(x)) for n, x in model.initial_point().items()}
     path = tmp_path / "model.pkl"

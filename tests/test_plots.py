@@ -33,7 +33,7 @@ def build(X, y, likelihood, M=6, n_outputs=1):
 
 def fit(X, y, likelihood, **kwargs):
     model = build(X, y, likelihood)
-    stage = vsgp.fit_gaussian(model=model, progressbar=False, max_rounds=3, **kwargs)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False, maxiter=3, **kwargs)
     return model, stage, stage.to_datatree(20, random_seed=1)
 
 

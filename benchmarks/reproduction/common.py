@@ -65,7 +65,7 @@ def gaussian_draws(stage, options, at_estimate=True):
 
 def fit(options, **kwargs):
     """Run the Gaussian stage of the model on the context stack."""
-    rounds = {"max_rounds": 1} if options.smoke else {}
+    rounds = {"maxiter": 1} if options.smoke else {}
     return vsgp.fit_gaussian(**{"random_seed": 1, **kwargs, **rounds, **QUIET})
 
 

@@ -116,7 +116,7 @@ def gaussian(X, y, Xtest, ytest, n_inducing, steps, options):
         with model:
             stage = vsgp.fit_gaussian(
                 "minibatch",
-                n=n,
+                maxiter=n,
                 batch_size=options.batch,
                 start=stage,
                 random_seed=1 + taken,

@@ -95,7 +95,7 @@ def fit(n_inducing, seed, x, y, sd, lengthscale, noise):
         gp = pm.gp.VariationalSparse(cov_func=cov)
         gp.prior("u", Xu=Z, jitter=JITTER)
         gp.likelihood("y", vsgp.Gaussian(noise), X=X, y=y)
-        return vsgp.fit_gaussian(move_inducing=True, max_rounds=200, tolerance=1e-5, **QUIET)
+        return vsgp.fit_gaussian(move_inducing=True, maxiter=200, tol=1e-5, **QUIET)
 
 
 def main(argv=None):

@@ -316,7 +316,7 @@ class Bound(Variables):
         if not all(loops) or values & set(ancestors([bound])):
             raise ValueError(
                 "The model uses inducing values outside of a likelihood of their process, so the "
-                "Gaussian stage has no bound for them. Use fit_gaussian(method='advi')."
+                "Gaussian stage has no ELBO for them. Use fit_gaussian(method='advi')."
             )
         self._check_numbers(owners_of)
         return bound, loops
@@ -336,7 +336,7 @@ class Bound(Variables):
         names = [p.u.name for p in self.processes]
         if name not in names:
             raise ValueError(
-                f"The inducing values {name!r} are fixed, so the Gaussian stage has no bound for "
+                f"The inducing values {name!r} are fixed, so the Gaussian stage has no ELBO for "
                 "them. Use fit_gaussian(method='advi')."
             )
         return names.index(name)

@@ -33,6 +33,7 @@ from pymc_vsgp.model.observation import short_periods
 __all__ = ["fit_gaussian"]
 
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
+ITERATIONS = {"natural": 100, "minibatch": 2000, "advi": 20_000}  # by default
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
@@ -43,10 +44,9 @@ def fit_gaussian(
     *,
     move_inducing: bool = False,
     start: GaussianStage | None = None,
-    max_rounds: int = 100,
-    tolerance: float = 1e-3,
+    maxiter: int | None = None,
+    tol: float = 1e-3,
     batch_size: int = 256,
-    n: int | None = None,
     random_seed=None,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
@@ -64,26 +64,25 @@ def fit_gaussian(
     ----------
     method : {"natural", "minibatch", "advi", "fullrank_advi"}
         "natural" takes natural-gradient steps for the inducing values and L-BFGS steps for the
-        rest, with all data; the bound never decreases. "minibatch" takes `n` steps with
-        `batch_size` rows each. The others are PyMC's own.
+        rest, with all data; the ELBO never decreases. "minibatch" takes `maxiter` steps with
+        `batch_size` observations each. The others are PyMC's own.
     move_inducing : bool
         Whether to optimise the inducing inputs, too, after the first rounds.
     start : GaussianStage, optional
         A previous result to continue from.
-    max_rounds : int
-        Rounds of "natural".
-    tolerance : float
+    maxiter : int, optional
+        Most iterations. By default 100 rounds of "natural", 2000 steps of "minibatch", and 20000
+        iterations of ADVI.
+    tol : float
         "natural" stops when a round gains less than this, in nats.
     batch_size : int
-        Rows in a minibatch.
-    n : int, optional
-        Iterations of the other methods. By default 2000 for "minibatch", 20000 for ADVI.
+        Observations in a minibatch.
     random_seed : int or Generator, optional
         Of the minibatches and of ADVI.
     progressbar : bool
-        Whether to show the bound.
+        Whether to show the ELBO.
     compile_kwargs : dict, optional
-        Passed to the compilation of the bound; ``mode`` is its backend.
+        Passed to the compilation of the ELBO; ``mode`` is its backend.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -111,18 +110,24 @@ def fit_gaussian(
             "The model has no variationally sparse process. "
             "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
         )
+    if "n" in kwargs:
+        raise TypeError("The number of iterations is maxiter here. Pass it in place of n.")
     if kwargs and method not in ("advi", "fullrank_advi"):
         raise TypeError(
             f"fit_gaussian got {sorted(kwargs)}, which only ADVI takes. "
             "Drop them, or pass method='advi'."
         )
+    if maxiter is None:
+        maxiter = ITERATIONS.get(method, ITERATIONS["advi"])
+    elif maxiter < 1:
+        raise ValueError(f"maxiter is {maxiter}, but it is a number of iterations. Pass 1 or more.")
     began = time.perf_counter()
     if method in ("advi", "fullrank_advi"):
         if move_inducing:
             raise ValueError(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
-        return _advi(model, method, n or 20_000, random_seed, progressbar, began, kwargs)
+        return _advi(model, method, maxiter, random_seed, progressbar, began, kwargs)
     mode = (compile_kwargs or {}).get("mode", ONCE)
     bound = Bound(model, move_inducing, batch_size if method == "minibatch" else None, mode)
     theta, sites = bound.start, bound.no_sites()
@@ -135,14 +140,14 @@ def fit_gaussian(
     fit: _Natural
     with _progress(progressbar) as report:
         if method == "natural" and is_exact(model):
-            fit = _Exact(bound, theta, sites, Xu, tolerance, report, model)
+            fit = _Exact(bound, theta, sites, Xu, tol, report, model)
         elif method == "natural":
-            fit = _Natural(bound, theta, sites, Xu, tolerance, report)
+            fit = _Natural(bound, theta, sites, Xu, tol, report)
         else:
             rng = np.random.default_rng(random_seed)
-            fit = _Minibatch(bound, theta, sites, Xu, tolerance, report, rng, batch_size)
+            fit = _Minibatch(bound, theta, sites, Xu, tol, report, rng, batch_size)
         compiled = time.perf_counter()
-        fit.run((n or 2000) if method == "minibatch" else max_rounds)
+        fit.run(maxiter)
     theta_covariance = fit.curvature()
     ev = fit.evaluation
     after = dict(before)
@@ -153,7 +158,7 @@ def fit_gaussian(
         method=method,
         elbo=fit.history[-1],
         elbo_history=np.asarray(fit.history),
-        n_steps=(n or 2000) if method == "minibatch" else len(fit.history),
+        n_steps=maxiter if method == "minibatch" else len(fit.history),
         converged=fit.converged,
         message=fit.message,
         seconds=time.perf_counter() - compiled,
@@ -207,7 +212,7 @@ class _Natural:
         self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
         if not np.isfinite(self.evaluation.value):
             raise ValueError(
-                "The bound is not finite at the model's initial point. "
+                "The ELBO is not finite at the model's initial point. "
                 "Call vsgp.check_model() to see why, or set initval of the parameters."
             )
 
@@ -234,7 +239,7 @@ class _Natural:
                 self.converged = True
                 self.message = f"A round gained less than {self.tolerance:g}."
                 return
-        self.message = f"Stopped after {max_rounds} rounds. Raise max_rounds, or restart from this."
+        self.message = f"Stopped after {max_rounds} rounds. Raise maxiter, or restart from this."
 
     def _step_sites(self, n: int) -> None:
         self._follow()
@@ -460,12 +465,12 @@ def _judge(noisy: np.ndarray, tolerance: float = 0.0) -> tuple[bool, str]:
     """Whether a noisy bound still rose in the last quarter of the steps, and by how much."""
     before, last = np.array_split(noisy[len(noisy) // 2 :], 2)
     if min(len(before), len(last)) < 2:
-        return False, "These steps are too few. Raise n."
+        return False, "These steps are too few. Raise maxiter."
     rise = last.mean() - before.mean()
     error = np.sqrt(last.var() / len(last) + before.var() / len(before))
-    found = f"In the last quarter of the steps the bound rose by {rise:.2g} ± {error:.2g} nats."
+    found = f"In the last quarter of the steps the ELBO rose by {rise:.2g} ± {error:.2g} nats."
     flat = bool(rise < max(2.0 * error, tolerance))
-    return flat, found if flat else f"{found} Raise n."
+    return flat, found if flat else f"{found} Raise maxiter."
 
 
 def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> GaussianStage:
@@ -562,7 +567,7 @@ def _progress(show: bool) -> Iterator[Any]:
     """Show the round and the bound while fitting."""
     columns = [
         SpinnerColumn(),
-        TextColumn("Gaussian stage, round {task.fields[round]}, bound {task.fields[bound]}"),
+        TextColumn("Gaussian stage, round {task.fields[round]}, ELBO {task.fields[bound]}"),
         TimeElapsedColumn(),
     ]
     bar = CustomProgress(*columns, disable=not show, console=Console(theme=default_progress_theme))

@@ -206,17 +206,17 @@ def predictions(case, mode):
 
 def stage(case, mode):
     """Two rounds of a Gaussian stage."""
-    return fitted(case.model, mode, max_rounds=2)
+    return fitted(case.model, mode, maxiter=2)
 
 
 def moved(case, mode):
     """A Gaussian stage that moves the inducing inputs, once."""
-    return fitted(case.model, mode, max_rounds=4, move_inducing=True)
+    return fitted(case.model, mode, maxiter=4, move_inducing=True)
 
 
 def minibatch(case, mode):
     """Steps with a few rows each."""
-    return fitted(case.model, mode, method="minibatch", n=30, batch_size=8, random_seed=1)
+    return fitted(case.model, mode, method="minibatch", maxiter=30, batch_size=8, random_seed=1)
 
 
 def fitted(model, mode, **settings):
