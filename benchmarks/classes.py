@@ -125,7 +125,7 @@ def run(name, split, options):
         result["stage_s"] = time.perf_counter() - began
         result["stage_converged"] = bool(stage.converged)
         began = time.perf_counter()
-        idata = vsgp.sample(stage, backend=options.backend, **settings)
+        idata = vsgp.sample(stage=stage, backend=options.backend, **settings)
         result["sites"] = quality(idata, began, options.draws)
         print(f"  {name} {split}: sites {result['sites']['total_s']:.0f} s", flush=True)
         gaussian = stage.to_datatree(options.draws, random_seed=options.seed)

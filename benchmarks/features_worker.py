@@ -208,7 +208,7 @@ def sample(case, kind, rung, options):
             stage = vsgp.fit_gaussian(progressbar=False, random_seed=options.seed)
             info["stage_seconds"], info["stage_cpu_seconds"] = clocks()
             info["bound"] = float(stage.elbo)
-            idata = vsgp.sample(stage, **settings)
+            idata = vsgp.sample(stage=stage, **settings)
     else:
         model, info = pymc_model(case, kind, rung)
         with model:

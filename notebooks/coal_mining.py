@@ -72,7 +72,7 @@ with model:
 print(stage)
 print(f"Sampling {CHAINS} chains of {DRAWS} draws; compiling the model comes first.")
 with model:
-    idata = vsgp.sample(stage, draws=DRAWS, chains=CHAINS, cores=2, random_seed=SEED)
+    idata = vsgp.sample(DRAWS, stage=stage, chains=CHAINS, cores=2, random_seed=SEED)
 print(f"Compiled and sampled in {time.perf_counter() - start:.0f} s")
 print(az.summary(idata, var_names=["lengthscale", "variance"]).to_string())
 worst = az.summary(idata, var_names=["u"], round_to="none")

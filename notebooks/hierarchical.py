@@ -81,7 +81,7 @@ with pm.Model(coords={"region": regions}) as model:
 
     start = time.perf_counter()
     stage = vsgp.fit_gaussian(progressbar=False)
-    idata = vsgp.sample(stage, DRAWS, random_seed=SEED, progressbar=False, backend="jax")
+    idata = vsgp.sample(DRAWS, stage=stage, random_seed=SEED, progressbar=False, backend="jax")
     seconds = time.perf_counter() - start
     f = vsgp.predict(idata, weeks[:, None], "f", random_seed=SEED, progressbar=False)
     check = vsgp.check_inducing(idata, 30, nested=False, progressbar=False)

@@ -85,7 +85,9 @@ with pm.Model() as model:
     stage = vsgp.fit_gaussian(progressbar=False)
     fitted = time.perf_counter() - start
     print(stage, flush=True)
-    idata = vsgp.sample(stage, DRAWS, tune=TUNE, chains=CHAINS, random_seed=SEED, progressbar=False)
+    idata = vsgp.sample(
+        DRAWS, stage=stage, tune=TUNE, chains=CHAINS, random_seed=SEED, progressbar=False
+    )
     sampled = time.perf_counter() - start - fitted
 
 # %%

@@ -118,8 +118,8 @@ with pm.Model(coords=pattern.coords) as spatial:
     start = time.perf_counter()
     stage = vsgp.fit_gaussian(progressbar=False)
     idata = vsgp.sample(
-        stage,
         DRAWS,
+        stage=stage,
         tune=TUNE,
         chains=CHAINS,
         random_seed=SEED,

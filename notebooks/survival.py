@@ -163,8 +163,8 @@ for law, model in models.items():
     with model:
         stage = vsgp.fit_gaussian(progressbar=False)
         drawn[law] = vsgp.sample(
-            stage,
             DRAWS,
+            stage=stage,
             tune=TUNE,
             chains=CHAINS,
             random_seed=SEED,

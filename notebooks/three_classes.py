@@ -66,7 +66,7 @@ with pm.Model(coords={"class": CLASSES}) as model:
 
     start = time.perf_counter()
     stage = vsgp.fit_gaussian(random_seed=SEED)
-    idata = vsgp.sample(stage, draws=DRAWS, backend=BACKEND, random_seed=SEED)
+    idata = vsgp.sample(DRAWS, stage=stage, backend=BACKEND, random_seed=SEED)
     print(f"Fitted and sampled in {time.perf_counter() - start:.0f} s")
 print(az.summary(idata, var_names=["lengthscale"]).to_string())
 everything = az.summary(idata, var_names=["lengthscale", "u"], round_to="none")

@@ -29,7 +29,7 @@ def passed(stage, monkeypatch):
     monkeypatch.setattr(pm, "sample", lambda **kwargs: seen.update(kwargs))
 
     def call(**kwargs):
-        vsgp.sample(stage, model=stage.model, **{**QUICK, **kwargs})
+        vsgp.sample(stage=stage, model=stage.model, **{**QUICK, **kwargs})
         return seen
 
     return call
@@ -91,7 +91,7 @@ def test_seeds(kind, passed):
 
 
 def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
-    idata = vsgp.sample(stage, model=stage.model, var_names=["u", "twice"], **QUICK)
+    idata = vsgp.sample(stage=stage, model=stage.model, var_names=["u", "twice"], **QUICK)
     assert set(idata["posterior"].data_vars) == {"u", "twice"}
     assert idata["posterior"]["u"].shape == (1, 3, 4)
 
@@ -108,9 +108,15 @@ def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
 def test_refusals(asked, error, words, stage):
     quick = {k: v for k, v in QUICK.items() if k != "compute_convergence_checks"}
     with pytest.raises(error, match=words):
-        vsgp.sample(stage, model=stage.model, **{**quick, **asked})
+        vsgp.sample(stage=stage, model=stage.model, **{**quick, **asked})
 
 
 def test_a_step_needs_the_stage_before_it(stage):
     with pytest.raises(ValueError, match="Run fit_gaussian first, then build the step"):
         vsgp.sample(model=stage.model, step=object())
+
+
+def test_the_number_of_draws_comes_first(stage, passed):
+    assert passed(initvals={"s": 0.5})["draws"] == 3
+    with pytest.raises(TypeError, match=r"sample\(stage=...\)"):
+        vsgp.sample(stage, model=stage.model)

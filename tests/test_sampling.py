@@ -96,7 +96,7 @@ def test_what_does_not_collapse(data):
     model = build(X, Xu, y, vsgp.StudentT(4.0, SIGMA))
     stage = vsgp.fit_gaussian(model=model, progressbar=False)
     with pytest.raises(ValueError, match="don't integrate out.*Drop collapse=True"):
-        vsgp.sample(stage, collapse=True, model=model)
+        vsgp.sample(stage=stage, collapse=True, model=model)
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data):
         pm.Deterministic("largest", model["u"].max())
         stage = vsgp.fit_gaussian(progressbar=False)
         kwargs = {"chains": 2, "random_seed": 1, "progressbar": False}
-        trees = [vsgp.sample(stage, 1000, collapse=flag, **kwargs) for flag in (None, False)]
+        trees = [vsgp.sample(1000, stage=stage, collapse=flag, **kwargs) for flag in (None, False)]
         drawn = pm.sample_posterior_predictive(
             trees[0], progressbar=False, random_seed=1, compile_kwargs={"mode": "FAST_COMPILE"}
         )

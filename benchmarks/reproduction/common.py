@@ -75,8 +75,8 @@ def free_form(stage, options, seed=1):
         return gaussian_draws(stage, options, at_estimate=False), NO_DIAGNOSTICS
     began = time.perf_counter()
     idata = vsgp.sample(
-        stage,
         options.draws,
+        stage=stage,
         tune=options.tune,
         chains=options.chains,
         random_seed=seed,

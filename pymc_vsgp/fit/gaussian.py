@@ -100,7 +100,7 @@ def fit_gaussian(
 
         with model:
             stage = vsgp.fit_gaussian()
-            idata = vsgp.sample(stage)
+            idata = vsgp.sample(stage=stage)
     """
     model = pm.modelcontext(model)
     if method not in METHODS:

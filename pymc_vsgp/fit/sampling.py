@@ -60,9 +60,9 @@ TO_DISK = {
 
 
 def sample(
-    stage: GaussianStage | None = None,
     draws: int = 1000,
     *,
+    stage: GaussianStage | None = None,
     tune: int = 500,
     chains: int = 4,
     random_seed=None,
@@ -83,10 +83,10 @@ def sample(
 
     Parameters
     ----------
-    stage : GaussianStage, optional
-        Result of :func:`fit_gaussian`. By default it is run first.
     draws, tune, chains : int
         As in ``pm.sample``.
+    stage : GaussianStage, optional
+        Result of :func:`fit_gaussian`. By default it is run first.
     random_seed : int, sequence of int, Generator or RandomState, optional
         As in ``pm.sample``; the starts follow from it, too.
     nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional
@@ -120,10 +120,12 @@ def sample(
         sites.
     """
     model = pm.modelcontext(model)
+    if isinstance(draws, GaussianStage):
+        raise TypeError("draws is a GaussianStage, not a number. Pass it as sample(stage=...).")
     if stage is not None and not isinstance(stage, GaussianStage):
         raise TypeError(
             f"stage is of type {type(stage).__name__}, not a GaussianStage. "
-            "Pass the result of fit_gaussian; the number of draws is the second argument."
+            "Pass the result of fit_gaussian."
         )
     if stage is not None and stage.model is not model:
         raise ValueError(

@@ -236,8 +236,8 @@ class _Sampler:
         if importlib.util.find_spec("nutpie") is None:
             with model:
                 tree = sample(
-                    stage,
                     self.draws,
+                    stage=stage,
                     tune=self.tune,
                     chains=1,
                     random_seed=seed,
