@@ -35,7 +35,7 @@ from pymc.distributions.dist_math import normal_lccdf
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
 
 SEED = 1973
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
@@ -89,8 +89,9 @@ print(f"{len(patients)} patients, {(~patients['censored']).sum()} deaths")
 class LogNormalTimes(Likelihood):
     """Log-normal times of median exp(f), possibly right-censored."""
 
+    rules = {"sigma": POSITIVE}
+
     def __init__(self, sigma, censored):
-        check_positive(sigma=sigma)
         super().__init__(sigma=sigma, censored=np.asarray(censored, dtype="float64"))
 
     def log_prob(self, f, y):

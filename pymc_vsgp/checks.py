@@ -125,7 +125,9 @@ def as_inputs(X: Any, what: str = "X") -> np.ndarray:
     return array
 
 
-def as_target(y: Any, n_rows: int | None, what: str = "y", ndim: int = 1) -> np.ndarray:
+def as_target(
+    y: Any, n_rows: int | None, what: str = "y", ndim: int = 1, rows_of: str = "X"
+) -> np.ndarray:
     """Return `y` as a finite vector with `n_rows` entries.
 
     With ``ndim=2`` as a matrix with that many rows, in which nan stands for a missing entry.
@@ -160,8 +162,8 @@ def as_target(y: Any, n_rows: int | None, what: str = "y", ndim: int = 1) -> np.
         )
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(
-            f"X has {n_rows} rows but {what} has {len(array)} entries. "
-            "Pass one observation for each row of X."
+            f"{rows_of} has {n_rows} rows but {what} has {len(array)} entries. "
+            f"Pass one observation for each row of {rows_of}."
         )
     if ndim == 2:
         if np.isinf(array).any():

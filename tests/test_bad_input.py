@@ -274,6 +274,16 @@ MISTAKES = {
         ["exposure of Poisson", "(12, 1)", "12 rows"],
     ),
     "negative exposure": (lambda: vsgp.Poisson(exposure=-1.0), ValueError, ["exposure", "-1"]),
+    "masked exposure": (
+        lambda: vsgp.Poisson(exposure=masked(TIMES)),
+        TypeError,
+        ["exposure is a masked array"],
+    ),
+    "a word for sigma": (
+        lambda: vsgp.Gaussian("a"),
+        TypeError,
+        ["sigma is of type str", "numbers"],
+    ),
     "negative sigma": (lambda: vsgp.Gaussian(sigma=-0.5), ValueError, ["sigma", "-0.5"]),
     "nan sigma": (lambda: vsgp.Gaussian(sigma=np.nan), ValueError, ["sigma", "nan"]),
     "unknown link": (lambda: vsgp.Bernoulli(link="log"), ValueError, ["'log'", "probit"]),

@@ -28,6 +28,7 @@ from pymc_vsgp.fit.bound import (
 from pymc_vsgp.fit.exact import ExactBound, is_exact
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites, root_of
+from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import short_periods
 
 __all__ = ["fit_gaussian"]
@@ -121,6 +122,7 @@ def fit_gaussian(
         maxiter = ITERATIONS.get(method, ITERATIONS["advi"])
     elif maxiter < 1:
         raise ValueError(f"maxiter is {maxiter}, but it is a number of iterations. Pass 1 or more.")
+    check_data(model)
     began = time.perf_counter()
     if method in ("advi", "fullrank_advi"):
         if move_inducing:

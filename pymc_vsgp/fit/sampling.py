@@ -28,6 +28,7 @@ from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.store import complete, sample_to_disk
+from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import of_waves
 
 __all__ = ["sample"]
@@ -139,6 +140,8 @@ def sample(
     if stage is None:
         settings = {"progressbar": progressbar, "random_seed": rng, **(fit_kwargs or {})}
         stage = fit_gaussian(model=model, **settings)
+    else:
+        check_data(model)
     stage.apply()
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None and nuts_sampler != "nutpie":

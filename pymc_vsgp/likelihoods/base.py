@@ -2,12 +2,27 @@
 
 import copy
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant, Variable
 
+from pymc_vsgp.checks import kind, known_value
 from pymc_vsgp.likelihoods import quadrature
+
+
+class Rule(NamedTuple):
+    """What a parameter may be."""
+
+    ok: Callable[[np.ndarray], np.ndarray]
+    wanted: str
+
+
+POSITIVE = Rule(lambda x: x > 0, "positive and finite")
+COUNT = Rule(lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
 
 
 class Likelihood:
@@ -30,9 +45,11 @@ class Likelihood:
     n_latent: int | None = 1  # functions that an observation depends on; None for any number
     ndim_y: int = 0  # dimensions of one observation
     shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
+    rules: dict[str, Rule] = {}  # what parameters may be
 
     def __init__(self, **params):
-        self._set({name: as_float(value) for name, value in params.items()})
+        self._set({name: as_float(value, name) for name, value in params.items()})
+        self.check_params()
 
     def _set(self, params):
         self._params = params
@@ -109,6 +126,23 @@ class Likelihood:
             lambda f: self.log_prob(f, y), mu, gamma, ndim, self.bend(y)
         )
 
+    def check_params(self):
+        """Raise ValueError if a parameter breaks its rule; what depends on random variables passes.
+
+        Those in ``pm.Data`` have values, which may have changed since.
+        """
+        for name, rule in self.rules.items():
+            value = known_value(self._params[name]) if name in self._params else None
+            if value is None:
+                continue
+            value = np.asarray(value, dtype="float64")
+            bad = ~(np.isfinite(value) & rule.ok(value))
+            if bad.any():
+                raise ValueError(
+                    f"{name} must be {rule.wanted}, but got {value[bad].flat[0]:g}. "
+                    f"Pass a value that is {rule.wanted}, or a variable whose prior ensures it."
+                )
+
     def check_observed(self, y):
         """Raise ValueError if an entry of y is outside the support."""
         require(self, y, np.isfinite(y), "finite numbers")
@@ -157,11 +191,22 @@ class LogLink(Likelihood):
         return self.conditional_mean(mu + gamma / 2.0)
 
 
-def as_float(value):
+def as_float(value: Any, name: str = "A parameter"):
     """Float64 tensor of a number, array or variable."""
     if isinstance(value, Variable):
         return value if value.dtype == "float64" else pt.cast(value, "float64")
-    return pt.as_tensor(np.asarray(value, dtype="float64"))
+    if np.ma.is_masked(value):
+        raise TypeError(
+            f"{name} is a masked array, but each observation needs its own. "
+            "Drop the masked rows of everything, or fill in numbers."
+        )
+    try:
+        return pt.as_tensor(np.asarray(value, dtype="float64"))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} is {kind(value)}, but numbers are needed. "
+            "Pass one number, one for each row of X, or a variable of the model."
+        ) from None
 
 
 def describe(value):
@@ -169,27 +214,6 @@ def describe(value):
     if isinstance(value, Constant):
         return repr(value.data.item()) if value.data.size == 1 else f"<array {value.data.shape}>"
     return value.name or "<expression>"
-
-
-def check_param(name, value, ok, wanted):
-    """Raise ValueError if a numeric parameter breaks its rule; a variable passes."""
-    if isinstance(value, Variable):
-        if not isinstance(value, Constant):
-            return
-        value = value.data
-    value = np.asarray(value, dtype="float64")
-    bad = ~(np.isfinite(value) & ok(value))
-    if bad.any():
-        raise ValueError(
-            f"{name} must be {wanted}, but got {value[bad].flat[0]:g}. "
-            f"Pass a value that is {wanted}, or a variable whose prior ensures it."
-        )
-
-
-def check_positive(**params):
-    """Raise ValueError if a numeric parameter is not positive."""
-    for name, value in params.items():
-        check_param(name, value, lambda x: x > 0, "positive and finite")
 
 
 def require(likelihood, y, ok, wanted, hint="Correct or drop that row."):

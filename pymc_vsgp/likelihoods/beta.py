@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive, require
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood, require
 from pymc_vsgp.likelihoods.links import LOGIT
 
 
@@ -22,8 +22,9 @@ class Beta(Likelihood):
 
     n_nodes = 72  # the poles of two gamma functions, far apart when phi is large
 
+    rules = {"phi": POSITIVE}
+
     def __init__(self, phi):
-        check_positive(phi=phi)
         super().__init__(phi=phi)
 
     def log_prob(self, f, y):

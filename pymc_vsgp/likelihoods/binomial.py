@@ -4,9 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pytensor.graph.basic import Constant
-
-from pymc_vsgp.likelihoods.base import Likelihood, check_param, is_count, require
+from pymc_vsgp.checks import known_value
+from pymc_vsgp.likelihoods.base import COUNT, Likelihood, is_count, require
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
 
 
@@ -23,8 +22,9 @@ class Binomial(Likelihood):
         How f becomes a probability. The expectation is in closed form for the logit.
     """
 
+    rules = {"n": COUNT}
+
     def __init__(self, n, link="logit"):
-        check_param("n", n, lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
         self.link = find_link(link, BINARY_LINKS)
         super().__init__(n=n)
 
@@ -60,5 +60,6 @@ class Binomial(Likelihood):
 
     def check_observed(self, y):
         """Raise ValueError unless y is a whole number from 0 to n."""
-        n = self.n.data if isinstance(self.n, Constant) else np.inf
+        known = known_value(self.n)
+        n = np.inf if known is None else known
         require(self, y, is_count(y) & (y <= n), "a whole number from 0 to n")

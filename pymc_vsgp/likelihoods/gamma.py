@@ -3,7 +3,7 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import LogLink, check_positive, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, require
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
@@ -19,8 +19,9 @@ class Gamma(LogLink):
         Shape; the coefficient of variation is ``1 / sqrt(alpha)``.
     """
 
+    rules = {"alpha": POSITIVE}
+
     def __init__(self, alpha):
-        check_positive(alpha=alpha)
         super().__init__(alpha=alpha)
 
     def _combine(self, mu, inverse_mean, y):

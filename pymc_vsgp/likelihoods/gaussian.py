@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
 
 LOG_2PI = np.log(2.0 * np.pi)
 
@@ -41,8 +41,9 @@ class Gaussian(Likelihood):
     .. [1] Titsias, M. (2025). New bounds for sparse variational Gaussian processes. ICML.
     """
 
+    rules = {"sigma": POSITIVE}
+
     def __init__(self, sigma, approx="VFE"):
-        check_positive(sigma=sigma)
         if approx not in APPROXIMATIONS:
             raise ValueError(
                 f"There is no approximation {approx!r}. Choose one of {list(APPROXIMATIONS)}."

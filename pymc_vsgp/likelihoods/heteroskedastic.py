@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
 from pymc_vsgp.likelihoods.gaussian import LOG_2PI, normal_logp
 from pymc_vsgp.likelihoods.links import safe_exp
 from pymc_vsgp.likelihoods.quadrature import LEAN, expectation, log_expectation
@@ -88,8 +88,9 @@ class HeteroskedasticStudentT(TwoFunctions):
 
     n_scales = 24
 
+    rules = {"nu": POSITIVE}
+
     def __init__(self, nu):
-        check_positive(nu=nu)
         super().__init__(nu=nu)
 
     def _given_scale(self, g):

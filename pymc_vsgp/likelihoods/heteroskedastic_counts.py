@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import check_param, check_positive, is_count, require
+from pymc_vsgp.likelihoods.base import COUNT, POSITIVE, is_count, require
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
 from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
 from pymc_vsgp.likelihoods.poisson import Poisson
@@ -71,8 +71,9 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         Time or area that each count was collected over.
     """
 
+    rules = {"exposure": POSITIVE}
+
     def __init__(self, exposure=1.0):
-        check_positive(exposure=exposure)
         super().__init__(exposure=exposure)
 
     def log_prob_at(self, f, g, y):
@@ -120,8 +121,9 @@ class HeteroskedasticBetaBinomial(Dispersed):
         Number of trials: one number, or one for each observation.
     """
 
+    rules = {"n": COUNT}
+
     def __init__(self, n):
-        check_param("n", n, lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
         super().__init__(n=n)
 
     def log_prob_at(self, f, g, y):
@@ -170,8 +172,9 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
         Time or area that each count was collected over.
     """
 
+    rules = {"exposure": POSITIVE}
+
     def __init__(self, exposure=1.0):
-        check_positive(exposure=exposure)
         super().__init__(exposure=exposure)
 
     @property

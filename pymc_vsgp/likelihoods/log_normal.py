@@ -3,7 +3,7 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import LogLink, check_positive, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, require
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 
 
@@ -18,8 +18,9 @@ class LogNormal(LogLink):
         Standard deviation of log y.
     """
 
+    rules = {"sigma": POSITIVE}
+
     def __init__(self, sigma):
-        check_positive(sigma=sigma)
         super().__init__(sigma=sigma)
 
     def log_prob(self, f, y):

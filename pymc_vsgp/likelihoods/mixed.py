@@ -4,7 +4,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_vsgp.checks import known_value
-from pymc_vsgp.likelihoods.base import Likelihood, as_float
+from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float
 
 SOMEWHERE = 0.5  # a value in the support of every family, or between two that are
 
@@ -34,7 +34,7 @@ class Mixed(Likelihood):
                 f"{type(family).__name__} needs {family.n_latent} latent functions, but each "
                 "output has one. Use a family of one function."
             )
-        W = as_float(W)
+        W = as_float(W, "W")
         if W.type.ndim != 2:
             raise ValueError(
                 f"W has {W.type.ndim} dimensions, but it must be a matrix. "
@@ -42,6 +42,7 @@ class Mixed(Likelihood):
             )
         self.family = family
         self.n_latent = W.type.shape[1]
+        self.rules = {"W": Rule(np.isfinite, "finite"), **family.rules}
         super().__init__(W=W, **family.params)
         # Everything but parameters with a row for each observation.
         vectors = [n for n, p in self._params.items() if p.type.ndim == 1]

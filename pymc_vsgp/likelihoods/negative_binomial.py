@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import LogLink, check_positive, is_count, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, is_count, require
 from pymc_vsgp.likelihoods.links import expected_softplus
 
 
@@ -24,8 +24,9 @@ class NegativeBinomial(LogLink):
         Time or area that each count was collected over.
     """
 
+    rules = {"alpha": POSITIVE, "exposure": POSITIVE}
+
     def __init__(self, alpha, exposure=1.0):
-        check_positive(alpha=alpha, exposure=exposure)
         super().__init__(alpha=alpha, exposure=exposure)
 
     @property

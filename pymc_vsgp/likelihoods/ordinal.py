@@ -10,6 +10,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import explicit_graph_inputs
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.likelihoods.classes import OfClasses, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link, log_ndtr
 
@@ -57,17 +58,21 @@ class Ordinal(OfClasses):
                 f"cutpoints has {self.cutpoints.type.ndim} dimensions, but it must be a vector. "
                 "Pass K - 1 increasing numbers for K classes."
             )
-        if isinstance(self.cutpoints, Constant):
-            values = self.cutpoints.data
-            if not (len(values) and np.isfinite(values).all() and (np.diff(values) > 0).all()):
-                raise ValueError(
-                    f"cutpoints is {values.tolist()}, but cut-points must be finite and increase. "
-                    "Sort them, and drop repeated ones."
-                )
         if self.classes is not None and self.n_classes not in (None, len(self.classes)):
             raise ValueError(
                 f"There are {len(self.classes)} classes, but cut-points for {self.n_classes}. "
                 "Pass one cut-point less than classes."
+            )
+
+    def check_params(self):
+        """Raise ValueError if cut-points with values don't increase."""
+        values = known_value(self.cutpoints)
+        if values is None or values.ndim != 1:
+            return
+        if not (len(values) and np.isfinite(values).all() and (np.diff(values) > 0).all()):
+            raise ValueError(
+                f"cutpoints is {values.tolist()}, but cut-points must be finite and increase. "
+                "Sort them, and drop repeated ones."
             )
 
     @property

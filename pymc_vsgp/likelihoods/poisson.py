@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive, is_count, require
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood, is_count, require
 from pymc_vsgp.likelihoods.links import (
     expected_softplus,
     find_link,
@@ -105,8 +105,9 @@ class Poisson(Likelihood):
         ``rate = exp(f)``, ``f**2`` or ``log(1 + exp(f))``.
     """
 
+    rules = {"exposure": POSITIVE}
+
     def __init__(self, exposure=1.0, link="log"):
-        check_positive(exposure=exposure)
         self.link = find_link(link, RATE_LINKS)
         super().__init__(exposure=exposure)
 

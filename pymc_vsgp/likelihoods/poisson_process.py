@@ -3,7 +3,7 @@
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_param, is_count, require
+from pymc_vsgp.likelihoods.base import Likelihood, Rule, is_count, require
 from pymc_vsgp.likelihoods.links import find_link
 from pymc_vsgp.likelihoods.poisson import RATE_LINKS, Poisson
 
@@ -31,8 +31,9 @@ class PoissonProcess(Poisson):
         ``rate = exp(f)``, ``f**2`` or ``log(1 + exp(f))``.
     """
 
+    rules = {"weights": Rule(lambda x: x >= 0, "0 or positive, and finite")}
+
     def __init__(self, weights, link="log"):
-        check_param("weights", weights, lambda x: x >= 0, "0 or positive, and finite")
         self.link = find_link(link, RATE_LINKS)
         Likelihood.__init__(self, weights=weights)
 

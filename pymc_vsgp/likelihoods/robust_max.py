@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import check_param
+from pymc_vsgp.likelihoods.base import Rule
 from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.ops.robust_max import largest_probability
 
@@ -28,8 +28,9 @@ class RobustMax(OfClasses):
         Probability of an error, between 0 and 1.
     """
 
+    rules = {"epsilon": Rule(lambda x: (x > 0) & (x < 1), "between 0 and 1")}
+
     def __init__(self, n_classes, epsilon=1e-3):
-        check_param("epsilon", epsilon, lambda x: (x > 0) & (x < 1), "between 0 and 1")
         self.n_classes = self.n_latent = check_n_classes(n_classes)
         super().__init__(epsilon=epsilon)
 

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad
 
-from pymc_vsgp.likelihoods.base import Likelihood, check_positive
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 from pymc_vsgp.likelihoods.quadrature import region_nodes
 
@@ -27,8 +27,9 @@ class StudentT(Likelihood):
         Scale of the noise.
     """
 
+    rules = {"nu": POSITIVE, "sigma": POSITIVE}
+
     def __init__(self, nu, sigma):
-        check_positive(nu=nu, sigma=sigma)
         super().__init__(nu=nu, sigma=sigma)
 
     @property

@@ -4,9 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pytensor.graph.basic import Variable
-
-from pymc_vsgp.likelihoods.base import LogLink, check_param, check_positive, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, Rule, require
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
@@ -26,14 +24,12 @@ class Weibull(LogLink):
         True where the event had not happened by the time y. Random draws are times of events.
     """
 
+    rules = {"alpha": POSITIVE, "censored": Rule(lambda x: np.isin(x, (0, 1)), "0 or 1")}
+
     def __init__(self, alpha, censored=None):
-        check_positive(alpha=alpha)
         if censored is None:
             super().__init__(alpha=alpha)
         else:
-            if not isinstance(censored, Variable):
-                censored = np.asarray(censored, dtype="float64")
-            check_param("censored", censored, lambda x: np.isin(x, (0, 1)), "0 or 1")
             super().__init__(alpha=alpha, censored=censored)
 
     def _combine(self, h, hazard, y):

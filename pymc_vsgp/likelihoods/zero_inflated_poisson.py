@@ -5,9 +5,9 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import (
+    POSITIVE,
     LogLink,
-    check_param,
-    check_positive,
+    Rule,
     is_count,
     require,
 )
@@ -30,9 +30,12 @@ class ZeroInflatedPoisson(LogLink):
         Time or area that each count was collected over.
     """
 
+    rules = {
+        "psi": Rule(lambda x: (x > 0) & (x <= 1), "above 0 and at most 1"),
+        "exposure": POSITIVE,
+    }
+
     def __init__(self, psi, exposure=1.0):
-        check_param("psi", psi, lambda x: (x > 0) & (x <= 1), "above 0 and at most 1")
-        check_positive(exposure=exposure)
         super().__init__(psi=psi, exposure=exposure)
 
     def _positive(self, mu, rate, y):

@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
+from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import short_periods
 from pymc_vsgp.model.variable import InducingRV, of_waves
 from pymc_vsgp.ops.cholesky import SafeCholesky
@@ -111,7 +112,8 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
     Say what is wrong with the log density of a model at a point.
 
     For each set of inducing values it reports how well the prior covariance at the inducing inputs
-    is conditioned, and the jitter that its factorization took.
+    is conditioned, and the jitter that its factorization took. Data that no likelihood takes, as
+    after a ``pm.set_data``, are an error, as they are in :func:`fit_gaussian` and :func:`sample`.
 
     Parameters
     ----------
@@ -135,6 +137,7 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
         vsgp.check_model({"lengthscale": 1e6}, model=model)
     """
     model = pm.modelcontext(model)
+    check_data(model)
     at = _values(model, {} if point is None else point)
     logp = _logp(model, at)
     priors = tuple(

@@ -1,0 +1,35 @@
+"""The data of a model, checked again before use: ``pm.set_data`` may have changed them."""
+
+import pymc as pm
+
+from pymc_vsgp.checks import (
+    as_inputs,
+    as_matrix,
+    as_target,
+    check_distinct,
+    check_param_shapes,
+    known_value,
+)
+from pymc_vsgp.model.observation import Observation, observations
+
+__all__ = ["check_data"]
+
+
+def check_data(model: pm.Model) -> None:
+    """Raise where data of a sparse process are not what its likelihood takes."""
+    for o in observations(model).values():
+        check_observation(o)
+
+
+def check_observation(o: Observation) -> None:
+    """Raise where inputs, observations or parameters of a likelihood are not what it takes."""
+    what = getattr(o.X, "name", None) or f"X of {o.name!r}"
+    X = as_matrix(o.X, what)[1]
+    y = as_target(o.y, None if X is None else len(X), o.name, 1 + o.likelihood.ndim_y, what)
+    o.likelihood.check_params()
+    check_param_shapes(o.likelihood, len(y), what)
+    o.likelihood.check_observed(y)
+    for part in o.parts:
+        Xu = known_value(part.places)
+        if Xu is not None and Xu.size:
+            check_distinct(as_inputs(Xu, getattr(part.places, "name", None) or "Xu"))

@@ -1,0 +1,95 @@
+"""Data and parameters that live in ``pm.Data``, and what ``pm.set_data`` makes of them."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.model.data import check_data
+
+N = 12
+X = np.linspace(0.0, 3.0, 2 * N).reshape(N, 2)
+XU = X[::3] + 0.01
+COUNTS = np.arange(N) % 4
+
+
+def model_of(likelihood, y=COUNTS, **data):
+    """Return a model whose inputs, observations and parameters are ``pm.Data``."""
+    with pm.Model() as model:
+        params = {name: pm.Data(name, np.asarray(value)) for name, value in data.items()}
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=XU)
+        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", np.asarray(y))
+        gp.likelihood("y", likelihood(**params), X=x, y=seen, dims="row")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "data", "wanted"),
+    [
+        (vsgp.Poisson, {"exposure": np.arange(N)}, "exposure must be positive"),
+        (lambda half: vsgp.Poisson(exposure=half / 2), {"half": np.zeros(N)}, "exposure must be"),
+        (vsgp.Binomial, {"n": np.full(N, 2.5)}, "n must be a positive whole"),
+        (vsgp.Binomial, {"n": np.full(N, 2)}, "from 0 to n, but row 3 is 3"),
+        (vsgp.HeteroskedasticBetaBinomial, {"n": np.full(N, 0)}, "n must be a positive whole"),
+        (vsgp.Gaussian, {"sigma": -1.0}, "sigma must be positive"),
+        (vsgp.StudentT, {"nu": 3.0, "sigma": 0.0}, "sigma must be positive"),
+        (vsgp.Ordinal, {"cutpoints": [2.0, 1.0, 3.0]}, "cut-points must be finite and increase"),
+        (vsgp.PoissonProcess, {"weights": -np.ones(N)}, "weights must be 0 or positive"),
+    ],
+)
+def test_parameters_in_data_are_checked(likelihood, data, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        model_of(likelihood, **data)
+
+
+REPLACED = {
+    "nan in X": ({"x": np.where(X == X[2, 1], np.nan, X)}, "x holds nan in row 2"),
+    "y outside": ({"seen": COUNTS - 1}, "row 0 is -1"),
+    "y above n": ({"seen": COUNTS + 5}, "row 2 is 7"),
+    "n below y": ({"n": np.full(N, 2)}, "row 3 is 3"),
+    "n fractional": ({"n": np.full(N, 4.5)}, "n must be a positive whole"),
+    "fewer y": ({"seen": COUNTS[:5]}, "x has 12 rows but y has 5"),
+    "fewer n": ({"n": np.full(7, 6)}, r"\(7,\), but x has 12 rows"),
+    "Xu twice": ({"u_Xu": np.ones_like(XU)}, "Rows 0 and 1 of Xu are equal"),
+    "Xu nan": ({"u_Xu": np.full_like(XU, np.nan)}, "u_Xu holds nan"),
+}
+
+
+@pytest.fixture(scope="module")
+def binomial():
+    return model_of(vsgp.Binomial, n=np.full(N, 6.0))
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_replaced_data_are_checked_again(binomial, case):
+    replaced, wanted = REPLACED[case]
+    before = {name: binomial[name].get_value() for name in replaced}
+    with binomial:
+        pm.set_data(replaced)
+        with pytest.raises(ValueError, match=wanted):
+            check_data(binomial)
+        pm.set_data(before)
+
+
+def test_before_they_are_used(binomial):
+    with binomial:
+        stage = vsgp.fit_gaussian(maxiter=1, progressbar=False)
+        vsgp.check_model()
+        pm.set_data({"seen": COUNTS - 1})
+        for use in (vsgp.check_model, vsgp.fit_gaussian, lambda: vsgp.sample(stage)):
+            with pytest.raises(ValueError, match="row 0 is -1"):
+                use()
+
+
+def test_what_depends_on_random_variables_passes():
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=XU)
+        sigma = pm.HalfNormal("sigma") * pm.Data("factor", np.ones(N))
+        gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=COUNTS)
+    assert vsgp.check_model(model=model).ok
