@@ -203,7 +203,7 @@ def column_names(X: Any, what: str, model: pm.Model) -> tuple[str, ...] | None:
     """Return the names of the columns of a table or of a ``pm.Data`` with coordinates."""
     labels = getattr(X, "columns", None)
     if isinstance(X, Variable):
-        dims = model.named_vars_to_dims.get(X.name) or ()
+        dims = tuple(model.named_vars_to_dims.get(X.name) or ())
         labels = model.coords.get(dims[1]) if len(dims) == 2 else None
     elif isinstance(X, xr.DataArray):
         labels = X.indexes.get(X.dims[1]) if X.ndim == 2 else None

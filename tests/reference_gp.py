@@ -5,6 +5,9 @@ import numpy as np
 from scipy import stats
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
+# The library's default, as a fraction of the prior variance.
+JITTER = 1e-8
+
 
 def ard_kernel(X, Y, lengthscales, variance):
     """Exponentiated quadratic kernel with one lengthscale a column."""
@@ -12,7 +15,7 @@ def ard_kernel(X, Y, lengthscales, variance):
     return variance * np.exp(-0.5 * np.sum(difference**2, axis=-1))
 
 
-def moments(X, Xu, lengthscales, variance, mean, v, jitter=1e-8):
+def moments(X, Xu, lengthscales, variance, mean, v, jitter=JITTER):
     """Mean and variance of f(X), given u = mean(Xu) + R v, by dense inverses."""
     Kuu = ard_kernel(Xu, Xu, lengthscales, variance)
     Kuu = Kuu + jitter * variance * np.eye(len(Xu))
@@ -29,7 +32,7 @@ def joint_log_density(expected, v, log_prior_theta):
     return np.sum(expected) + np.sum(stats.norm.logpdf(v)) + log_prior_theta
 
 
-def collapsed_bound(X, y, Xu, lengthscales, variance, mean, sigma, jitter=1e-8):
+def collapsed_bound(X, y, Xu, lengthscales, variance, mean, sigma, jitter=JITTER):
     """Titsias (2009), from dense N x N matrices."""
     Kuu = ard_kernel(Xu, Xu, lengthscales, variance) + jitter * variance * np.eye(len(Xu))
     Kuf = ard_kernel(Xu, X, lengthscales, variance)

@@ -106,7 +106,9 @@ def reference_predictions(Xnew, u, w):
         (XU_OTHER, w, -0.7, 0.8, 0.9),
     ):
         ls = np.full(2, ls)
-        Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + 1e-8 * variance * np.eye(len(Xu))
+        Kuu = reference_gp.ard_kernel(
+            Xu, Xu, ls, variance
+        ) + reference_gp.JITTER * variance * np.eye(len(Xu))
         Kuf = reference_gp.ard_kernel(Xu, Xnew, ls, variance)
         solved = np.linalg.solve(Kuu, Kuf)
         means.append(mean + solved.T @ (values - mean))

@@ -94,7 +94,7 @@ def test_bound_equals_an_independent_one(family, data, rng):
     value = bound(bound.ravel(THETA), [sites]).value
 
     ls, variance, c = np.exp(THETA["ls_log__"]), np.exp(THETA["variance_log__"]), THETA["c"]
-    Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + 1e-8 * variance * np.eye(M)
+    Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + reference_gp.JITTER * variance * np.eye(M)
     Kuf = reference_gp.ard_kernel(Xu, X, ls, variance)
     # q(u): the prior times the sites, which are exp(linear u - u root root^T u / 2).
     precision = np.linalg.inv(Kuu)

@@ -281,7 +281,7 @@ def test_value_does_not_depend_on_the_coordinates(inputs, rng):
         X, Xu, point["lengthscales"], point["variance"], linear_mean, point["v"]
     )
     K = reference_gp.ard_kernel(Xu, Xu, point["lengthscales"], point["variance"])
-    K += 1e-8 * point["variance"] * np.eye(M)
+    K += reference_gp.JITTER * point["variance"] * np.eye(M)
     expected = stats.multivariate_normal.logpdf(u_value, linear_mean(Xu), K)
     given = {model["lengthscales"]: point["lengthscales"], model["variance"]: point["variance"]}
     value = pm.logp(u, u_value).eval({k: np.asarray(v) for k, v in given.items()})
@@ -467,7 +467,7 @@ def test_conditionals_of_the_components_sum_to_the_total(inputs, rng):
         return total.cov_func(A).eval()
 
     K = total_kernel(Xu)
-    K += 1e-8 * np.mean(np.diag(K)) * np.eye(M)
+    K += reference_gp.JITTER * np.mean(np.diag(K)) * np.eye(M)
     W = np.linalg.solve(K, kernel(Xu, Xnew))
     np.testing.assert_allclose(
         mean_1, linear_mean(Xnew) + W.T @ (u - linear_mean(Xu) - 0.7), rtol=1e-7

@@ -49,7 +49,7 @@ def posterior(X, y):
     """Of the inducing values: for a normal likelihood, the posterior that is sampled is normal."""
     Z = np.linspace(0.0, 10.0, M)[:, None]
     k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731  (short, and used once)
-    R = np.linalg.cholesky(k(Z, Z) + 1e-6 * np.eye(M))
+    R = np.linalg.cholesky(k(Z, Z) + reference_gp.JITTER * np.eye(M))
     A = np.linalg.solve(R, k(Z, X))
     P = np.eye(M) + A @ A.T / SIGMA**2
     return R, np.linalg.solve(P, A @ y) / SIGMA**2, np.linalg.inv(P), lambda x: k(Z, x)
@@ -177,7 +177,7 @@ def test_folds_of_a_table_with_an_exposure():
     assert seen == [(True, True)] * 2
     Z = np.linspace(0.0, 10.0, M)[:, None]
     k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
-    A = np.linalg.solve(np.linalg.cholesky(k(Z, Z) + 1e-6 * np.eye(M)), k(Z, X))
+    A = np.linalg.solve(np.linalg.cholesky(k(Z, Z) + reference_gp.JITTER * np.eye(M)), k(Z, X))
     for n, gamma in enumerate(1.0 - np.sum(A**2, axis=0)):
         at = np.array([counts.iloc[n], exposure.iloc[n], gamma])
         density, _ = integrate.quad(

@@ -57,7 +57,7 @@ def moments(idata, s, X=XNEW, variance=1.3, c=0.3):
     post = idata["posterior"].isel(chain=0, draw=s)
     Z, u, ls = idata["constant_data"]["u_Xu"].values, post["u"].values, post["ls"].values
     k = lambda a, b: reference_gp.ard_kernel(a, b, [ls], variance)  # noqa: E731  (short, and used once)
-    W = np.linalg.solve(k(Z, Z) + 1e-6 * variance * np.eye(M), k(Z, X))
+    W = np.linalg.solve(k(Z, Z) + reference_gp.JITTER * variance * np.eye(M), k(Z, X))
     return c + W.T @ (u - c), k(X, X) - k(X, Z) @ W
 
 

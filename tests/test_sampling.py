@@ -39,7 +39,9 @@ def build(X, Xu, y, likelihood=None, **kwargs):
 
 def dense(X, y, Xu, ls, variance, c, s):
     """Moments of y without its noise, and what the sparse process leaves out."""
-    Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + 1e-6 * variance * np.eye(len(Xu))
+    Kuu = reference_gp.ard_kernel(Xu, Xu, ls, variance) + reference_gp.JITTER * variance * np.eye(
+        len(Xu)
+    )
     Kuf = reference_gp.ard_kernel(Xu, X, ls, variance)
     Q = Kuf.T @ np.linalg.solve(Kuu, Kuf)
     return Q, variance - np.diag(Q), y - c

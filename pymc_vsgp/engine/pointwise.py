@@ -141,8 +141,9 @@ def _split(arguments, likelihood: Likelihood, n_processes: int):
 @_logprob.register(ObservationRV)
 def observation_logprob(op, values, size, *arguments, **kwargs):
     """Return the variational potential of each observation."""
+    (y,) = values
     groups, lik = _split(arguments, op.likelihood, op.n_processes)
-    return terms(lik, groups, *values, op.block_size)
+    return terms(lik, groups, y, op.block_size)
 
 
 def draw_latents(moments: Sequence[Moments], size) -> TensorVariable:

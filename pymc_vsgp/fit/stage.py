@@ -14,7 +14,7 @@ from pymc.backends.arviz import find_constants, find_observations
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_vsgp.fit.bound import Bound, inducing_variables
+from pymc_vsgp.fit.bound import Variables, inducing_variables
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
 from pymc_vsgp.model.variable import NO_SITES, of_waves
 
@@ -288,7 +288,7 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied(len(sites.linear))
 
 
-def inducing_inputs(bound: Bound) -> dict[str, np.ndarray]:
+def inducing_inputs(bound: Variables) -> dict[str, np.ndarray]:
     """Return the inducing inputs that a stage may move, by name."""
     shared = (p.Xu for p in bound.processes if p.Xu is not None)
     return {s.name: s.get_value() for s in shared}

@@ -12,9 +12,8 @@ from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
 
 
 class OfClasses(Likelihood):
-    """A family whose observations are the classes 0, 1, ..., K - 1."""
+    """A family whose observations are the classes 0, 1, ..., K - 1; `n_classes` is K."""
 
-    n_classes: int | None
     classes: tuple | None = None  # their names, where the family knows them
 
     def mean(self, mu, gamma):

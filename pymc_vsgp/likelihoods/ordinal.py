@@ -169,7 +169,7 @@ class Ordinal(OfClasses):
                 "Pass the labels to Ordinal from the lowest to the highest as classes=[...], or "
                 "y as an ordered pandas Categorical."
             )
-        elif ordered and self.classes is not None:
+        elif kind is not None and ordered and self.classes is not None:
             shared = [c for c in self.classes if c in kind.categories]
             if shared != [c for c in kind.categories if c in shared]:
                 raise ValueError(

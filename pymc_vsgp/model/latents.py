@@ -316,7 +316,8 @@ def in_order(model, gps: Sequence, names, X, value, what: str):
 
     The model keeps the names as the coordinate of ``{u}_feature``.
     """
-    known = {names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps} - {None}
+    labels = [names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps]
+    known = {n for n in labels if n is not None}
     if len(known) > 1:
         raise ValueError(
             f"The processes have their columns in different orders: {sorted(known)}. "
@@ -425,7 +426,8 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
                 f"The likelihood {name!r} is of {number}, and these are not the same. Pass the "
                 "list that was passed to vsgp.likelihood to vsgp.predictive(name, [gp1, gp2], ...)."
             )
-    same = X is not None and np.array_equal(Xnew, known_value(X))
+    known_X = None if X is None else known_value(X)
+    same = known_X is not None and np.array_equal(Xnew, known_X)
     if Xnew is None or same:
         return lik
     kind = type(lik).__name__

@@ -128,8 +128,10 @@ class _Function(NamedTuple):
     def __call__(self, *arguments, rng: np.random.Generator | None = None) -> list[np.ndarray]:
         """Evaluate; `rng` seeds what is random in it."""
         with self.lock:
-            for shared in self.fn.get_shared() if rng is not None else ():
-                if isinstance(shared.get_value(borrow=True), np.random.Generator):
+            for shared in self.fn.get_shared():
+                if rng is not None and isinstance(
+                    shared.get_value(borrow=True), np.random.Generator
+                ):
                     shared.set_value(np.random.default_rng(rng.integers(2**63)), borrow=True)
             return [np.asarray(x) for x in self.fn(*arguments)]
 
@@ -171,8 +173,8 @@ class Compiled:
         all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
         fn = pm.pytensorf.compile(all_inputs, outputs, mode=self.mode, on_unused_input="ignore")
         fn.trust_input = False
-        names = (tuple(v.name for v in vs) for vs in (rvs, data))
-        return _Function(fn, *names, tuple(data), threading.Lock())
+        of_rvs, of_data = (tuple(v.name for v in vs) for vs in (rvs, data))
+        return _Function(fn, of_rvs, of_data, tuple(data), threading.Lock())
 
 
 def _numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
@@ -238,7 +240,7 @@ class Fitted:
     def _observed_as(self, lik: Likelihood) -> Observation:
         """Return the observation with another likelihood, on the same functions."""
         if isinstance(self.of_model, Mixed) and not isinstance(lik, Mixed):
-            lik = Mixed(lik, self.of_model.W)
+            lik = Mixed(lik, self.of_model.params["W"])
         if lik.n_latent not in (None, self.of_model.n_latent):
             raise ValueError(
                 f"{type(lik).__name__} has {lik.n_latent} latent functions, but "
