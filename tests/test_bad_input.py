@@ -197,11 +197,6 @@ MISTAKES = {
         ValueError,
         ["Rows 1 and 4 of Xu are equal"],
     ),
-    "M > N": (
-        lambda: observed(X=X[:3], y=COUNTS[:3]),
-        ValueError,
-        ["Xu has 4 rows", "only 3 observations", "at most 3"],
-    ),
     # y
     "X and y of different length": (
         lambda: observed(y=COUNTS[:-1]),

@@ -58,7 +58,7 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
         if unknown:
             raise ValueError(
                 f"y has the label {unknown[0]!r}, which is not among the classes, "
-                f"{list(classes)}. Add it to them, or correct y."
+                f"{np.asarray(classes).tolist()}. Add it to them, or correct y."
             )
         labels = labels.set_categories(list(classes))
     found = list(labels.categories)
