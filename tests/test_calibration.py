@@ -89,7 +89,7 @@ def test_plot(kind, rng):
         band = axes[0].collections[0].get_paths()[0].vertices
         assert 0.1 < band[:, 1].max() < 0.25  # 99.5 % of 100: 1.73 / sqrt(100), more or less
     _, given = plt.subplots()
-    (same,) = result.plot(given, names=["a"], kind=kind)
+    (same,) = plot_calibration(result, var_names=["a"], kind=kind, ax=given)
     assert same is given
     same.figure.canvas.draw()
     plt.close("all")
@@ -102,7 +102,7 @@ def test_refusals_of_the_plot(rng):
     with pytest.raises(ValueError, match="kind is 'bars'"):
         plot_calibration(result, kind="bars")
     with pytest.raises(ValueError, match=r"no ranks of \['z'\]. Choose from"):
-        plot_calibration(result, names=["z"])
+        plot_calibration(result, var_names=["z"])
 
 
 def test_bad_input():

@@ -262,7 +262,7 @@ def test_exact_weights_are_of_all_likelihoods(data):
         gp.likelihood("counts", vsgp.Poisson(), X=X, y=np.ones(N, dtype=int))
     idata = prior_draws(model)
     with pytest.raises(ValueError, match=r"\['y', 'counts'\], and weights of one alone don't"):
-        exact_weights(idata, 5, name="y", model=model, **quiet)
+        exact_weights(idata, 5, var_name="y", model=model, **quiet)
 
 
 @pytest.mark.slow

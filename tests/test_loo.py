@@ -77,7 +77,7 @@ def test_equals_refits(fitted):
     np.testing.assert_allclose(result.elpd, exact.sum(), atol=0.15)
     # What ArviZ makes of the log likelihood group is pessimistic, as gamma is not small here.
     tree = idata.copy()
-    found = compute_pointwise(idata, model=model, extend=False, **quiet)
+    found = compute_pointwise(idata, model=model, extend_inferencedata=False, **quiet)
     tree["log_likelihood"] = xr.DataTree(found["log_potential"].rename("y").to_dataset())
     plain = az.loo(tree, pointwise=True)
     assert plain.elpd < exact.sum() - 0.3
@@ -87,7 +87,7 @@ def test_pointwise_groups(fitted):
     model, idata, X, y = fitted
     few = idata.copy()
     few["posterior"] = idata["posterior"].isel(draw=slice(0, 5))
-    found = compute_pointwise(few, model=model, extend=False, **quiet)
+    found = compute_pointwise(few, model=model, extend_inferencedata=False, **quiet)
     moments = predict(few, None, "moments", model=model, **quiet)
     mu, gamma = moments["mean"].values, moments["variance"].values
     np.testing.assert_allclose(

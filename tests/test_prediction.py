@@ -292,7 +292,7 @@ def test_rows_of_parameters_are_counted_everywhere(data):
     with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
         predict(posterior, None, "mean", **options)
     with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
-        vsgp.compute_pointwise(posterior, extend=False, **options)
+        vsgp.compute_pointwise(posterior, extend_inferencedata=False, **options)
 
 
 def test_scores_between_the_observed_numbers(data):
@@ -450,7 +450,7 @@ def test_refusals(poisson, data):
     with pytest.raises(ValueError, match="no posterior.*Pass what"):
         predict(xr.DataTree(), XNEW, **options)
     with pytest.raises(ValueError, match="no likelihood named 'z'"):
-        predict(idata, XNEW, name="z", **options)
+        predict(idata, XNEW, var_name="z", **options)
     with pytest.raises(ValueError, match="2 columns.*Pass the same inputs"):
         predict(idata, np.ones((3, 2)), **options)
     with pytest.raises(ValueError, match="at most 4000 rows"):

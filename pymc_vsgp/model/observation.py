@@ -189,7 +189,7 @@ def find_observation(model: Model, name: str | None) -> Observation:
     if name is None:
         if len(known) > 1:
             raise ValueError(
-                f"The model has {len(known)} likelihoods. Say which one: pass name, one of "
+                f"The model has {len(known)} likelihoods. Say which one: pass var_name, one of "
                 f"{list(known)}."
             )
         return next(iter(known.values()))

@@ -272,8 +272,8 @@ class PointProcess:
         **kwargs
             ``joint=True`` draws the function jointly at all places; by default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine.
-            Others are those of :func:`predict`: `name`, `likelihood`, `num_samples`, `random_seed`,
-            `progressbar`, `model`.
+            Others are those of :func:`predict`: `var_name`, `likelihood`, `num_samples`,
+            `random_seed`, `progressbar`, `model`.
 
         Returns
         -------

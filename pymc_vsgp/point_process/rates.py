@@ -26,7 +26,7 @@ def draw_intensity(
     columns: Sequence[str],
     *,
     joint: bool = False,
-    name: str | None = None,
+    var_name: str | None = None,
     likelihood: Any = None,
     num_samples: int | None = None,
     random_seed: Any = None,
@@ -37,8 +37,13 @@ def draw_intensity(
 
     Where the model has no names of its inputs, they have those of `columns`.
     """
-    options = {"name": name, "num_samples": num_samples, "model": model, "progressbar": progressbar}
-    fit = Fitted(idata, model, name)
+    options = {
+        "var_name": var_name,
+        "num_samples": num_samples,
+        "model": model,
+        "progressbar": progressbar,
+    }
+    fit = Fitted(idata, model, var_name)
     unit = likelihood or of_unit_exposure(fit.likelihood)
     if fit.columns is None:
         names = column_names(X, "Xnew", fit.model)

@@ -92,7 +92,7 @@ def exact_weights(
     idata: xr.DataTree,
     num_samples: int | None = 500,
     *,
-    name: str | None = None,
+    var_name: str | None = None,
     random_seed: int | np.random.Generator | None = 0,
     progressbar: bool = True,
     model: Model | None = None,
@@ -110,8 +110,9 @@ def exact_weights(
         Draws.
     num_samples : int, optional
         How many of them to weigh.
-    name : str, optional
-        Name of the likelihood. The model must have one only: the exact posterior is that of all.
+    var_name : str, optional
+        Name of the observed variable. The model must have one only: the exact posterior is that
+        of all.
     random_seed : int or Generator, optional
         Seed of the draws of f.
     progressbar : bool
@@ -123,11 +124,11 @@ def exact_weights(
     -------
     ExactWeights
     """
-    fit = Fitted(idata, model, name, num_samples=num_samples)
+    fit = Fitted(idata, model, var_name, num_samples=num_samples)
     if len(known := observations(fit.model)) > 1:
         raise ValueError(
             f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "
-            "the exact posterior. Use check_inducing(idata, name=...) for each."
+            "the exact posterior. Use check_inducing(idata, var_name=...) for each."
         )
     X, y = fit.X, np.asarray(fit.y)
     if len(X) > LARGEST_EXACT:

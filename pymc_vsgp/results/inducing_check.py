@@ -252,7 +252,7 @@ def check_inducing(
     *,
     nested: bool = True,
     refit: Model | None = None,
-    name: str | None = None,
+    var_name: str | None = None,
     random_seed: int | np.random.Generator | None = 0,
     progressbar: bool = True,
     model: Model | None = None,
@@ -277,8 +277,8 @@ def check_inducing(
     refit : Model, optional
         The same model with more inducing points. Both get a Gaussian stage. The gain of its ELBO
         is reported, and how far predictions at the data move. Neither model is changed.
-    name : str, optional
-        Name of the likelihood, where the model has several.
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
     random_seed : int or Generator, optional
         Seed of the nested test.
     progressbar : bool
@@ -299,7 +299,7 @@ def check_inducing(
         print(check)
         vsgp.plot_inducing(check)
     """
-    fit = Fitted(idata, model, name, num_samples=num_samples)
+    fit = Fitted(idata, model, var_name, num_samples=num_samples)
     X, y, n = fit.X, np.asarray(fit.y), fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]

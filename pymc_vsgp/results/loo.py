@@ -25,8 +25,8 @@ FEWEST = 30  # draws that ArviZ fits a tail to
 def compute_pointwise(
     idata: xr.DataTree,
     *,
-    name: str | None = None,
-    extend: bool = True,
+    var_name: str | None = None,
+    extend_inferencedata: bool = True,
     progressbar: bool = True,
     model: Model | None = None,
 ) -> xr.DataTree | xr.Dataset:
@@ -42,9 +42,9 @@ def compute_pointwise(
     ----------
     idata : DataTree
         Draws.
-    name : str, optional
-        Name of the likelihood, where the model has several.
-    extend : bool
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
+    extend_inferencedata : bool
         Whether to add both to `idata`, as groups of that name, and return it.
     progressbar : bool
         Whether to show progress.
@@ -54,12 +54,12 @@ def compute_pointwise(
     Returns
     -------
     DataTree or Dataset
-        With ``extend=False``, a Dataset with the variables ``log_potential`` and
+        With ``extend_inferencedata=False``, a Dataset with the variables ``log_potential`` and
         ``log_predictive``.
     """
-    fit = Fitted(idata, model, name)
+    fit = Fitted(idata, model, var_name)
     found = _pointwise(fit, progressbar)
-    if not extend:
+    if not extend_inferencedata:
         return found
     for group in ("log_potential", "log_predictive"):
         new = found[group].rename(fit.name).to_dataset()
@@ -73,7 +73,7 @@ def compute_pointwise(
 def loo(
     idata: xr.DataTree,
     *,
-    name: str | None = None,
+    var_name: str | None = None,
     pointwise: bool = True,
     reff: float | None = None,
     progressbar: bool = True,
@@ -90,8 +90,8 @@ def loo(
     ----------
     idata : DataTree
         Draws. Where they have the groups of :func:`compute_pointwise`, these are used.
-    name : str, optional
-        Name of the likelihood, where the model has several.
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
     pointwise : bool
         Whether to keep the score and the Pareto shape of each observation.
     reff : float, optional
@@ -113,9 +113,9 @@ def loo(
 
         az.compare({"matern": vsgp.loo(a, model=model_a), "smooth": vsgp.loo(b, model=model_b)})
     """
-    found, name = _known_pointwise(idata, name)
+    found, name = _known_pointwise(idata, var_name)
     if found is None:
-        fit = Fitted(idata, model, name)
+        fit = Fitted(idata, model, var_name)
         found, name = _pointwise(fit, progressbar), fit.name
     phi, density = found["log_potential"], found["log_predictive"]
     num_samples = phi.sizes["chain"] * phi.sizes["draw"]
@@ -133,7 +133,7 @@ def loo(
     return arviz_loo(
         tree,
         pointwise=pointwise,
-        var_name=name,
+        var_name=var_name,
         reff=reff,
         log_weights=log_weights,
         pareto_k=pareto_k,
@@ -147,7 +147,7 @@ def kfold(
     k: int = 10,
     *,
     fit: Callable[[Model], xr.DataTree] | None = None,
-    name: str | None = None,
+    var_name: str | None = None,
     folds: Any = None,
     row_params: dict[str, Any] | None = None,
     random_seed: int | np.random.Generator | None = None,
@@ -168,8 +168,8 @@ def kfold(
         Number of folds.
     fit : callable, optional
         Takes a model and returns draws. By default :func:`sample` with its settings.
-    name : str, optional
-        Name of the likelihood, where the model has several.
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
     folds : array_like of int, shape (N,), optional
         Fold of each observation. By default folds of equal size at random; give them where
         neighbours should be left out together.
@@ -226,12 +226,12 @@ def kfold(
             likelihood = None
             if params:
                 left_out = {param: _take(values, out) for param, values in params.items()}
-                likelihood = find_observation(model, name).likelihood.replace(**left_out)
+                likelihood = find_observation(model, var_name).likelihood.replace(**left_out)
             score = log_predictive_density(
                 idata,
                 _take(X, out),
                 _take(y, out),
-                name=name,
+                var_name=var_name,
                 likelihood=likelihood,
                 model=model,
                 progressbar=False,

@@ -29,7 +29,7 @@ def predict(
     Xnew: Any = None,
     what: str = "f",
     *,
-    name: str | None = None,
+    var_name: str | None = None,
     likelihood: Any = None,
     quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
     of: str = "y",
@@ -66,8 +66,8 @@ def predict(
           mean of an observation.
         * "quantiles": `quantiles` over draws, of what `of` says.
         * "density": predictive density, or probability, of the values `at`.
-    name : str, optional
-        Name of the likelihood, where the model has several.
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
         Takes the place of the model's. Needed where that has a parameter with an entry for each
         row of the data, such as an exposure: ``likelihood=vsgp.Poisson(exposure=new)``, with an
@@ -118,7 +118,7 @@ def predict(
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, name, lik, num_samples, mode)
+    fit = Fitted(idata, model, var_name, lik, num_samples, mode)
     plan = make_plan(fit, what, of, quantiles, at, joint)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
     if wants_mean and not has_mean(fit.likelihood):
@@ -180,7 +180,7 @@ def log_predictive_density(
     Xnew: Any,
     ynew: Any,
     *,
-    name: str | None = None,
+    var_name: str | None = None,
     likelihood: Any = None,
     num_samples: int | None = None,
     chunk_size: int | None = None,
@@ -203,7 +203,7 @@ def log_predictive_density(
         Inputs.
     ynew : array_like, shape (N,)
         Observations.
-    name, likelihood, num_samples, chunk_size, progressbar, compile_kwargs, model
+    var_name, likelihood, num_samples, chunk_size, progressbar, compile_kwargs, model
         As in :func:`predict`.
 
     Returns
@@ -213,7 +213,7 @@ def log_predictive_density(
     """
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, name, lik, num_samples, mode)
+    fit = Fitted(idata, model, var_name, lik, num_samples, mode)
     rows = rows_of(fit, Xnew)
     _check_rows(fit, Xnew, len(rows.X))
     _check_chunk_size(chunk_size)

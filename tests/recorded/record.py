@@ -186,7 +186,7 @@ def predictions(case, mode):
     both = {"model": model, "progressbar": False}
     out = {f"draw {n}": x.values[0] for n, x in idata["posterior"].data_vars.items()}
     for name in case.names:
-        settings = both | {"name": name, "compile_kwargs": {"mode": mode}}
+        settings = both | {"var_name": name, "compile_kwargs": {"mode": mode}}
         lik = case.new.get(name)
         for what in ("moments", "mean")[: 1 + case.has_mean]:
             found = vsgp.predict(idata, case.X_new, what, likelihood=lik, **settings)
@@ -194,7 +194,7 @@ def predictions(case, mode):
             out |= {f"{name} {what} {n}": x.values for n, x in found.data_vars.items()}
         chunked = vsgp.predict(idata, case.X_new, "moments", chunk_size=2, **settings)
         out |= {f"{name} chunked {n}": x.values for n, x in chunked.data_vars.items()}
-        scored = vsgp.compute_pointwise(idata, name=name, extend=False, **both)
+        scored = vsgp.compute_pointwise(idata, var_name=name, extend_inferencedata=False, **both)
         for n, x in scored.items():
             out[f"{name} {n}"] = x.values[..., :: 37 if x.size > 999 else 1]
     if case.at_point:

@@ -19,7 +19,7 @@ def plot_calibration(
     result: Calibration,
     *,
     kind: str = "ecdf",
-    names: list[str] | None = None,
+    var_names: list[str] | None = None,
     ax: Any = None,
 ) -> Any:
     """
@@ -35,10 +35,10 @@ def plot_calibration(
         histogram. A curve leaves its band just where the test behind `calibrated` fails. One like
         a bow says that the posterior is too high or too low, one like an S that it is too wide or
         too narrow.
-    names : list of str, optional
+    var_names : list of str, optional
         What to show, by default everything.
     ax : Axes or array of Axes, optional
-        As many as names. By default of a new figure.
+        One for each of `var_names`. By default of a new figure.
 
     Returns
     -------
@@ -51,14 +51,14 @@ def plot_calibration(
         )
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}. Choose one of {list(KINDS)}.")
-    names = list(result.ranks) if names is None else list(names)
-    unknown = sorted(set(names) - set(result.ranks))
-    if unknown or not names:
+    var_names = list(result.ranks) if var_names is None else list(var_names)
+    unknown = sorted(set(var_names) - set(result.ranks))
+    if unknown or not var_names:
         raise ValueError(f"There are no ranks of {unknown}. Choose from {list(result.ranks)}.")
-    axes = _grid(len(names)) if ax is None else np.atleast_1d(np.asarray(ax, dtype=object)).ravel()
-    if len(axes) < len(names):
-        raise ValueError(f"{len(axes)} axes are too few for {len(names)}. Pass one for each.")
-    for panel, name in zip(axes, names, strict=False):
+    axes = _grid(len(var_names)) if ax is None else np.ravel(np.asarray(ax, dtype=object))
+    if len(axes) < len(var_names):
+        raise ValueError(f"{len(axes)} axes are too few for {len(var_names)}. Pass one for each.")
+    for panel, name in zip(axes, var_names, strict=False):
         # Alarm is for what the test behind `calibrated` calls one.
         off = result.p_values[name] <= 0.01 / len(result.p_values)
         color = ORANGE if off else BLUE
@@ -72,7 +72,7 @@ def plot_calibration(
         plain(panel)
     axes[0].set_ylabel("ECDF - uniform" if kind == "ecdf" else "replicates")
     legend(axes[0])
-    return axes[: len(names)]
+    return axes[: len(var_names)]
 
 
 def _grid(n: int):

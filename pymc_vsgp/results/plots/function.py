@@ -35,7 +35,7 @@ def plot_function(
     Xnew: Any = None,
     *,
     what: str | None = None,
-    name: str | None = None,
+    var_name: str | None = None,
     likelihood: Any = None,
     intervals: Sequence[float] = (0.5, 0.9),
     n_lines: int = 0,
@@ -60,8 +60,8 @@ def plot_function(
     what : {"mean", "f", "y"}, optional
         The mean of an observation, the latent function or an observation. By default the mean;
         for classes their probabilities.
-    name : str, optional
-        Name of the likelihood, where the model has several.
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
         As in :func:`predict`: for example a Poisson with an exposure of one.
     intervals : sequence of float
@@ -89,7 +89,7 @@ def plot_function(
     Axes or ndarray of Axes
     """
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, name, lik, num_samples)
+    fit = Fitted(idata, model, var_name, lik, num_samples)
     X, y = fit.X, np.asarray(fit.y)
     if X.shape[1] > 2:
         raise ValueError(
@@ -102,7 +102,7 @@ def plot_function(
     if what not in ("mean", "f", "y"):
         raise ValueError(f"what is {what!r}. Choose one of ['mean', 'f', 'y'].")
     options = {
-        "name": name,
+        "var_name": var_name,
         "likelihood": likelihood,
         "num_samples": num_samples,
         "random_seed": random_seed,

@@ -29,7 +29,7 @@ def plot_inducing(
     *,
     ax: Any = None,
     num_samples: int = 50,
-    name: str | None = None,
+    var_name: str | None = None,
     model: Model | None = None,
 ) -> Any:
     """
@@ -45,8 +45,8 @@ def plot_inducing(
         missing, over draws.
     num_samples : int
         How many draws to check.
-    name : str, optional
-        Name of the likelihood, where the model has several.
+    var_name : str, optional
+        Name of the observed variable, where the model has several.
     model : Model, optional
         By default the model on the context stack, where there are draws to check.
 
@@ -57,7 +57,9 @@ def plot_inducing(
     if isinstance(check, GaussianStage):
         return _moves(check, ax)
     if not isinstance(check, InducingCheck):
-        check = check_inducing(check, num_samples, name=name, progressbar=False, model=model)
+        check = check_inducing(
+            check, num_samples, var_name=var_name, progressbar=False, model=model
+        )
     import matplotlib.pyplot as plt
 
     axes = ax
