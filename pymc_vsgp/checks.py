@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 
@@ -16,6 +15,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
+
+from pymc_vsgp.compile import evaluate
 
 __all__ = [
     "as_inputs",
@@ -61,8 +62,7 @@ def known_value(value: Any) -> np.ndarray | None:
         not isinstance(i, Constant | SharedVariable) for i in inputs
     ):
         return None
-    # Evaluated once while the model is built, so compiling is not worth its time.
-    return np.asarray(pytensor.function([], value, mode="FAST_COMPILE", on_unused_input="ignore")())
+    return evaluate(value)
 
 
 def _check_matrix(array: np.ndarray, what: str) -> None:
@@ -319,4 +319,4 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
 
 def is_symbolic(y: Any) -> bool:
     """Whether `y` is a variable, not numbers."""
-    return isinstance(y, pytensor.graph.basic.Variable)
+    return isinstance(y, Variable)

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.gaussian import _judge
+from pymc_vsgp.fit.minibatch import judge
 from pymc_vsgp.inducing.coordinates import Sites
 
 N, M, D = 40, 6, 2
@@ -215,11 +215,11 @@ def test_report_of_minibatches(data, rng):
     assert "after 60 steps, NOT converged" in repr(few)
     assert "In the last quarter of the steps the ELBO rose by" in repr(few)
     assert "Raise maxiter." in repr(few)
-    assert _judge(np.zeros(3)) == (False, "These steps are too few. Raise maxiter.")
+    assert judge(np.zeros(3)) == (False, "These steps are too few. Raise maxiter.")
     noise = rng.normal(size=400)
-    assert _judge(noise)[0]
-    assert not _judge(noise + 0.01 * np.arange(400))[0]
-    assert "rose by 1 ± 0 nats. Raise maxiter." in _judge(np.repeat([0.0, 1.0], [300, 100]))[1]
+    assert judge(noise)[0]
+    assert not judge(noise + 0.01 * np.arange(400))[0]
+    assert "rose by 1 ± 0 nats. Raise maxiter." in judge(np.repeat([0.0, 1.0], [300, 100]))[1]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
@@ -39,6 +38,7 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.compile import at_points, evaluate, function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
@@ -164,6 +164,11 @@ class Variables:
             at += size
         return point
 
+    def in_units(self, theta) -> dict[str, np.ndarray]:
+        """Return theta by the names of the variables, in the user's units."""
+        (values,) = at_points(self.model, self.others, [self.unravel(theta)])
+        return dict(zip([rv.name for rv in self.others], values, strict=True))
+
     def no_sites(self) -> list[Sites]:
         """Return sites that make q the prior."""
         out = []
@@ -283,9 +288,7 @@ class Bound(Variables):
         if self._rows is not None:
             inputs.append(self._rows)
         self._n_moved = len(moved)
-        self._fn = pm.pytensorf.compile(
-            inputs, [bound, gradient, *rest], mode=mode, on_unused_input="ignore"
-        )
+        self._fn = function(inputs, [bound, gradient, *rest], mode)
 
     def _integrate(self, logp, n_rows):
         """Replace each loop over the data by its expectation under q."""
@@ -300,9 +303,7 @@ class Bound(Variables):
         loops: list[list] = [[] for _ in self.processes]
         swaps = {}
         nodes = block_sums(logp)
-        self._sizes = pytensor.function(
-            [], [node.inputs[0].shape[0] for node in nodes], mode="FAST_COMPILE"
-        )
+        self._sizes = [node.inputs[0].shape[0] for node in nodes]
         owners_of = [[self._process_of(g.process) for g in n.op.recipe.groups] for n in nodes]
         for node, owners in zip(nodes, owners_of, strict=True):
             means, roots = zip(*(self._stand_ins[i] for i in owners), strict=True)
@@ -323,7 +324,7 @@ class Bound(Variables):
 
     def _check_numbers(self, owners_of) -> None:
         """Raise where there are more inducing points than observations."""
-        sizes = self._sizes()
+        sizes = evaluate(self._sizes)
         for i, p in enumerate(self.processes):
             n_data = sum(int(n) for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
             if not p.waves and p.n_inducing > n_data:
@@ -361,7 +362,7 @@ class Bound(Variables):
 
     def n_data(self) -> int:
         """Return the number of rows of the data, where all likelihoods have the same."""
-        sizes = {int(n) for n in self._sizes()}
+        sizes = {int(n) for n in evaluate(self._sizes)}
         if len(sizes) != 1:
             raise ValueError(
                 f"The likelihoods have {sorted(sizes)} rows, and a minibatch takes the same of "

@@ -28,7 +28,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.fit import collapsed_waves as waves
@@ -157,9 +157,7 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     outputs = graph_replace(
         list(collapsed.draws.values()), dict(zip(variables, inputs, strict=True)), strict=False
     )
-    fn = pm.pytensorf.compile(
-        inputs, outputs, random_seed=random_seed, mode=ONCE, on_unused_input="ignore"
-    )
+    fn = function(inputs, outputs, random_seed=random_seed)
     values = [posterior[rv.name].values for rv in variables]
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     rows = [fn(*(v[c, d] for v in values)) for c in range(chains) for d in range(draws)]

@@ -17,7 +17,6 @@ bound at the optimum, so the covariance needs no gradient.
 from typing import NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pytensor.gradient import grad
@@ -28,7 +27,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import function
 from pymc_vsgp.engine.groups import FeatureGroup, unchecked
 from pymc_vsgp.engine.moments import Kernel, inline
 from pymc_vsgp.engine.streaming import held
@@ -132,11 +131,10 @@ def _sums(node: Apply, group: FeatureGroup, values) -> _Sums:
     columns = [y - zero, *(mean(e) - zero for e in np.eye(sum(sizes)))]
     design = pt.stack([pt.broadcast_to(c, y.shape).astype("float64") for c in columns], axis=1)
     waves = group.features.matrix(group.features.waves(x))
-    of_rows = pm.pytensorf.compile([x, y], design, mode=ONCE)
-    waves_of = pm.pytensorf.compile([x], waves, mode=ONCE)
+    of_rows, waves_of = function([x, y], design), function([x], waves)
     _, conditions = unchecked(node.inputs[group.residual], group)
     data = [node.inputs[group.X], node.inputs[1], *conditions]
-    X, Y, *met = pm.pytensorf.compile([], data, mode=ONCE)()
+    X, Y, *met = function([], data)()
     if not all(met):
         raise ValueError(
             "The rows of X are no longer those that the model was made for: no such grid, or far "

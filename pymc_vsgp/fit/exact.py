@@ -8,11 +8,10 @@ import numpy as np
 import scipy.linalg
 
 from pymc.model.core import Model
-from pymc.pytensorf import compile as compile_pymc
 from pytensor.gradient import grad
 from pytensor.graph.replace import graph_replace
 
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import function
 from pymc_vsgp.fit.bound import Bound, Evaluation, inducing_variables
 from pymc_vsgp.fit.collapsed import can_collapse, loops
 from pymc_vsgp.fit.collapsed_waves import integrate
@@ -41,7 +40,7 @@ class ExactBound:
         theta = [v for v in model.value_vars if v is not value]
         outputs = [logp, *grad(logp, theta), whole.half, whole.L, *whole.sites, mean, scale]
         self.names = [v.name for v in theta]
-        self._fn = compile_pymc(theta, outputs, mode=ONCE, on_unused_input="ignore")
+        self._fn = function(theta, outputs)
 
     def __call__(self, theta: np.ndarray) -> Evaluation:
         """Evaluate at theta."""

@@ -3,8 +3,6 @@
 import time
 import warnings
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,23 +11,18 @@ import scipy.linalg
 import scipy.optimize
 
 from pymc.model.core import Model
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from pymc.util import get_random_generator
 
 from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit.bound import (
-    Bound,
-    Evaluation,
-    Variables,
-    inducing_variables,
-    whitened_coordinates,
-)
+from pymc_vsgp.fit.advi import fit_advi
+from pymc_vsgp.fit.bound import Bound, Evaluation, inducing_variables
 from pymc_vsgp.fit.exact import ExactBound, is_exact
+from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import short_periods
+from pymc_vsgp.progress import progress
 
 __all__ = ["fit_gaussian"]
 
@@ -129,7 +122,7 @@ def fit_gaussian(
             raise ValueError(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
-        return _advi(model, method, maxiter, random_seed, progressbar, began, kwargs)
+        return fit_advi(model, method, maxiter, random_seed, progressbar, began, _blend, kwargs)
     mode = (compile_kwargs or {}).get("mode", ONCE)
     bound = Bound(model, move_inducing, batch_size if method == "minibatch" else None, mode)
     theta, sites = bound.start, bound.no_sites()
@@ -139,17 +132,23 @@ def fit_gaussian(
         sites = [start.sites[p.u.name] for p in bound.processes]
     before = inducing_inputs(bound)
     Xu = [x.get_value() for x in bound.moving]
+    rows = np.arange(min(batch_size, bound.n_data())) if method == "minibatch" else None
+    what = "Gaussian stage, round {}, ELBO {}"
     fit: _Natural
-    with _progress(progressbar) as report:
+    with progress(what.format(0, "..."), None, progressbar) as advance:
+
+        def report(i, value):
+            advance(1, what.format(i, f"{value:.2f}"))
+
         if method == "natural" and is_exact(model):
             fit = _Exact(bound, theta, sites, Xu, tol, report, model)
-        elif method == "natural":
-            fit = _Natural(bound, theta, sites, Xu, tol, report)
         else:
-            rng = np.random.default_rng(random_seed)
-            fit = _Minibatch(bound, theta, sites, Xu, tol, report, rng, batch_size)
+            fit = _Natural(bound, theta, sites, Xu, tol, report, rows)
         compiled = time.perf_counter()
-        fit.run(maxiter)
+        if method == "minibatch":
+            take_steps(fit, maxiter, get_random_generator(random_seed, copy=False))
+        else:
+            fit.run(maxiter)
     theta_covariance = fit.curvature()
     ev = fit.evaluation
     after = dict(before)
@@ -165,7 +164,7 @@ def fit_gaussian(
         message=fit.message,
         seconds=time.perf_counter() - compiled,
         compile_seconds=compiled - began,
-        theta=_user_theta(model, bound, fit.theta),
+        theta=bound.in_units(fit.theta),
         theta_unconstrained=bound.unravel(fit.theta),
         theta_covariance=theta_covariance,
         marginal=isinstance(fit, _Exact) or not any(p.diagonal for p in bound.processes),
@@ -204,22 +203,22 @@ class _Natural:
     The rest is theta, inducing inputs where they move, and the q of coefficients.
     """
 
-    def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report):
+    def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report, rows=None):
         self.bound, self.theta, self.sites = bound, theta, sites
         self.moved = [*Xu, *bound.no_offsets()]
         self.n_Xu = len(Xu)
-        self.tolerance, self.report = tolerance, report
+        self.tolerance, self.report, self.rows = tolerance, report, rows
         self.history: list[float] = []
         self.converged, self.message = False, ""
-        self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
+        self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         if not np.isfinite(self.evaluation.value):
             raise ValueError(
                 "The ELBO is not finite at the model's initial point. "
                 "Call vsgp.check_model() to see why, or set initval of the parameters."
             )
 
-    def _evaluate(self, theta, sites, moved) -> Evaluation:
-        return self.bound(theta, sites, moved)
+    def evaluate(self, theta, sites, moved) -> Evaluation:
+        return self.bound(theta, sites, moved, self.rows)
 
     def run(self, max_rounds: int) -> None:
         """Improve until a round gains too little."""
@@ -228,7 +227,7 @@ class _Natural:
         if flat.any():
             aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
             self.theta = np.where(flat, self.theta + aside, self.theta)
-            self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
+            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         self._step_sites(20)
         for i in range(max_rounds):
             last = self.evaluation.value
@@ -244,14 +243,14 @@ class _Natural:
         self.message = f"Stopped after {max_rounds} rounds. Raise maxiter, or restart from this."
 
     def _step_sites(self, n: int) -> None:
-        self._follow()
+        self.follow()
         if all(p.diagonal for p in self.bound.processes):
             return
         for _ in range(n):
             old, step = self.evaluation, 1.0
             while step >= SMALLEST_STEP:
-                sites = self._blended(old, step, self.sites)
-                new = self._evaluate(self.theta, sites, self.moved)
+                sites = self.blended(old, step, self.sites)
+                new = self.evaluate(self.theta, sites, self.moved)
                 if np.isfinite(new.value) and new.value >= old.value:
                     self.evaluation, self.sites = new, sites
                     break
@@ -259,7 +258,7 @@ class _Natural:
             if self.evaluation.value - old.value < self.tolerance / 10.0:
                 return
 
-    def _blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
+    def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
         return [
             s
@@ -270,7 +269,7 @@ class _Natural:
             for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
         ]
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Let the sites of coefficients say what q is now, so that it follows theta.
 
         What they don't say stays in the offsets: q is the same as before.
@@ -295,8 +294,8 @@ class _Natural:
 
         def objective(x):
             nonlocal best
-            theta, moved = self._split(x, active)
-            ev = self._evaluate(theta, self.sites, moved)
+            theta, moved = self.split(x, active)
+            ev = self.evaluate(theta, self.sites, moved)
             gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
             if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
                 return 1e50, np.zeros_like(x)
@@ -310,7 +309,7 @@ class _Natural:
         )
         _, self.theta, self.moved, self.evaluation = best
 
-    def _split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
+    def split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return theta and all that moves, with the numbers of `x` for what is active."""
         at, moved = self.theta.size, list(self.moved)
         for i in active:
@@ -344,8 +343,8 @@ class _Natural:
         sites = self.sites
         # The half step damps what a full one overshoots, as where classes share a likelihood.
         for length in (1.0, 0.5):
-            sites = self._blended(self._evaluate(theta, sites, self.moved), length, sites)
-        return self._evaluate(theta, sites, self.moved).gradient[: theta.size]
+            sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
+        return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
 
 
 def _blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
@@ -407,7 +406,7 @@ class _Exact(_Natural):
         super().__init__(bound, theta, sites, Xu, tolerance, report)
         self.moved = []
 
-    def _evaluate(self, theta, sites, moved):
+    def evaluate(self, theta, sites, moved):
         return self.exact(theta)
 
     def _step_sites(self, n: int) -> None:
@@ -415,164 +414,3 @@ class _Exact(_Natural):
 
     def _slope(self, theta) -> np.ndarray:
         return self.exact(theta).gradient
-
-
-class _Minibatch(_Natural):
-    """Stochastic natural gradients for the sites, Adam for theta."""
-
-    def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, batch_size):
-        self.rng = rng
-        self.n_data = bound.n_data()
-        self.batch_size = min(batch_size, self.n_data)
-        self.rows = np.arange(self.batch_size)
-        super().__init__(bound, theta, sites, Xu, tolerance, report)
-
-    def _evaluate(self, theta, sites, moved):
-        return self.bound(theta, sites, moved, self.rows)
-
-    def run(self, max_rounds: int) -> None:
-        """Take that many steps."""
-        x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
-        first, second = np.zeros_like(x), np.zeros_like(x)
-        noisy: list[float] = []
-        for i in range(max_rounds):
-            self.rows = self.rng.choice(self.n_data, self.batch_size, replace=False)
-            ev = self._evaluate(self.theta, self.sites, self.moved)
-            if np.isfinite(ev.value):
-                step = min(0.2, 2.0 / (10.0 + i**0.7))
-                self.sites = self._blended(ev, step, self.sites)
-                g = ev.gradient
-                first = 0.9 * first + 0.1 * g
-                second = 0.999 * second + 0.001 * g**2
-                rate = 0.03 if i < max_rounds / 2 else 0.03 * 2.0 * (1.0 - i / max_rounds)
-                if i > 20:
-                    unbiased = first / (1 - 0.9 ** (i + 1))
-                    scale = np.sqrt(second / (1 - 0.999 ** (i + 1))) + 1e-8
-                    x = x + rate * unbiased / scale
-                    self.theta, self.moved = self._split(x, range(len(self.moved)))
-                noisy.append(ev.value)
-            if (i + 1) % 20 == 0:
-                self.history.append(float(np.mean(noisy[-200:])))
-                self.report(i + 1, self.history[-1])
-        self.converged, self.message = _judge(np.asarray(noisy), self.tolerance)
-        self.rows = self.rng.choice(
-            self.n_data, min(self.n_data, 20 * self.batch_size), replace=False
-        )
-        self.evaluation = self._evaluate(self.theta, self.sites, self.moved)
-        self._follow()
-        self.history.append(float(np.mean(noisy[-200:])))
-
-
-def _judge(noisy: np.ndarray, tolerance: float = 0.0) -> tuple[bool, str]:
-    """Whether a noisy bound still rose in the last quarter of the steps, and by how much."""
-    before, last = np.array_split(noisy[len(noisy) // 2 :], 2)
-    if min(len(before), len(last)) < 2:
-        return False, "These steps are too few. Raise maxiter."
-    rise = last.mean() - before.mean()
-    error = np.sqrt(last.var() / len(last) + before.var() / len(before))
-    found = f"In the last quarter of the steps the ELBO rose by {rise:.2g} ± {error:.2g} nats."
-    flat = bool(rise < max(2.0 * error, tolerance))
-    return flat, found if flat else f"{found} Raise maxiter."
-
-
-def _advi(model, method, n, random_seed, progressbar, began, kwargs) -> GaussianStage:
-    """Fit by PyMC's ADVI in whitened coordinates."""
-    times: list[float] = []  # of each iteration: the first one is over once all is compiled
-    callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
-    bound = Variables(model)
-    us = [p.u for p in bound.processes]
-    with model, whitened_coordinates(model):
-        approx = pm.fit(
-            n,
-            method=method,
-            random_seed=random_seed,
-            progressbar=progressbar,
-            callbacks=callbacks,
-            **kwargs,
-        )
-        priors = model.replace_rvs_by_values([x for u in us for x in u.owner.inputs[1:3]])
-    mean = approx.mean.eval()
-    cov = approx.cov.eval()
-    ordering = approx.ordering
-    fn = pm.pytensorf.compile(model.value_vars, priors, mode=ONCE, on_unused_input="ignore")
-    where = [ordering[v.name] for v in model.value_vars]
-    at_mean = iter(fn(*(mean[place].reshape(shape) for _, place, shape, _ in where)))
-    theta_at = np.concatenate(
-        [np.arange(ordering[name][1].start, ordering[name][1].stop) for name in bound.names]
-        or [np.empty(0, int)]
-    ).astype(int)
-    theta = mean[theta_at]
-    nothing = bound.no_sites()
-    sites, means, covariances = {}, {}, {}
-    for i, p in enumerate(bound.processes):
-        where = ordering[p.value.name][1]
-        m = mean[where].reshape(p.n_functions, p.n_inducing)
-        prior_mean, R = next(at_mean), next(at_mean)
-        means[p.u.name] = _unwhiten(m, R, prior_mean)
-        if p.diagonal:
-            S = np.diag(cov[where, where]).reshape(m.shape)
-            precision = np.clip(1.0 / S - 1.0, 0.0, None) / R**2
-            linear = (1.0 + precision * R**2) * m / R + precision * prior_mean
-            sites[p.u.name] = Sites(linear, np.sqrt(precision))
-            covariances[p.u.name] = R**2 * S
-            continue
-        S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
-        S = np.stack([S[k, :, k] for k in range(p.n_functions)])
-        if p.waves:
-            R = np.diag(R)
-        inverse = np.linalg.inv(S)
-        linear = np.einsum("kij,kj->ki", inverse, m)
-        precision = inverse - np.eye(p.n_inducing)
-        sites[p.u.name] = _blend(nothing[i], R, prior_mean, linear, precision, m, 1.0)
-        covariances[p.u.name] = R @ S @ R.T
-    hist = -np.asarray(approx.hist)
-    converged, message = _judge(hist)
-    before = inducing_inputs(bound)
-    stage = GaussianStage(
-        method=method,
-        elbo=float(hist[-min(len(hist), 1000) :].mean()),
-        elbo_history=hist[:: max(len(hist) // 200, 1)],
-        n_steps=len(hist),
-        converged=converged,
-        message=message,
-        seconds=time.perf_counter() - times[0],
-        compile_seconds=times[0] - began,
-        theta=_user_theta(model, bound, theta),
-        theta_unconstrained=bound.unravel(theta),
-        theta_covariance=cov[np.ix_(theta_at, theta_at)],
-        marginal=method == "fullrank_advi",
-        mean=means,
-        covariance=covariances,
-        sites=sites,
-        Xu_before=before,
-        Xu=before,
-        model=model,
-    )
-    stage.apply()
-    return stage
-
-
-def _user_theta(model, bound, theta) -> dict[str, np.ndarray]:
-    """Return theta in the user's units."""
-    if not bound.others:
-        return {}
-    outputs = model.replace_rvs_by_values(bound.others)
-    inputs = [model.rvs_to_values[rv] for rv in bound.others]
-    fn = pm.pytensorf.compile(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
-    point = bound.unravel(theta)
-    values = fn(*(point[v.name] for v in inputs))
-    return {rv.name: np.asarray(v) for rv, v in zip(bound.others, values, strict=True)}
-
-
-@contextmanager
-def _progress(show: bool) -> Iterator[Any]:
-    """Show the round and the bound while fitting."""
-    columns = [
-        SpinnerColumn(),
-        TextColumn("Gaussian stage, round {task.fields[round]}, ELBO {task.fields[bound]}"),
-        TimeElapsedColumn(),
-    ]
-    bar = CustomProgress(*columns, disable=not show, console=Console(theme=default_progress_theme))
-    with bar:
-        task = bar.add_task("fit", total=None, round=0, bound="...")
-        yield lambda i, value: bar.update(task, round=i, bound=f"{value:.2f}")

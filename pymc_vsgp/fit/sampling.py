@@ -22,6 +22,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
+from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
@@ -304,17 +305,10 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
             **(compile_kwargs or {}),
         }
         return {"compile_kwargs": settings}
-    theta = stage.draw_theta(chains, rng, DISPERSION)
-    points = stage.points(theta, DISPERSION, rng)
-    outputs = model.replace_rvs_by_values(model.free_RVs)
-    fn = model.compile_fn(
-        outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
-    )
-    wanted = {v.name for v in model.value_vars}
-    points = [{n: x for n, x in point.items() if n in wanted} for point in points]
+    points = stage.points(stage.draw_theta(chains, rng, DISPERSION), DISPERSION, rng)
     names = [rv.name for rv in model.free_RVs]
-    values = [dict(zip(names, map(np.asarray, fn(point)), strict=True)) for point in points]
-    return {"initvals": values}
+    found = at_points(model, model.free_RVs, points)
+    return {"initvals": [dict(zip(names, values, strict=True)) for values in found]}
 
 
 def _random_start(model, stage) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pymc.backends.arviz import find_constants, find_observations
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, inducing_variables
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
 from pymc_vsgp.model.variable import NO_SITES, of_waves
@@ -167,15 +168,9 @@ class GaussianStage:
         rng = np.random.default_rng(random_seed)
         model = self.model
         with _applied(self):
-            names = [v.name for v in model.value_vars]
             variables = model.free_RVs + model.deterministics
-            outputs = model.replace_rvs_by_values(variables)
-            fn = model.compile_fn(
-                outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
-            )
-            results = []
-            for point in self.points(self.draw_theta(draws, rng), 1.0, rng):
-                results.append([np.asarray(v) for v in fn({n: point[n] for n in names})])
+            points = self.points(self.draw_theta(draws, rng), 1.0, rng)
+            results = at_points(model, variables, points)
         stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
         posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}
         tree = xr.DataTree()

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pymc.initial_point import make_initial_point_expression
@@ -14,6 +13,8 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
+
+from pymc_vsgp.compile import function
 
 __all__ = ["compile_kernel"]
 
@@ -39,10 +40,8 @@ def compile_kernel(
     column, diagonal = _give_values(outputs, dict(point or {}), {inputs, pivot})
     # M calls do not repay what compiling to machine code costs: on numba, half a minute at worst
     # against a few milliseconds a call for 20000 rows.
-    return (
-        pytensor.function([inputs, pivot], column, mode="FAST_COMPILE", on_unused_input="ignore"),
-        pytensor.function([inputs], diagonal, mode="FAST_COMPILE", on_unused_input="ignore"),
-    )
+    fast = "FAST_COMPILE"
+    return function([inputs, pivot], column, fast), function([inputs], diagonal, fast)
 
 
 def _give_values(

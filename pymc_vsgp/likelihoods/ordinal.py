@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -11,6 +10,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import explicit_graph_inputs
 
 from pymc_vsgp.checks import known_value
+from pymc_vsgp.compile import evaluate
 from pymc_vsgp.likelihoods.classes import OfClasses, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link, log_ndtr
 
@@ -184,4 +184,4 @@ def known_length(vector):
     length = vector.shape[0]
     if not all(isinstance(i, Constant | SharedVariable) for i in explicit_graph_inputs([length])):
         return None
-    return int(pytensor.function([], length, mode="FAST_COMPILE", on_unused_input="ignore")())
+    return int(evaluate(length))

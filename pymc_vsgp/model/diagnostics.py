@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
+from pymc_vsgp.compile import evaluate
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import short_periods
 from pymc_vsgp.model.variable import InducingRV, of_waves
@@ -183,17 +183,8 @@ def _values(model: pm.Model, point: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def _evaluate(model: pm.Model, graphs: list, at: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Evaluate graphs over the value variables of the model."""
-    values = {v: at[v.name] for v in model.value_vars}
-    # Evaluated once, so compiling for speed would not pay.
-    fn = pytensor.function(
-        list(values),
-        graphs,
-        mode="FAST_COMPILE",
-        on_unused_input="ignore",
-        allow_input_downcast=True,
-    )
     with np.errstate(all="ignore"):
-        return [np.asarray(r) for r in fn(*values.values())]
+        return evaluate(graphs, {v: at[v.name] for v in model.value_vars})
 
 
 def _logp(model: pm.Model, at: dict[str, np.ndarray]) -> dict[str, float]:

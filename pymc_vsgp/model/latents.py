@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
 
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -33,6 +31,7 @@ from pymc_vsgp.checks import (
     match_columns,
     names_of,
 )
+from pymc_vsgp.compile import evaluate
 from pymc_vsgp.engine import AtPoints, Moments, OfWaves, observe, total
 from pymc_vsgp.engine.features import FeatureMoments
 from pymc_vsgp.engine.moments import ConditionalMoments
@@ -230,20 +229,14 @@ def check_processes(processes: Any, method: str, need_prior: bool = True) -> lis
 def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
     """Evaluate graphs of the random variables of a model at their values in `point`."""
     point = {} if point is None else point
-    values = {
-        rv: pt.constant(np.asarray(point[rv.name], dtype=rv.dtype))
-        for rv in model.free_RVs
-        if rv.name in point
-    }
-    graphs = graph_replace(graphs, values, strict=False)
-    needed = set(ancestors(graphs))
+    values = {rv: np.asarray(point[rv.name]) for rv in model.free_RVs if rv.name in point}
+    needed = set(ancestors(graphs, blockers=values))
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
         raise ValueError(
             f"point has no value for {missing}. Pass a value for each of them, for example "
             "the result of pm.find_MAP()."
         )
-    # Evaluated once, so compiling for speed would not pay.
-    return pytensor.function([], graphs, mode="FAST_COMPILE")()
+    return evaluate(graphs, values)
 
 
 def _place(model, gps, name, likelihood, X, y, dims):

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import solve_triangular
 
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.features import (
     Nearest,
     correlated_ends,
@@ -203,10 +203,7 @@ def short_periods(model: Model, at: dict[str, Any]) -> list[str]:
     if not any(_is_inducing(u) and of_waves(u) for u in model.free_RVs):
         return []
     parts = [p for o in observations(model).values() for p in o.parts if isinstance(p, Waves)]
-    ends = model.replace_rvs_by_values([p.correlated_ends() for p in parts])
-    values = [v for v in model.value_vars if v.name in at]
-    fn = pm.pytensorf.compile(values, ends, mode=ONCE, on_unused_input="ignore")
-    found = fn(*(at[v.name] for v in values))
+    (found,) = at_points(model, [p.correlated_ends() for p in parts], [at])
     texts = (short_period(p.u.name, float(r)) for p, r in zip(parts, found, strict=True))
     return list(dict.fromkeys(t for t in texts if t))
 

@@ -17,11 +17,10 @@ import pytensor
 import scipy.stats
 
 from pymc.model.core import Model
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.sampling import sample
+from pymc_vsgp.progress import progress
 
 __all__ = ["Calibration", "calibrate"]
 
@@ -175,9 +174,8 @@ def calibrate(
     data = prior["prior_predictive"][observed].values[0]
     run = _Sampler(model, shared, draws, tune)
     ranks: dict[str, list[int]] = {}
-    bar = CustomProgress(disable=not progressbar, console=Console(theme=default_progress_theme))
-    with bar:
-        for i in bar.track(range(n_replicates), description="Calibrating"):
+    with progress("Calibrating", n_replicates, progressbar) as advance:
+        for i in range(n_replicates):
             posterior = run(data[i].astype(shared.dtype), int(rng.integers(2**31)))
             for name, draws_of in posterior.items():
                 flat = draws_of.reshape(len(draws_of), -1)
@@ -187,6 +185,7 @@ def calibrate(
                     label = name if flat.shape[1] == 1 else f"{name}[{j}]"
                     at = np.linspace(0, len(flat) - 1, n_ranks).astype(int)
                     ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
+            advance(1)
     return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks)
 
 

@@ -26,7 +26,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_vsgp.checks import known_value, names_of
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import ONCE, function
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -171,7 +171,7 @@ class Compiled:
         if self.mode is ONCE:
             outputs = _numpy_only(outputs)
         all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
-        fn = pm.pytensorf.compile(all_inputs, outputs, mode=self.mode, on_unused_input="ignore")
+        fn = function(all_inputs, outputs, self.mode)
         fn.trust_input = False
         of_rvs, of_data = (tuple(v.name for v in vs) for vs in (rvs, data))
         return _Function(fn, of_rvs, of_data, tuple(data), threading.Lock())

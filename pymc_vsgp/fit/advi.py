@@ -1,0 +1,99 @@
+"""The Gaussian stage by PyMC's ADVI, in whitened coordinates."""
+
+import time
+
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+
+from pymc.model.core import Model
+
+from pymc_vsgp.compile import at_points
+from pymc_vsgp.fit.bound import Variables, whitened_coordinates
+from pymc_vsgp.fit.minibatch import judge
+from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
+from pymc_vsgp.inducing.coordinates import Sites
+
+__all__ = ["fit_advi"]
+
+
+def fit_advi(
+    model: Model,
+    method: str,
+    n: int,
+    random_seed,
+    progressbar,
+    began: float,
+    blend: Callable,
+    kwargs,
+) -> GaussianStage:
+    """Fit, and return a stage; `blend` makes sites of what a natural gradient leads to."""
+    times: list[float] = []  # of each iteration: the first one is over once all is compiled
+    callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
+    bound = Variables(model)
+    with model, whitened_coordinates(model):
+        approx = pm.fit(
+            n,
+            method=method,
+            random_seed=random_seed,
+            progressbar=progressbar,
+            callbacks=callbacks,
+            **kwargs,
+        )
+        mean, cov = approx.mean.eval(), approx.cov.eval()
+        ordering = approx.ordering
+        point = {v: mean[at].reshape(shape) for v, at, shape, _ in ordering.values()}
+        priors = [x for p in bound.processes for x in p.u.owner.inputs[1:3]]
+        (at_mean,) = at_points(model, priors, [point])
+    theta_at = np.concatenate(
+        [np.arange(len(mean))[ordering[name][1]] for name in bound.names] or [np.empty(0, int)]
+    )
+    nothing = bound.no_sites()
+    sites, means, covariances = {}, {}, {}
+    for i, p in enumerate(bound.processes):
+        where = ordering[p.value.name][1]
+        m = mean[where].reshape(p.n_functions, p.n_inducing)
+        prior_mean, R = at_mean[2 * i : 2 * i + 2]
+        means[p.u.name] = prior_mean + (m * R if R.ndim == 1 else m @ R.T)
+        if p.diagonal:
+            S = np.diag(cov[where, where]).reshape(m.shape)
+            precision = np.clip(1.0 / S - 1.0, 0.0, None) / R**2
+            linear = (1.0 + precision * R**2) * m / R + precision * prior_mean
+            sites[p.u.name] = Sites(linear, np.sqrt(precision))
+            covariances[p.u.name] = R**2 * S
+            continue
+        S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
+        S = np.stack([S[k, :, k] for k in range(p.n_functions)])
+        if p.waves:
+            R = np.diag(R)
+        inverse = np.linalg.inv(S)
+        linear = np.einsum("kij,kj->ki", inverse, m)
+        precision = inverse - np.eye(p.n_inducing)
+        sites[p.u.name] = blend(nothing[i], R, prior_mean, linear, precision, m, 1.0)
+        covariances[p.u.name] = R @ S @ R.T
+    hist = -np.asarray(approx.hist)
+    converged, message = judge(hist)
+    before = inducing_inputs(bound)
+    stage = GaussianStage(
+        method=method,
+        elbo=float(hist[-min(len(hist), 1000) :].mean()),
+        elbo_history=hist[:: max(len(hist) // 200, 1)],
+        n_steps=len(hist),
+        converged=converged,
+        message=message,
+        seconds=time.perf_counter() - times[0],
+        compile_seconds=times[0] - began,
+        theta=bound.in_units(mean[theta_at]),
+        theta_unconstrained=bound.unravel(mean[theta_at]),
+        theta_covariance=cov[np.ix_(theta_at, theta_at)],
+        marginal=method == "fullrank_advi",
+        mean=means,
+        covariance=covariances,
+        sites=sites,
+        Xu_before=before,
+        Xu=before,
+        model=model,
+    )
+    stage.apply()
+    return stage
