@@ -230,3 +230,34 @@ def test_intensity_of_a_pattern():
     np.testing.assert_allclose(found, plain, rtol=1e-12)
     with pytest.raises(ValueError, match="Pass a table with these names"):
         pattern.intensity(idata, frame.rename(columns={"depth": "hoehe"}), model=model)
+
+
+PLACES = {
+    "kmeans": lambda X: vsgp.inducing.kmeans(X, M, random_seed=1),
+    "subset": lambda X: vsgp.inducing.subset(X, M, random_seed=1),
+    "grid": lambda X: vsgp.inducing.grid(X, [2, 3]),
+    "greedy": lambda X: vsgp.inducing.greedy_variance(X, M, pm.gp.cov.ExpQuad(2, ls=LS)),
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_places_keep_the_names(place):
+    Xu = place(X)
+    assert list(Xu.columns) == ["east", "north"]
+    np.testing.assert_array_equal(Xu, place(X.to_numpy()))
+    labelled = place(xr.DataArray(X, dims=["site", "k"], coords={"k": ["a", "b"]}))
+    assert list(labelled.k) == ["a", "b"] and labelled.dims == ("inducing", "k")
+
+
+def test_inputs_are_matched_with_placed_points():
+    Xu = vsgp.inducing.kmeans(X, M, random_seed=1)
+    swapped, _ = build(X[["north", "east"]], Xu)
+    straight, _ = build(X, Xu.to_numpy())
+    at = straight.initial_point(random_seed=1)
+    logps = [m.compile_logp(mode=ONCE)(at) for m in (swapped, straight)]
+    np.testing.assert_allclose(*logps, rtol=1e-12)
+
+
+def test_suggested_places_keep_the_names():
+    found = vsgp.suggest_inducing(X, pm.gp.cov.Linear(2, c=0.0), residual=0.2, draws=2)
+    assert list(found.prior_kwargs["Xu"].columns) == ["east", "north"]

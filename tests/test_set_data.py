@@ -80,7 +80,7 @@ def test_before_they_are_used(binomial):
         stage = vsgp.fit_gaussian(maxiter=1, progressbar=False)
         vsgp.check_model()
         pm.set_data({"seen": COUNTS - 1})
-        for use in (vsgp.check_model, vsgp.fit_gaussian, lambda: vsgp.sample(stage)):
+        for use in (vsgp.check_model, vsgp.fit_gaussian, lambda: vsgp.sample(stage=stage)):
             with pytest.raises(ValueError, match="row 0 is -1"):
                 use()
 

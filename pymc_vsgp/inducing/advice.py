@@ -117,7 +117,7 @@ def suggest_inducing(
             print(suggestion)
             gp.prior("u", **suggestion.prior_kwargs)
     """
-    X = as_inputs(X, "X")
+    table, X = X, as_inputs(X, "X")
     n, n_columns = X.shape
     rng = np.random.default_rng(random_seed)
     options: dict[str, Option] = {}
@@ -128,7 +128,7 @@ def suggest_inducing(
     # Three products with M^2 entries a row, and what is done to M x M matrices.
     seconds = 6.0 * n * points**2 / LARGE + 10.0 * points**3 / LARGE + n * ROW + LEAST
     options["points"] = Option("points", points, left, seconds, left <= 1.05 * residual)
-    kwargs["points"] = {"Xu": kmeans(X, points, random_seed=rng)}
+    kwargs["points"] = {"Xu": kmeans(table, points, random_seed=rng)}
 
     try:
         if n_columns > 3:

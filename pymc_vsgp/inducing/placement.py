@@ -2,15 +2,19 @@
 
 Each function takes the data inputs and returns ``Xu``, an (M, D) float64 array with exactly M
 distinct rows. Two inducing points in one place make the kernel matrix singular, so a request that
-the data cannot meet is an error and never a shorter answer.
+the data cannot meet is an error and never a shorter answer. The names of columns are kept: a
+DataFrame or a labelled DataArray in, the same out.
 """
 
+import functools
 import operator
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 
 from pytensor.graph.basic import Variable
 
@@ -27,6 +31,20 @@ _BLOCK_BYTES = 2**22
 _GRID_POINTS = 10_000
 
 RandomSeed = int | np.random.Generator | None
+
+
+def _labelled(place: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of inputs keep the names of their columns."""
+
+    @functools.wraps(place)
+    def with_names(X: Any, *args: Any, **kwargs: Any) -> Any:
+        Xu = place(X, *args, **kwargs)
+        if isinstance(X, xr.DataArray):
+            return xr.DataArray(Xu, dims=("inducing", X.dims[1]), coords=X[X.dims[1]].coords)
+        columns = getattr(X, "columns", None)
+        return Xu if columns is None else pd.DataFrame(Xu, columns=list(columns))
+
+    return with_names
 
 
 def _count(M: Any) -> int:
@@ -55,12 +73,13 @@ def _first_occurrences(X: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(X, axis=0, return_index=True)[1])
 
 
+@_labelled
 def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
     """Choose M distinct rows of X at random.
 
     Parameters
     ----------
-    X : array_like, DataFrame or pm.Data
+    X : array_like, DataFrame, DataArray or pm.Data
         The inputs, one row per observation.
     M : int
         The number of inducing points.
@@ -69,7 +88,7 @@ def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
 
     Returns
     -------
-    ndarray
+    ndarray, DataFrame or DataArray
         M distinct rows of X. A row that is often repeated is more likely to be among them.
 
     Examples
@@ -95,12 +114,13 @@ def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
         size = min(4 * size, len(X))
 
 
+@_labelled
 def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
     """Lay a regular grid over the range of X.
 
     Parameters
     ----------
-    X : array_like, DataFrame or pm.Data
+    X : array_like, DataFrame, DataArray or pm.Data
         The inputs, one row per observation.
     n : int or sequence of int
         Points along each column. A single number is used for every column, so D columns give
@@ -110,7 +130,7 @@ def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
 
     Returns
     -------
-    ndarray
+    ndarray, DataFrame or DataArray
         The points, the last column running fastest. A column with one point has it in the middle.
 
     Examples
@@ -175,6 +195,7 @@ def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, columns)
 
 
+@_labelled
 def kmeans(
     X: Any, M: int, *, random_seed: RandomSeed = None, weights: Any | None = None
 ) -> np.ndarray:
@@ -186,7 +207,7 @@ def kmeans(
 
     Parameters
     ----------
-    X : array_like, DataFrame or pm.Data
+    X : array_like, DataFrame, DataArray or pm.Data
         The inputs, one row per observation. Of more than 20000 rows (or 20 for each inducing
         point, if that is more) a random choice of that many is used.
     M : int
@@ -199,7 +220,7 @@ def kmeans(
 
     Returns
     -------
-    ndarray
+    ndarray, DataFrame or DataArray
         The centres, in the units of X.
 
     Examples
@@ -349,6 +370,7 @@ def _separate(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
     return np.vstack([distinct, points[spare[:missing]]])
 
 
+@_labelled
 def greedy_variance(
     X: Any,
     M: int,
@@ -366,7 +388,7 @@ def greedy_variance(
 
     Parameters
     ----------
-    X : array_like, DataFrame or pm.Data
+    X : array_like, DataFrame, DataArray or pm.Data
         The inputs, one row per observation.
     M : int
         The number of inducing points.
@@ -385,7 +407,7 @@ def greedy_variance(
 
     Returns
     -------
-    ndarray
+    ndarray, DataFrame or DataArray
         M distinct rows of X, in the order of choice.
 
     References
