@@ -78,7 +78,7 @@ def test_verdicts_agree_with_the_exact_posterior(data):
         off = abs(mean - exact[0]) / sd
         assert (off > 1.0) if verdict == "too few" else (off < 0.1)  # the case is what it says
         model = build(X, y, M, vsgp.Gaussian(SIGMA))
-        check = check_inducing(fit(model), model=model, **quiet)
+        check = check_inducing(fit(model), model=model, **quiet, random_seed=0)
         assert check.verdict == verdict
         assert verdict in repr(check).splitlines()[0]
         if verdict == "enough":
@@ -95,7 +95,7 @@ def test_missing_and_gain_are_those_of_the_evidence(data):
         gp.prior("u", Xu=vsgp.inducing.grid(X, M))
         gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
     idata = fit(model, 200)
-    check = check_inducing(idata, 200, model=model, **quiet)
+    check = check_inducing(idata, 200, model=model, **quiet, random_seed=0)
     zero = lambda x: np.zeros(len(x))  # noqa: E731  (short, and used once)
     bound = [
         reference_gp.collapsed_bound(X, y, Z, [ls], 1.0, zero, SIGMA)
@@ -164,7 +164,7 @@ def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
     y = f + SIGMA * rng.normal(size=N)
     model, more = (build(X, y, M, vsgp.Gaussian(SIGMA)) for M in (12, 36))
     before = model["u_Xu"].get_value()
-    poor = check_inducing(fit(model), nested=False, refit=more, model=model, **quiet)
+    poor = check_inducing(fit(model), nested=False, refit=more, model=model, **quiet, random_seed=0)
     assert (poor.at_most > 0.8 * poor.missing).all()
     assert not poor.certain
     assert "certainly at most" in repr(poor)
@@ -172,7 +172,7 @@ def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
     best = [(evidence(X, y, M) + stats.norm.logpdf(np.log(GRID))).max() for M in (12, 36)]
     np.testing.assert_allclose(poor.refit_gain, best[1] - best[0], atol=0.2)
     np.testing.assert_array_equal(model["u_Xu"].get_value(), before)
-    rich = check_inducing(fit(more), nested=False, model=more, **quiet)
+    rich = check_inducing(fit(more), nested=False, model=more, **quiet, random_seed=0)
     assert rich.certain
     assert rich.verdict == "enough"
     assert "refit" not in repr(rich)
@@ -183,14 +183,14 @@ def test_counts_and_several_functions(data):
     y = rng.poisson(np.exp(1.0 + f))
     for M, wanted in ((6, {"too few"}), (25, {"enough"})):
         model = build(X, y, M, vsgp.Poisson())
-        check = check_inducing(fit(model), 30, model=model, **quiet)
+        check = check_inducing(fit(model), 30, model=model, **quiet, random_seed=0)
         assert check.verdict in wanted
     labels = (np.arange(N) // 12) % 3
     with pm.Model() as model:
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
         gp.prior("u", Xu=vsgp.inducing.grid(X, 6), n_outputs=3)
         gp.likelihood("y", vsgp.Softmax(3), X=X, y=labels)
-    check = check_inducing(prior_draws(model), 5, model=model, **quiet)
+    check = check_inducing(prior_draws(model), 5, model=model, **quiet, random_seed=0)
     assert check.unexplained.shape == (N,)
     assert np.isfinite(check.gain)
 
@@ -198,7 +198,7 @@ def test_counts_and_several_functions(data):
 def test_labels(data):
     X, f, rng = data
     model = build(X, f, 8, vsgp.Gaussian(SIGMA))
-    check = check_inducing(prior_draws(model), 5, nested=False, model=model, **quiet)
+    check = check_inducing(prior_draws(model), 5, nested=False, model=model, **quiet, random_seed=0)
     assert "gained" not in repr(check)
     found = check.to_dataset()
     assert found["nats"].dims == ("y_obs",)
@@ -216,7 +216,7 @@ def test_two_processes_and_dims(data):
         rough.prior("rough", Xu=vsgp.inducing.grid(X, 6))
         smooth.prior("smooth", Xu=vsgp.inducing.grid(X, 6))
         vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [smooth, rough], X=X, y=f)
-    check = check_inducing(prior_draws(model), 4, nested=False, model=model, **quiet)
+    check = check_inducing(prior_draws(model), 4, nested=False, model=model, **quiet, random_seed=0)
     labels = {
         f"beta[{site}, {effect}]" for site in ("north", "south") for effect in ("age", "size")
     }
@@ -262,7 +262,7 @@ def test_exact_weights_are_of_all_likelihoods(data):
         gp.likelihood("counts", vsgp.Poisson(), X=X, y=np.ones(N, dtype=int))
     idata = prior_draws(model)
     with pytest.raises(ValueError, match=r"\['y', 'counts'\], and weights of one alone don't"):
-        exact_weights(idata, 5, var_name="y", model=model, **quiet)
+        exact_weights(idata, 5, var_name="y", model=model, **quiet, random_seed=0)
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_exact_weights(data):
     exact = mean_and_sd(evidence(X, y))
     model = build(X, y, 20, vsgp.Gaussian(SIGMA))
     idata = fit(model, 300)
-    weights = exact_weights(idata, 300, model=model, **quiet)
+    weights = exact_weights(idata, 300, model=model, **quiet, random_seed=0)
     assert weights.usable
     assert 0.0 <= weights.kl < 1.0
     np.testing.assert_allclose(np.exp(weights.log_weights).sum(), 1.0)
@@ -281,7 +281,7 @@ def test_exact_weights(data):
     log_ls = np.log(found["ls"].sel(summary="exact_mean"))
     assert abs(log_ls - exact[0]) < exact[1]
     poor = build(X, y, 7, vsgp.Gaussian(SIGMA))
-    weights = exact_weights(fit(poor), 100, model=poor, **quiet)
+    weights = exact_weights(fit(poor), 100, model=poor, **quiet, random_seed=0)
     assert not weights.usable
     assert "can't be used" in repr(weights)
     with pytest.raises(ValueError, match="k-hat is .* Use more inducing points"):
@@ -297,6 +297,6 @@ def test_refusals(data):
         gp.likelihood("y", vsgp.Gaussian(SIGMA), X=big, y=np.sin(big[:, 0]))
     idata = prior_draws(model)
     with pytest.raises(ValueError, match="2500 observations.*at most 2000"):
-        exact_weights(idata, model=model, **quiet)
+        exact_weights(idata, model=model, **quiet, random_seed=0)
     with pytest.raises(ValueError, match="num_samples is 0"):
-        check_inducing(idata, 0, model=model, **quiet)
+        check_inducing(idata, 0, model=model, **quiet, random_seed=0)

@@ -66,7 +66,7 @@ def test_a_function_of_one_input(what, line):
 
 def test_bands_hold_the_data(line):
     model, _, idata = line
-    ax = plot_function(idata, what="y", intervals=[0.99], model=model, inducing=False)
+    ax = plot_function(idata, what="y", ci_prob=0.99, model=model, inducing=False)
     low, high = ax.dataLim.intervaly
     assert low < -0.9
     assert high > 0.9

@@ -82,7 +82,7 @@ def suggest_inducing(
     residual: float = 0.02,
     quantile: float = 0.9,
     draws: int = 40,
-    random_seed=0,
+    random_seed=None,
 ) -> Suggestion:
     """
     Say which inducing variables a process needs, how many, and what they cost.
@@ -100,7 +100,7 @@ def suggest_inducing(
         Part of the prior for which that holds.
     draws : int
         Draws from the prior.
-    random_seed : int or Generator
+    random_seed : int or Generator, optional
         Of the draws and of the places of points.
 
     Returns

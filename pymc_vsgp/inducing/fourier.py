@@ -122,7 +122,7 @@ class Fourier:
         quantile: float = 0.9,
         max_features: int = 4000,
         draws: int = 400,
-        random_seed=0,
+        random_seed=None,
     ) -> "Fourier":
         """
         Choose period and frequencies for the range of the data and the prior of the kernel.
@@ -145,7 +145,7 @@ class Fourier:
             :func:`suggest_inducing` and :func:`check_inducing`.
         draws : int
             Draws from the prior.
-        random_seed : int or Generator
+        random_seed : int or Generator, optional
             Of the draws.
         """
         X = as_inputs(X, "X")

@@ -25,7 +25,7 @@ def compare_bins(
     quadrature: Sequence[int] = (),
     link: str = "log",
     draws: int = 200,
-    random_seed: int = 0,
+    random_seed: int | np.random.Generator | None = None,
     **kwargs,
 ) -> pd.DataFrame:
     """
@@ -48,8 +48,8 @@ def compare_bins(
         Link of the likelihood.
     draws : int
         Draws from the Gaussian posterior.
-    random_seed : int
-        Seed of the draws.
+    random_seed : int or Generator, optional
+        Seed of the draws, which is the same for each fit.
     **kwargs
         Passed to :func:`fit_gaussian`.
 
@@ -75,6 +75,7 @@ def compare_bins(
 
         vsgp.compare_bins(pattern, build, [10, 20, 40, 80], quadrature=[100])
     """
+    seed = int(np.random.default_rng(random_seed).integers(2**63))
     cases = []
     for b in bins:
         p = pattern.rebin(b)
@@ -95,7 +96,7 @@ def compare_bins(
                 "Let it end with: return model."
             )
         stage = fit_gaussian(model=model, **({"progressbar": False} | kwargs))
-        tree = stage.to_datatree(draws, random_seed)
+        tree = stage.to_datatree(draws, seed)
         rate = predict(
             tree, X, "mean", likelihood=Poisson(link=link), model=model, progressbar=False
         )

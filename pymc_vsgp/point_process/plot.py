@@ -1,9 +1,11 @@
-"""A picture of an intensity."""
+"""A figure of an intensity."""
 
 from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from arviz_base import rcParams
 
 from pymc_vsgp.point_process.process import PointProcess
 from pymc_vsgp.results.plots.style import BLUE, GREY, INK, legend, new_axes, plain, strokes
@@ -16,7 +18,7 @@ def plot_intensity(
     intensity: Any,
     *,
     what: str = "mean",
-    interval: float = 0.9,
+    ci_prob: float | None = None,
     events: bool = True,
     ax: Any = None,
     **kwargs,
@@ -32,8 +34,9 @@ def plot_intensity(
         Draws of the intensity in the bins, or of the posterior.
     what : {"mean", "sd", "median"}
         What of the draws a map shows. Over one dimension it is the line; "sd" is for maps.
-    interval : float
-        Probability of the band, over one dimension.
+    ci_prob : float, optional
+        Probability of the band, over one dimension. By default ``rcParams["stats.ci_prob"]`` of
+        ArviZ.
     events : bool
         Whether to plot the events.
     ax : Axes, optional
@@ -57,13 +60,14 @@ def plot_intensity(
         intensity = pattern.intensity(intensity, **kwargs)
     grid = pattern.to_grid(intensity)
     draws = [d for d in grid.dims if d not in pattern.dims]
-    tail = (1.0 - interval) / 2.0
+    ci_prob = rcParams["stats.ci_prob"] if ci_prob is None else ci_prob
+    tail = (1.0 - ci_prob) / 2.0
     if n_dims == 1:
         ax = new_axes(ax)
         x = pattern.X[:, 0]
         values = pattern._of_bins(intensity)
         low, high = values.quantile([tail, 1.0 - tail], draws).to_numpy()
-        ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{interval:.0%}")
+        ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{ci_prob:.0%}")
         ax.plot(x, getattr(values, what)(draws), color=BLUE, lw=1.8, label=what)
         if events:
             strokes(ax, pattern.events[:, 0], INK, "events")

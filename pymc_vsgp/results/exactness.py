@@ -93,7 +93,7 @@ def exact_weights(
     num_samples: int | None = 500,
     *,
     var_name: str | None = None,
-    random_seed: int | np.random.Generator | None = 0,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
     model: Model | None = None,
 ) -> ExactWeights:

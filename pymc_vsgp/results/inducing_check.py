@@ -253,7 +253,7 @@ def check_inducing(
     nested: bool = True,
     refit: Model | None = None,
     var_name: str | None = None,
-    random_seed: int | np.random.Generator | None = 0,
+    random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
     model: Model | None = None,
 ) -> InducingCheck:

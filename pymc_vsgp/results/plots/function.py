@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
+from arviz_base import rcParams
 from pymc.model.core import Model
 
 from pymc_vsgp.likelihoods import as_likelihood
@@ -37,14 +38,14 @@ def plot_function(
     what: str | None = None,
     var_name: str | None = None,
     likelihood: Any = None,
-    intervals: Sequence[float] = (0.5, 0.9),
+    ci_prob: float | Sequence[float] | None = None,
     n_lines: int = 0,
     n_points: int | None = None,
     margin: float = 0.05,
     data: bool = True,
     inducing: bool = True,
     num_samples: int | None = 200,
-    random_seed: int | np.random.Generator | None = 0,
+    random_seed: int | np.random.Generator | None = None,
     ax: Any = None,
     model: Model | None = None,
 ) -> Any:
@@ -64,8 +65,8 @@ def plot_function(
         Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
         As in :func:`predict`: for example a Poisson with an exposure of one.
-    intervals : sequence of float
-        Probabilities of the bands.
+    ci_prob : float or sequence of float, optional
+        Probabilities of the bands. By default 0.5 and ``rcParams["stats.ci_prob"]`` of ArviZ.
     n_lines : int
         Number of draws to plot as lines, for one input; joint draws of f.
     n_points : int, optional
@@ -88,12 +89,13 @@ def plot_function(
     -------
     Axes or ndarray of Axes
     """
+    ci_probs = (0.5, rcParams["stats.ci_prob"]) if ci_prob is None else np.atleast_1d(ci_prob)
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples)
     X, y = fit.X, np.asarray(fit.y)
     if X.shape[1] > 2:
         raise ValueError(
-            f"The function has {X.shape[1]} inputs, and a picture has one or two. "
+            f"The function has {X.shape[1]} inputs, and a figure has one or two. "
             "Predict along a line with vsgp.predict, the other inputs held."
         )
     fixed_rows = bool(fit.observation.row_params) and likelihood is None
@@ -117,7 +119,7 @@ def plot_function(
         grid = axes_of_grid[0][:, None] if Xnew is None else rows_of(fit, Xnew).X
         grid = grid[np.argsort(grid[:, 0])]
         ax = new_axes(ax)
-        _bands(ax, idata, fit, grid, what, intervals, n_lines, options)
+        _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options)
         classes = n_classes(fit.likelihood) is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
@@ -135,16 +137,16 @@ def plot_function(
     return _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options)
 
 
-def _bands(ax, idata, fit, grid, what, intervals, n_lines, options):
+def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
     x = grid[:, 0]
-    q = sorted({0.5, *((1 - p) / 2 for p in intervals), *((1 + p) / 2 for p in intervals)})
+    q = sorted({0.5, *((1 - p) / 2 for p in ci_probs), *((1 + p) / 2 for p in ci_probs)})
     if what == "f":
         bands = _smooth_quantiles(idata, grid, q, options)
     else:
         bands = predict(idata, grid, "quantiles", quantiles=q, of=what, **options)
     series = _series(fit, what, bands)
     for color, label, b in series:
-        for i, p in enumerate(sorted(intervals, reverse=True)):
+        for i, p in enumerate(sorted(ci_probs, reverse=True)):
             low = b.sel(quantile=(1 - p) / 2, method="nearest")
             high = b.sel(quantile=(1 + p) / 2, method="nearest")
             named = f"{p:.0%} interval" if len(series) == 1 else None
