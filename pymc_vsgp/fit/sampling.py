@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import logging
 import os
 import time
 import warnings
@@ -27,8 +28,10 @@ from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.store import complete, sample_to_disk
+from pymc_vsgp.fit.store import check_new, complete, sample_to_disk
+from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import of_waves
 
@@ -36,6 +39,11 @@ __all__ = ["sample"]
 
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
+
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
+
+EITHER = {"quiet", "cores", "blas_cores", "compute_convergence_checks"}  # no choice of a method
+METHODS = ("auto", "importance", "nuts")
 
 # To choose a backend: steps of a draw, operations a second of one core, and what numba's compiler
 # may take longer than JAX's.
@@ -65,6 +73,7 @@ def sample(
     draws: int = 1000,
     *,
     stage: GaussianStage | None = None,
+    method: str = "nuts",
     tune: int = 500,
     chains: int = 4,
     random_seed=None,
@@ -89,6 +98,10 @@ def sample(
         As in ``pm.sample``.
     stage : GaussianStage, optional
         Result of :func:`fit_gaussian`. By default it is run first.
+    method : {"auto", "importance", "nuts"}
+        "importance" draws independent proposals from the Gaussian stage and weighs them by the
+        exact target, which takes seconds. "auto" tries that and falls back on NUTS where the
+        weights do not prove to be good, or where settings of NUTS are given.
     random_seed : int, sequence of int, Generator or RandomState, optional
         As in ``pm.sample``; the starts follow from it, too.
     nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional
@@ -124,6 +137,8 @@ def sample(
     model = pm.modelcontext(model)
     if isinstance(draws, GaussianStage):
         raise TypeError("draws is a GaussianStage, not a number. Pass it as sample(stage=...).")
+    if method not in METHODS:
+        raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
     if stage is not None and not isinstance(stage, GaussianStage):
         raise TypeError(
             f"stage is of type {type(stage).__name__}, not a GaussianStage. "
@@ -144,6 +159,12 @@ def sample(
     else:
         check_data(model)
     stage.apply()
+    if method == "auto" and (nuts_sampler or target_accept or set(kwargs) - EITHER):
+        method = "nuts"  # whose settings these are
+    if method != "nuts":
+        idata = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
+        if idata is not None:
+            return idata
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None and nuts_sampler != "nutpie":
         raise ValueError(
@@ -214,6 +235,30 @@ def sample(
     if var_names is not None:
         idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
     idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    return idata
+
+
+def _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar):
+    """Return draws by importance weights, or None where they do not prove to be good."""
+    model = stage.model
+    if store is not None:
+        check_new(store)
+    whole = collapse_model(model) if collapse is not False and can_collapse(model) else None
+    target = model if whole is None else whole.model
+    with threadpool_limits(1, user_api="blas"):
+        found = weigh(stage, target, draws * chains, rng, progressbar)
+        if found.refused and method == "auto":
+            _log.info("%s: NUTS takes over", found)
+            return None
+        idata = draws_of(found, model, whole, chains, rng)
+    _log.info("%s", found)
+    if found.refused:
+        _log.warning("The draws are not to be trusted: %s. Use method='nuts'.", found.refused)
+    idata["posterior"].attrs |= found.attrs
+    idata["sample_stats"].attrs |= found.attrs
+    idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    if store is not None:
+        idata.to_zarr(store, consolidated=False)
     return idata
 
 

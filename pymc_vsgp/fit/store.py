@@ -20,7 +20,7 @@ from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
 from pymc_vsgp.fit.stage import label
 
-__all__ = ["complete", "open_draws", "sample_to_disk"]
+__all__ = ["check_new", "complete", "open_draws", "sample_to_disk"]
 
 DATA = ("constant_data", "observed_data", "gaussian_stage")
 POSTERIOR = ("posterior", "warmup_posterior")
@@ -131,12 +131,7 @@ def sample_to_disk(
             raise ImportError(f"Writing draws to disk takes {name}. Run pip install {name}.")
     import nutpie
 
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(
-            f"{path} exists, and draws would be mixed with what is there. "
-            "Pass a new path, or read that one with vsgp.open_draws."
-        )
+    path = check_new(path)
     tree = xr.DataTree()
     tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
     tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
@@ -168,6 +163,17 @@ def sample_to_disk(
     tree = _of_nutpie(tree, path, not discard_tuned_samples)
     tree["posterior"].attrs |= {"sampling_time": seconds, "tuning_steps": tune}
     return tree
+
+
+def check_new(path: str | os.PathLike) -> Path:
+    """Raise FileExistsError if there is something at a path that draws are to go to."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} exists, and draws would be mixed with what is there. "
+            "Pass a new path, or read that one with vsgp.open_draws."
+        )
+    return path
 
 
 def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng: np.random.Generator) -> None:

@@ -20,13 +20,11 @@ import xarray as xr
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import Elemwise
 
 from pymc_vsgp.checks import known_value, names_of
-from pymc_vsgp.compile import ONCE, function
+from pymc_vsgp.compile import ONCE, function, numpy_only
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -169,7 +167,7 @@ class Compiled:
             swaps[v] = model.rvs_to_values[v].astype(v.dtype)
         outputs = graph_replace(list(outputs), swaps, strict=False) if swaps else outputs
         if self.mode is ONCE:
-            outputs = _numpy_only(outputs)
+            outputs = numpy_only(outputs)
         all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
         fn = function(all_inputs, outputs, self.mode)
         fn.trust_input = False
@@ -177,27 +175,6 @@ class Compiled:
         return _Function(fn, of_rvs, of_data, tuple(data), threading.Lock())
 
 
-def _numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
-    """Write what numpy has no loop for with what it has."""
-    fgraph = FunctionGraph(outputs=list(outputs), clone=False)
-    for node in fgraph.toposort():
-        if not isinstance(node.op, Elemwise):
-            continue
-        kind = type(node.op.scalar_op).__name__
-        zero = np.zeros((1,) * node.outputs[0].type.ndim)
-        if kind == "Softplus":
-            (x,) = node.inputs
-            new = pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
-        elif kind == "NotNegative":
-            new = pt.maximum(node.inputs[0], zero)
-        else:
-            continue
-        fgraph.replace(node.outputs[0], new, import_missing=True)
-    return list(fgraph.outputs)
-
-
-# PyTensor changes settings of the whole process while it compiles.
-_COMPILING = threading.RLock()
 _CACHE: "weakref.WeakKeyDictionary[Model, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
 
 

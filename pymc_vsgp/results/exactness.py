@@ -2,32 +2,21 @@
 
 from dataclasses import dataclass
 
-import arviz_stats  # noqa: F401  (imported to register the accessor of DataArrays)
 import numpy as np
 import xarray as xr
 
 from pymc.model.core import Model
 
+from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.model.observation import observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import Noise, draw_joint
 
-__all__ = ["ExactWeights", "exact_weights", "smooth_weights"]
+__all__ = ["ExactWeights", "exact_weights"]
 
 LARGEST_EXACT = 2000
 GOOD_K = 0.7
-
-
-def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto-smoothed log weights, and the shape of their tail, where there are enough for one."""
-    if len(log_w) < 25:
-        return log_w - np.logaddexp.reduce(log_w), np.nan
-    if np.ptp(log_w) < 1e-8:
-        return np.full(len(log_w), -np.log(len(log_w))), -np.inf
-    array = xr.DataArray(-log_w, dims=["sample"])
-    smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
-    return smoothed.values, float(khat)
 
 
 @dataclass(repr=False)

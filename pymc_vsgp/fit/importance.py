@@ -1,0 +1,395 @@
+r"""The importance stage: independent proposals, weighed by the exact target.
+
+In the coordinates of the Gaussian stage the posterior is close to
+
+.. math:: q(\theta)\, N(\epsilon; 0, I),
+
+so draws of that, weighed by the target, are draws of the posterior, with no gradient, no warm-up,
+and nothing sequential. Each theta gets K draws of epsilon, and the mean of their weights, which
+estimates the weight of theta without bias: a pseudo-marginal method. A few rounds of some hundred
+proposals fit q, a mixture of Student-t densities and the prior, to the target. The last batch is
+drawn from a q that is fixed by then, so a Metropolis-Hastings chain that walks along it, and
+accepts by the ratio of weights, has the posterior as its stationary distribution.
+
+The weights also prove the result, or refuse it: by the shape of their tail (Pareto k-hat), by what
+their sample is worth, and by whether halves of them agree.
+"""
+
+import time
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc.model.core import Model
+from pytensor.graph.traversal import ancestors
+from scipy.special import gammaln, logsumexp
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.stage import GaussianStage
+from pymc_vsgp.fit.weights import smooth_weights
+from pymc_vsgp.progress import progress
+
+__all__ = ["Weighed", "weigh"]
+
+ROUNDS = 5
+NOISY = 0.5  # relative variance of weights given theta, above which better coordinates may pay
+WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
+LARGEST_K = 0.5
+SMALLEST_SHARE = 0.05  # of the proposals: what their sample is worth
+ENOUGH = 100  # what a chain should be worth
+
+
+@dataclass
+class Weighed:
+    """Proposals and their weights.
+
+    Attributes
+    ----------
+    theta, epsilon : ndarray
+        Proposals, n x d and n x m.
+    log_weight : ndarray
+        Logarithms of the target over the proposal density.
+    khat, ess : float
+        Shape of the tail of the weights, and what the sample is worth.
+    log_evidence : float
+        Logarithm of the mean weight.
+    n_evaluations : int
+        How often the log density was evaluated, in all rounds.
+    refused : str
+        Why the proposals do not prove to be good enough; empty where they do.
+    """
+
+    theta: np.ndarray
+    epsilon: np.ndarray
+    log_weight: np.ndarray
+    khat: float
+    ess: float
+    log_evidence: float
+    n_evaluations: int
+    n_inner: int
+    seconds: float
+    refused: str
+    start: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
+    """Theta, epsilon and log weights of draws that chains can start at."""
+    normal: tuple[np.ndarray, np.ndarray] = field(repr=False)
+    """Mean of theta, and a root of its covariance, as far as they are known."""
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """What is kept with the draws."""
+        return {
+            "inference_library": "pymc_vsgp",
+            "method": "importance",
+            "khat": self.khat,
+            "importance_ess": self.ess,
+            "log_evidence": self.log_evidence,
+            "n_evaluations": self.n_evaluations,
+            "refused": self.refused,
+            "sampling_time": self.seconds,
+        }
+
+    def __repr__(self):
+        """Say it in a line."""
+        if self.refused:
+            return f"importance: {self.refused}"
+        return (
+            f"importance: k-hat {self.khat:.2f}, {len(self.theta)} proposals, "
+            f"ESS {self.ess:.0f}, {self.seconds:.1f} s"
+        )
+
+
+class _StudentT:
+    """A multivariate Student-t."""
+
+    def __init__(self, center, root, dof):
+        self.center, self.root, self.dof = center, root, dof
+
+    def draw(self, n, rng):
+        z = rng.normal(size=(n, self.center.size))
+        scale = np.sqrt(self.dof / rng.chisquare(self.dof, size=n))
+        return self.center + scale[:, None] * (z @ self.root.T)
+
+    def logpdf(self, theta):
+        d, nu = self.center.size, self.dof
+        if d == 0:
+            return np.zeros(len(theta))
+        z = np.linalg.solve(self.root, (theta - self.center).T)
+        constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
+        log_det = np.linalg.slogdet(self.root)[1]
+        return constant - log_det - (nu + d) / 2 * np.log1p((z**2).sum(axis=0) / nu)
+
+
+class _Prior:
+    """The prior of theta, where it can be drawn from."""
+
+    def __init__(self, points: Points, rng):
+        model = points.model
+        inner = set(inducing_variables(model))
+        others = [rv for rv in model.free_RVs if rv not in inner]
+        logp = model.logp(vars=others)
+        values = {model.rvs_to_values[u] for u in inner}
+        if not others or values & set(ancestors([logp])):
+            raise NotImplementedError("Theta has no prior of its own.")
+        self._logp = points.function([logp])
+        self._m = points.n_epsilon
+        self._points, self._rng = points, rng
+        self._outputs = []
+        for v in points.outer:
+            rv = model.values_to_rvs[v]
+            transform = model.rvs_to_transforms[rv]
+            self._outputs.append(
+                rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+            )
+        self.draw(1, rng)
+
+    def draw(self, n, rng):
+        seed = int(rng.integers(2**31))
+        found = pm.draw(self._outputs, n, random_seed=seed, mode=ONCE)
+        flat = [np.reshape(x, (n, -1)) for x in found]
+        return np.concatenate(flat, axis=1).astype("float64")
+
+    def logpdf(self, theta):
+        (logp,) = self._logp(theta, np.zeros((len(theta), 1, self._m)))
+        return logp[:, 0]
+
+
+class _Mixture:
+    """What theta is proposed from."""
+
+    def __init__(self, parts):
+        self.parts = [(share, q) for share, q in parts if share > 0.0]
+
+    def draw(self, n, rng):
+        """Draw, in random order, as nearly as many from each part as its share."""
+        counts = np.floor(n * np.array([share for share, _ in self.parts])).astype(int)
+        counts[0] += n - counts.sum()
+        drawn = [q.draw(c, rng) for c, (_, q) in zip(counts, self.parts, strict=True) if c]
+        return rng.permutation(np.concatenate(drawn))
+
+    def logpdf(self, theta):
+        each = [np.log(share) + q.logpdf(theta) for share, q in self.parts]
+        return logsumexp(np.where(np.isnan(each), -np.inf, each), axis=0)
+
+
+@dataclass
+class _Batch:
+    """Proposals of theta, each with K of epsilon, and the target over N(epsilon; 0, I)."""
+
+    theta: np.ndarray
+    epsilon: np.ndarray
+    inner: np.ndarray
+
+    @property
+    def log_marginal(self):
+        return logsumexp(self.inner, axis=1) - np.log(self.inner.shape[1])
+
+    def choose(self, rng):
+        """Draw one epsilon of each theta by its weight."""
+        p = np.exp(self.inner - logsumexp(self.inner, axis=1, keepdims=True))
+        p = np.nan_to_num(p, nan=1.0 / p.shape[1])
+        at = (rng.random(len(p))[:, None] > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
+        return self.epsilon[np.arange(len(p)), at]
+
+
+class _Weigher:
+    """Draws proposals and evaluates the target."""
+
+    def __init__(self, model: Model, rng):
+        self.points = Points(model)
+        self.plain = self.density = self.points.log_density()
+        self.rng = rng
+        self.n_evaluations = 0
+
+    def refine(self) -> bool:
+        """Let epsilon be in coordinates that are fitted to the data at each theta."""
+        try:
+            self.density = self.points.refined()
+        except NotImplementedError:
+            return False
+        return True
+
+    def __call__(self, q, n, K, advance=lambda n: None) -> _Batch:
+        m = self.points.n_epsilon
+        theta = q.draw(n, self.rng)
+        epsilon = self.rng.normal(size=(n, K, m))
+        with np.errstate(all="ignore"):
+            logp, *coordinates = self.density(theta, epsilon, advance)
+        inner = logp + 0.5 * (epsilon**2).sum(axis=-1) + 0.5 * m * np.log(2.0 * np.pi)
+        self.n_evaluations += n * K
+        (epsilon,) = coordinates or [epsilon]
+        return _Batch(theta, epsilon, np.where(np.isfinite(inner), inner, -np.inf))
+
+
+def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) -> Weighed:
+    """Draw n proposals of a model and weigh them.
+
+    Parameters
+    ----------
+    stage : GaussianStage
+        Whose coordinates the model has.
+    model : Model
+        That of the stage, or the same with the inducing values integrated out.
+    n : int
+        Number of proposals, after those that the proposal density is fitted to.
+    rng : Generator
+        Source of the proposals.
+    progressbar : bool
+        Whether to show progress.
+    """
+    began = time.perf_counter()
+    with progress("Importance", n, progressbar) as advance:
+        weigher = _Weigher(model, rng)
+        q, K, last = _fit_proposal(weigher, stage, rng)
+        log_w = last.log_marginal - q.logpdf(last.theta)
+        start = (last.theta, last.choose(rng), log_w)
+        khat, ess = _tail(log_w)
+        hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
+        if hopeless:
+            batch = last
+        else:
+            batch = weigher(q, n, K, advance)
+            log_w = batch.log_marginal - q.logpdf(batch.theta)
+            khat, ess = _tail(log_w)
+    log_z = logsumexp(log_w) - np.log(len(log_w))
+    refused = _refuse(log_w, khat, ess)
+    center, root = _moments(batch.theta, log_w)
+    return Weighed(
+        theta=batch.theta,
+        epsilon=batch.choose(rng),
+        log_weight=log_w,
+        khat=khat,
+        ess=ess,
+        log_evidence=float(log_z),
+        n_evaluations=weigher.n_evaluations,
+        n_inner=K,
+        seconds=time.perf_counter() - began,
+        refused=refused,
+        start=start,
+        normal=(center, root),
+    )
+
+
+def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
+    """Fit the proposal density in a few rounds."""
+    points = weigher.points
+    order = _order(points, stage)
+    center, _ = stage.theta_normal()
+    center, cov = center[order], stage.theta_covariance[np.ix_(order, order)]
+    d = len(center)
+    try:
+        prior = _Prior(points, rng)
+    except NotImplementedError:  # an improper one
+        prior = None
+    n, K = int(np.clip(50 * d, 250, 1000)), 4 if points.n_epsilon else 1
+    first, best = cov, 0.0
+    rounds: list[tuple[Any, _Batch]] = []
+    spread: list[float] = []
+    for i in range(ROUNDS):
+        q = _mixture(center, cov, prior)
+        batch = weigher(q, n, K)
+        rounds.append((q, batch))
+        log_w = batch.log_marginal - q.logpdf(batch.theta)
+        _, ess = _tail(log_w)
+        spread.append(_inner_variance(batch, log_w))
+        if i == 0 and spread[0] > NOISY and weigher.refine():
+            pass
+        elif K > 1 and i < 2:
+            if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
+                weigher.density = weigher.plain
+            K = int(np.clip(np.ceil(4.0 * min(spread)), 1, 16))
+        elif ess < 1.1 * best and best > 0.3 * n:
+            break
+        best = max(ess, best)
+        center, cov = _adapt(rounds, first, d)
+    return q, K, batch
+
+
+def _mixture(center, cov, prior):
+    dof = 5.0 + len(center)
+    root = np.linalg.cholesky(cov) if len(cov) else cov
+    parts = [(1.0 - WIDE - PRIOR, _StudentT(center, root, dof))]
+    parts += [(WIDE, _StudentT(center, 2.0 * root, 3.0))]
+    if len(center) and prior is not None:
+        parts += [(PRIOR, prior)]
+    else:
+        parts[0] = (1.0 - WIDE, parts[0][1])
+    return _Mixture(parts)
+
+
+def _adapt(rounds, first, d):
+    """Mean and covariance of theta under the weights of all rounds, as one mixture."""
+    theta = np.concatenate([b.theta for _, b in rounds])
+    marginal = np.concatenate([b.log_marginal for _, b in rounds])
+    sizes = np.array([len(b.theta) for _, b in rounds])
+    each = np.stack([q.logpdf(theta) for q, _ in rounds])
+    log_q = logsumexp(each + np.log(sizes / sizes.sum())[:, None], axis=0)
+    log_w, _ = smooth_weights(finite(marginal - log_q))
+    power, enough = 1.0, min(3.0 * (d + 5), 0.2 * len(theta))
+    w = np.exp(log_w - logsumexp(log_w))
+    while 1.0 / (w**2).sum() < enough and power > 0.01:
+        power *= 0.8
+        w = np.exp(power * log_w - logsumexp(power * log_w))
+    ess = 1.0 / (w**2).sum()
+    center = w @ theta
+    away = theta - center
+    cov = away.T @ (away * w[:, None])
+    # Few effective draws don't tell a covariance: the curvature at the estimate fills in.
+    prior_weight = 2.0 * (d + 1)
+    cov = (ess * cov + prior_weight * first) / (ess + prior_weight)
+    return center, cov
+
+
+def _inner_variance(batch, log_w) -> float:
+    """Relative variance of the weights of epsilon given theta, where theta is likely."""
+    if batch.inner.shape[1] == 1:
+        return 0.0
+    w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
+    inner = np.exp(batch.inner - batch.log_marginal[:, None])
+    return float(w @ np.nan_to_num(inner.var(axis=1, ddof=1), nan=0.0))
+
+
+def _order(points: Points, stage: GaussianStage) -> np.ndarray:
+    """Where the entries of theta of `points` are in that of the stage."""
+    at = np.arange(sum(np.size(v) for v in stage.theta_unconstrained.values()))
+    return points.ravel(stage.split_theta(at)).astype(int)
+
+
+def finite(log_w):
+    top = log_w.max()
+    return np.where(np.isfinite(log_w), log_w - top, -1e4) if np.isfinite(top) else 0.0 * log_w
+
+
+def _tail(log_w) -> tuple[float, float]:
+    """Pareto k-hat of weights, and what their sample is worth."""
+    log_w = finite(log_w)
+    w = np.exp(log_w - logsumexp(log_w))
+    return smooth_weights(log_w)[1], float(1.0 / (w**2).sum())
+
+
+def _moments(theta, log_w):
+    log_w = smooth_weights(finite(log_w))[0]
+    w = np.exp(log_w - logsumexp(log_w))
+    center = w @ theta
+    away = theta - center
+    values, vectors = np.linalg.eigh(away.T @ (away * w[:, None])) if theta.size else ((), None)
+    root = vectors * np.sqrt(np.clip(values, 0.0, None)) if theta.size else np.empty((0, 0))
+    return center, root
+
+
+def _refuse(log_w, khat, ess) -> str:
+    """Why weights are not good enough, or nothing."""
+    if not khat <= LARGEST_K:
+        return f"k-hat {khat:.2f}"
+    if ess < SMALLEST_SHARE * len(log_w):
+        return f"ESS {ess:.0f} of {len(log_w)} proposals"
+    halves = [log_w[::2], log_w[1::2]]
+    levels = [logsumexp(h) - np.log(len(h)) for h in halves]
+    error = np.sqrt(sum(1.0 / _tail(h)[1] for h in halves))
+    if abs(levels[0] - levels[1]) > 4.0 * error:
+        return "halves of the weights disagree"
+    return ""

@@ -1,0 +1,87 @@
+"""Chains that walk along weighed proposals, as the draws of a sampler."""
+
+import numpy as np
+import xarray as xr
+
+from pymc.backends.arviz import find_constants, find_observations
+from pymc.model.core import Model
+from scipy.special import logsumexp
+
+from pymc_vsgp.fit.collapsed import Collapsed
+from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.importance import Weighed, finite
+from pymc_vsgp.fit.stage import label
+from pymc_vsgp.fit.store import complete
+
+__all__ = ["draws_of"]
+
+
+def draws_of(
+    found: Weighed, model: Model, whole: Collapsed | None, chains: int, rng
+) -> xr.DataTree:
+    """Return draws of the posterior, by independence Metropolis-Hastings.
+
+    Parameters
+    ----------
+    found : Weighed
+        Proposals; each chain takes its part of them.
+    model : Model
+        The whole model.
+    whole : Collapsed, optional
+        The model that was weighed, where it lacks the inducing values.
+    chains : int
+        Number of chains.
+    rng : Generator
+        Source of the decisions.
+    """
+    state, stats = _walk(found, chains, rng)
+    # Chains stay where they are at times: each place is looked at once.
+    places, inverse = np.unique(state, return_inverse=True)
+    theta = np.concatenate([found.theta, found.start[0]])[places]
+    epsilon = np.concatenate([found.epsilon, found.start[1]])[places]
+    target = model if whole is None else whole.model
+    variables = [*target.free_RVs, *target.deterministics]
+    values = Points(target).variables(variables)(theta, epsilon[:, None])
+    posterior = {
+        v.name: x[:, 0][inverse.reshape(state.shape)]
+        for v, x in zip(variables, values, strict=True)
+    }
+    tree = xr.DataTree()
+    data = label(model, posterior, 2)
+    tree["posterior"] = xr.DataTree(data.assign_coords(_counted(state.shape)))
+    if whole is not None:
+        complete(tree, model, whole, rng)
+    names = {d: (("chain", "draw"), x) for d, x in stats.items()}
+    tree["sample_stats"] = xr.DataTree(xr.Dataset(names, coords=_counted(state.shape)))
+    tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+    tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
+    return tree
+
+
+def _counted(shape):
+    return {d: np.arange(n) for d, n in zip(("chain", "draw"), shape, strict=True)}
+
+
+def _walk(found: Weighed, chains: int, rng):
+    """Return where each chain is after each step, and what happened in it.
+
+    Places after the proposals are those of the starts.
+    """
+    start_w = found.start[2]
+    w = np.exp(finite(start_w) - logsumexp(finite(start_w)))
+    state = rng.choice(len(w), size=chains, p=w)
+    current = start_w[state]
+    at = len(found.theta) + state
+    draws = len(found.log_weight) // chains
+    log_w = found.log_weight[: draws * chains].reshape(chains, draws)
+    numbers = np.arange(log_w.size).reshape(log_w.shape)
+    uniform = np.log(rng.random(log_w.shape))
+    places = np.empty(log_w.shape, int)
+    chance, weight = np.empty((2, *log_w.shape))
+    for t in range(draws):
+        step = np.minimum(log_w[:, t] - current, 0.0)
+        move = uniform[:, t] < step
+        at = np.where(move, numbers[:, t], at)
+        current = np.where(move, log_w[:, t], current)
+        places[:, t], chance[:, t], weight[:, t] = at, np.exp(step), current
+    return places, {"acceptance_rate": chance, "log_weight": weight}

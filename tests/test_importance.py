@@ -1,0 +1,176 @@
+"""The importance stage: its density, its proof, and its draws."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.special
+import scipy.stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit.density import Points
+
+N = 40
+
+
+def inputs():
+    rng = np.random.default_rng(3)
+    X = np.sort(rng.uniform(0.0, 6.0, size=N))[:, None]
+    return rng, X, np.sin(X[:, 0])
+
+
+def process(X, name="u", m=6, **kwargs):
+    ls = pm.LogNormal(f"ls_{name}", 0.0, 0.5)
+    mean = pm.gp.mean.Constant(pm.Normal(f"c_{name}"))
+    gp = pm.gp.VariationalSparse(cov_func=1.5 * pm.gp.cov.ExpQuad(1, ls=ls), mean_func=mean)
+    gp.prior(name, Xu=vsgp.inducing.grid(X, m), **kwargs)
+    return gp
+
+
+def counts():
+    rng, X, f = inputs()
+    process(X).likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(f)))
+
+
+def scales():
+    """Rows in blocks, and a parameter of the likelihood."""
+    rng, X, f = inputs()
+    lik = vsgp.StudentT(4.0, pm.HalfNormal("sigma"))
+    gp = process(X)
+    gp.likelihood("y", lik, X=X, y=f + 0.2 * rng.standard_t(4, size=N), block_size=16)
+
+
+def two():
+    rng, X, f = inputs()
+    both = [process(X), process(X, "w", 4)]
+    vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), both, X=X, y=rng.normal(f, 0.3))
+
+
+def classes():
+    rng, X, _ = inputs()
+    y = rng.integers(3, size=N)
+    process(X, n_outputs=3).likelihood("y", vsgp.Softmax(3), X=X, y=y)
+
+
+def coefficients():
+    rng, X, f = inputs()
+    ls = pm.LogNormal("ls", 0.0, 0.5)
+    gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
+    gp.prior("u", inducing=vsgp.inducing.Fourier(period=12.0, n_frequencies=6))
+    gp.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(f)))
+
+
+def normal():
+    rng, X, f = inputs()
+    lik = vsgp.Gaussian(pm.HalfNormal("sigma"))
+    process(X).likelihood("y", lik, X=X, y=f + 0.3 * rng.normal(size=N))
+
+
+MODELS = [counts, scales, two, classes, coefficients, normal]
+
+
+def made(build):
+    with pm.Model() as model:
+        build()
+        stage = vsgp.fit_gaussian(progressbar=False)
+    return model, stage
+
+
+def points_of(model, rng, S=3, K=2):
+    points = Points(model)
+    theta = 0.3 * rng.normal(size=(S, points.n_theta))
+    return points, theta, rng.normal(size=(S, K, points.n_epsilon))
+
+
+def as_point(points, theta, epsilon):
+    values = {}
+    for flat, variables in ((theta, points.outer), (epsilon, points.inner)):
+        at = 0
+        for v in variables:
+            shape = points.shapes[v]
+            size = int(np.prod(shape))
+            values[v.name] = flat[at : at + size].reshape(shape)
+            at += size
+    return values
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_the_density_of_many_points_is_that_of_each(build, rng):
+    model, _ = made(build)
+    points, theta, epsilon = points_of(model, rng)
+    (found,) = points.log_density()(theta, epsilon)
+    logp = model.compile_logp(mode=ONCE)
+    expected = [[logp(as_point(points, t, e)) for e in es] for t, es in zip(theta, epsilon)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("build", [counts, two, classes])
+def test_refined_coordinates_are_a_change_of_variables(build, rng):
+    """They are affine in epsilon, so a few points tell the map and its determinant."""
+    model, _ = made(build)
+    points, theta, epsilon = points_of(model, rng, S=2, K=1)
+    m = points.n_epsilon
+    refined = points.refined()
+    corners = np.concatenate([np.zeros((1, m)), np.eye(m)])
+    for t, e in zip(theta, epsilon):
+        logp, at = refined(t[None], e[None])
+        _, images = refined(t[None], corners[None])
+        jacobian = (images[0, 1:] - images[0, 0]).T
+        np.testing.assert_allclose(images[0, 0] + jacobian @ e[0], at[0, 0], atol=1e-9)
+        (plain,) = points.log_density()(t[None], at)
+        expected = plain[0, 0] + np.linalg.slogdet(jacobian)[1]
+        np.testing.assert_allclose(logp[0, 0], expected, rtol=1e-9)
+
+
+def test_weights_against_quadrature(rng):
+    """One inducing value and one parameter: the posterior from a grid, in numpy alone."""
+    X, y = np.array([[0.0], [0.4], [-0.5], [1.0], [-1.2]]), np.array([3, 4, 2, 1, 0])
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 3.0, 3.0)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", Xu=np.zeros((1, 1)), jitter=0.0)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        idata = vsgp.sample(method="importance", random_seed=1, progressbar=False)
+    l, u = np.meshgrid(np.linspace(0.02, 6.0, 400), np.linspace(-6.0, 6.0, 401), indexing="ij")
+    logp = scipy.stats.gamma(3.0, scale=1 / 3.0).logpdf(l) + scipy.stats.norm.logpdf(u)
+    for x, n in zip(X[:, 0], y, strict=True):
+        k = np.exp(-0.5 * (x / l) ** 2)
+        logp += n * k * u - np.exp(k * u + (1.0 - k**2) / 2.0)
+    w = np.exp(logp - logp.max())
+    w /= w.sum()
+    posterior, ess = idata["posterior"], idata["posterior"].attrs["importance_ess"]
+    for name, x in (("ls", l), ("u", u)):
+        drawn = posterior[name].values.ravel()
+        mean = (w * x).sum()
+        sd = np.sqrt((w * (x - mean) ** 2).sum())
+        assert abs(drawn.mean() - mean) < 4.0 * sd * np.sqrt(2.0 / ess)
+        np.testing.assert_allclose(drawn.std(), sd, rtol=0.08)
+    # The evidence, too: the weights are of the density itself. log n! is part of it.
+    cell = (l[1, 0] - l[0, 0]) * (u[0, 1] - u[0, 0])
+    log_z = np.log(np.exp(logp - logp.max()).sum() * cell) + logp.max()
+    log_z -= scipy.special.gammaln(y + 1.0).sum()
+    assert abs(posterior.attrs["log_evidence"] - log_z) < 0.1
+
+
+def test_draws_are_those_of_a_sampler(caplog):
+    model, stage = made(counts)
+    with model:
+        pm.Deterministic("rate", pm.math.exp(model["u"]))
+        kwargs = {"random_seed": 5, "progressbar": False, "chains": 2}
+        with caplog.at_level(logging.INFO, logger="pymc"):
+            one, two = (vsgp.sample(stage, 300, method="auto", **kwargs) for _ in range(2))
+    assert "importance: k-hat" in caplog.text and "600 proposals" in caplog.text
+    for name, x in one["posterior"].data_vars.items():
+        np.testing.assert_array_equal(x, two["posterior"][name], err_msg=name)
+    posterior, stats = one["posterior"], one["sample_stats"]
+    assert posterior["u"].dims == ("chain", "draw", "u_inducing")
+    assert posterior["u"].shape == (2, 300, 6)
+    np.testing.assert_allclose(posterior["rate"], np.exp(posterior["u"]))
+    assert posterior.attrs["method"] == "importance"
+    assert posterior.attrs["khat"] < 0.5
+    assert stats["log_weight"].shape == stats["acceptance_rate"].shape == (2, 300)
+    assert 0.3 < float(stats["acceptance_rate"].mean()) <= 1.0
+    assert {"gaussian_stage", "observed_data", "constant_data"} <= set(one.children)
