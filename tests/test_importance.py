@@ -103,7 +103,9 @@ def test_the_density_of_many_points_is_that_of_each(build, rng):
     points, theta, epsilon = points_of(model, rng)
     (found,) = points.log_density()(theta, epsilon)
     logp = model.compile_logp(mode=ONCE)
-    expected = [[logp(as_point(points, t, e)) for e in es] for t, es in zip(theta, epsilon)]
+    expected = [
+        [logp(as_point(points, t, e)) for e in es] for t, es in zip(theta, epsilon, strict=False)
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -115,7 +117,7 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
     m = points.n_epsilon
     refined = points.refined()
     corners = np.concatenate([np.zeros((1, m)), np.eye(m)])
-    for t, e in zip(theta, epsilon):
+    for t, e in zip(theta, epsilon, strict=False):
         logp, at = refined(t[None], e[None])
         _, images = refined(t[None], corners[None])
         jacobian = (images[0, 1:] - images[0, 0]).T
@@ -125,31 +127,31 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
         np.testing.assert_allclose(logp[0, 0], expected, rtol=1e-9)
 
 
-def test_weights_against_quadrature(rng):
+def test_weights_against_quadrature():
     """One inducing value and one parameter: the posterior from a grid, in numpy alone."""
     X, y = np.array([[0.0], [0.4], [-0.5], [1.0], [-1.2]]), np.array([3, 4, 2, 1, 0])
-    with pm.Model() as model:
+    with pm.Model():
         ls = pm.Gamma("ls", 3.0, 3.0)
         gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
         gp.prior("u", Xu=np.zeros((1, 1)), jitter=0.0)
         gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
         idata = vsgp.sample(method="importance", random_seed=1, progressbar=False)
-    l, u = np.meshgrid(np.linspace(0.02, 6.0, 400), np.linspace(-6.0, 6.0, 401), indexing="ij")
-    logp = scipy.stats.gamma(3.0, scale=1 / 3.0).logpdf(l) + scipy.stats.norm.logpdf(u)
+    ls, u = np.meshgrid(np.linspace(0.02, 6.0, 400), np.linspace(-6.0, 6.0, 401), indexing="ij")
+    logp = scipy.stats.gamma(3.0, scale=1 / 3.0).logpdf(ls) + scipy.stats.norm.logpdf(u)
     for x, n in zip(X[:, 0], y, strict=True):
-        k = np.exp(-0.5 * (x / l) ** 2)
+        k = np.exp(-0.5 * (x / ls) ** 2)
         logp += n * k * u - np.exp(k * u + (1.0 - k**2) / 2.0)
     w = np.exp(logp - logp.max())
     w /= w.sum()
     posterior, ess = idata["posterior"], idata["posterior"].attrs["importance_ess"]
-    for name, x in (("ls", l), ("u", u)):
+    for name, x in (("ls", ls), ("u", u)):
         drawn = posterior[name].values.ravel()
         mean = (w * x).sum()
         sd = np.sqrt((w * (x - mean) ** 2).sum())
         assert abs(drawn.mean() - mean) < 4.0 * sd * np.sqrt(2.0 / ess)
         np.testing.assert_allclose(drawn.std(), sd, rtol=0.08)
     # The evidence, too: the weights are of the density itself. log n! is part of it.
-    cell = (l[1, 0] - l[0, 0]) * (u[0, 1] - u[0, 0])
+    cell = (ls[1, 0] - ls[0, 0]) * (u[0, 1] - u[0, 0])
     log_z = np.log(np.exp(logp - logp.max()).sum() * cell) + logp.max()
     log_z -= scipy.special.gammaln(y + 1.0).sum()
     assert abs(posterior.attrs["log_evidence"] - log_z) < 0.1

@@ -16,14 +16,11 @@ from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.replace import _vectorize_node, graph_replace, vectorize_graph
+from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.linalg import cholesky, solve_triangular
 
 from pymc_vsgp.compile import ONCE, numpy_only
-from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.features import FeatureMoments
 from pymc_vsgp.engine.moments import ConditionalMoments, Kernel
 from pymc_vsgp.engine.streaming import (
@@ -32,8 +29,8 @@ from pymc_vsgp.engine.streaming import (
     automatic_block,
     drop_unused_outputs,
 )
-from pymc_vsgp.fit.bound import inducing_variables, whitened_coordinates
-from pymc_vsgp.inducing.coordinates import apply_sites
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.newton import is_loop, refined_logp
 
 __all__ = ["Points"]
 
@@ -73,21 +70,25 @@ class Points:
         Newton step where the posterior of the inducing values is normal. Returns the log density,
         and epsilon in the coordinates of the stage.
         """
-        return self.function(_value_alone(refine(self.model)))
+        return self.function(_value_alone(refined_logp(self.model)))
 
     def variables(self, variables: Sequence[Variable]) -> Callable:
         """Return variables of the model as a function of theta, S x d, and epsilon, S x 1 x m."""
         return self.function(self.model.replace_rvs_by_values(list(variables)))
 
     def function(self, outputs) -> Callable:
-        """Vectorize a graph of the model's values, and compile it."""
+        """Vectorize a graph of the model's values, and compile it.
+
+        The function returns less than was asked for if it is interrupted. Its `cost` is that of a
+        theta, and of an epsilon, in about the same unit.
+        """
         # First over epsilon, then over theta: what depends on theta alone is computed once.
         many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in self.inner]
         outputs = _over(outputs, self.inner, many)
         values = [*self.outer, *many]
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         outputs = _over(outputs, values, batched)
-        loops = [v.owner for v in ancestors(outputs) if _is_loop(v)]
+        loops = [v.owner for v in ancestors(outputs) if is_loop(v)]
         fn = pm.pytensorf.compile(batched, numpy_only(outputs), mode=ONCE, on_unused_input="ignore")
         rows = pm.pytensorf.compile([], [n.inputs[0].shape[0] for n in loops], mode=ONCE)()
         sizes = [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
@@ -100,12 +101,19 @@ class Points:
             parts: list[list] = []
             for i in range(0, len(theta), step):
                 at = slice(i, i + step)
-                found = fn(*self._split(theta[at], epsilon[at]))
+                try:
+                    found = fn(*self._split(theta[at], epsilon[at]))
+                except KeyboardInterrupt:
+                    if not parts:
+                        raise
+                    break
                 advance(len(theta[at]))
                 lead = (len(theta[at]), K)
                 parts.append([np.broadcast_to(x, (*lead, *x.shape[2:])) for x in found])
             return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
+        a, b = (sum(x) for x in zip(*sizes, strict=True)) if sizes else (1, 0)
+        evaluate.cost = (a * (3.0 + widest / 8.0), 10.0 * b + a / 4.0)
         return evaluate
 
     def _split(self, theta, epsilon) -> list[np.ndarray]:
@@ -144,83 +152,6 @@ def _entries(node, n: int) -> tuple[int, int]:
         elif unknown == 2:
             found[0] = max(found[0], n * known)
     return found[0], found[1]
-
-
-def refine(model: Model) -> list[Variable]:
-    """Log density with a natural-gradient step in it; see `Points.refined`."""
-    us = inducing_variables(model)
-    with whitened_coordinates(model):
-        logp = rewrite_pregrad(model.logp())
-    loops = {v.owner for v in ancestors([logp]) if _is_loop(v)}
-    values = [model.rvs_to_values[u] for u in us]
-    maps, swaps, epsilons = [], {}, []
-    for u, value in zip(us, values, strict=True):
-        mean, R = model.replace_rvs_by_values(list(u.owner.inputs[1:3]))
-        if R.type.ndim == 1:
-            raise NotImplementedError("Coefficients have no step.")
-        linear, root = u.owner.inputs[3:5]
-        K = 1 if value.type.ndim == 1 else value.type.shape[0]
-        maps.append([apply_sites(mean, R, linear[k], root[k]) for k in range(K)])
-    centers = [[solve_triangular(L.T, half, lower=False, b_ndim=1) for half, L in m] for m in maps]
-    roots = [[_inverse_transpose(L) for _, L in m] for m in maps]
-
-    steps: list[list] = [[] for _ in us]
-    for node in loops:
-        groups = node.op.recipe.groups
-        owners = [values.index(_without_dims(node.inputs[g.v])) for g in groups]
-        single = [values[i].type.ndim == 1 for i in owners]
-        new = stream_gaussian(
-            node,
-            [centers[i][0] if s else pt.stack(centers[i], axis=1) for i, s in zip(owners, single)],
-            [roots[i][0] if s else pt.stack(roots[i]) for i, s in zip(owners, single)],
-        )
-        for j, (g, i, s) in enumerate(zip(groups, owners, single)):
-            a = new.outputs[new.op.rules[g.v]]
-            gram = new.outputs[new.op.rules[len(new.op.rules) - len(groups) + j].gram]
-            steps[i].append((a[:, None], gram[None]) if s else (a, gram))
-    if not all(steps):
-        raise NotImplementedError("A process has no loop over the data.")
-
-    log_det, stage = 0.0, []
-    for value, m, center, step in zip(values, maps, centers, steps):
-        linear, gram = (sum(parts) for parts in zip(*step))
-        epsilon = value.type()
-        epsilons.append(epsilon)
-        rows, before = [], []
-        for k, ((half, L), c) in enumerate(zip(m, center)):
-            P = pt.eye(L.shape[0], dtype="float64") - gram[k]
-            new = cholesky(P, lower=True)
-            # Where the likelihood is not log-concave the step may lead nowhere.
-            good = pt.all(pt.isfinite(pt.diagonal(new)))
-            new = pt.switch(good, new, L)
-            h = solve_triangular(new, linear[:, k] - pt.dot(gram[k], c), lower=True, b_ndim=1)
-            h = pt.switch(good, h, half)
-            e = epsilon if value.type.ndim == 1 else epsilon[k]
-            v = solve_triangular(new.T, h + e, lower=False, b_ndim=1)
-            log_det = log_det + pt.log(pt.diagonal(new)).sum()
-            rows.append(v)
-            before.append(pt.dot(L.T, v) - half)
-        swaps[value] = rows[0] if value.type.ndim == 1 else pt.stack(rows)
-        stage.append(pt.stack(before).ravel() if len(before) > 1 else before[0])
-    logp = graph_replace([logp], swaps, strict=False)[0] - log_det
-    outputs = [logp, pt.concatenate(stage)]
-    outputs = graph_replace(outputs, dict(zip(epsilons, values)), strict=False)
-    return list(rewrite_pregrad(outputs))
-
-
-def _without_dims(v):
-    while v.owner is not None and isinstance(v.owner.op, DimShuffle):
-        v = v.owner.inputs[0]
-    return v
-
-
-def _inverse_transpose(L):
-    eye = pt.eye(L.shape[0], dtype="float64")
-    return solve_triangular(L.T, eye, lower=False, b_ndim=2)
-
-
-def _is_loop(v) -> bool:
-    return v.owner is not None and isinstance(v.owner.op, BlockSum)
 
 
 def _value_alone(outputs) -> list[Variable]:

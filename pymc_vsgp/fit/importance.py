@@ -4,8 +4,9 @@ In the coordinates of the Gaussian stage the posterior is close to
 
 .. math:: q(\theta)\, N(\epsilon; 0, I),
 
-so draws of that, weighed by the target, are draws of the posterior, with no gradient, no warm-up,
-and nothing sequential. Each theta gets K draws of epsilon, and the mean of their weights, which
+so draws of that, with somewhat heavier tails, weighed by the target, are draws of the posterior,
+with no gradient, no warm-up, and nothing sequential. Each theta gets K draws of epsilon, and the
+mean of their weights, which
 estimates the weight of theta without bias: a pseudo-marginal method. A few rounds of some hundred
 proposals fit q, a mixture of Student-t densities and the prior, to the target. The last batch is
 drawn from a q that is fixed by then, so a Metropolis-Hastings chain that walks along it, and
@@ -25,6 +26,7 @@ import pymc as pm
 
 from pymc.model.core import Model
 from pytensor.graph.traversal import ancestors
+from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp
 
 from pymc_vsgp.compile import ONCE
@@ -37,7 +39,9 @@ from pymc_vsgp.progress import progress
 __all__ = ["Weighed", "weigh"]
 
 ROUNDS = 5
-NOISY = 0.5  # relative variance of weights given theta, above which better coordinates may pay
+MOST = 16  # of epsilon for a theta
+SOME = 0.05
+NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 LARGEST_K = 0.5
 SMALLEST_SHARE = 0.05  # of the proposals: what their sample is worth
@@ -118,9 +122,9 @@ class _StudentT:
         d, nu = self.center.size, self.dof
         if d == 0:
             return np.zeros(len(theta))
-        z = np.linalg.solve(self.root, (theta - self.center).T)
+        z = solve_triangular(self.root, (theta - self.center).T, lower=True)
         constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
-        log_det = np.linalg.slogdet(self.root)[1]
+        log_det = np.log(np.diagonal(self.root)).sum()
         return constant - log_det - (nu + d) / 2 * np.log1p((z**2).sum(axis=0) / nu)
 
 
@@ -178,7 +182,7 @@ class _Mixture:
 
 @dataclass
 class _Batch:
-    """Proposals of theta, each with K of epsilon, and the target over N(epsilon; 0, I)."""
+    """Proposals of theta, each with K of epsilon, and the target over their density."""
 
     theta: np.ndarray
     epsilon: np.ndarray
@@ -187,6 +191,12 @@ class _Batch:
     @property
     def log_marginal(self):
         return logsumexp(self.inner, axis=1) - np.log(self.inner.shape[1])
+
+    def joined(self, other) -> "_Batch":
+        """Return the same theta with the epsilon of both."""
+        n = len(other.theta)
+        pairs = [(self.epsilon[:n], other.epsilon), (self.inner[:n], other.inner)]
+        return _Batch(other.theta, *(np.concatenate(pair, axis=1) for pair in pairs))
 
     def choose(self, rng):
         """Draw one epsilon of each theta by its weight."""
@@ -213,14 +223,25 @@ class _Weigher:
             return False
         return True
 
-    def __call__(self, q, n, K, advance=lambda n: None) -> _Batch:
-        m = self.points.n_epsilon
+    def __call__(self, q, n, K) -> _Batch:
+        """Propose n of theta, with K of epsilon each."""
         theta = q.draw(n, self.rng)
-        epsilon = self.rng.normal(size=(n, K, m))
+        batch = self.evaluate(theta, K)
+        if len(batch.theta) < n:
+            raise KeyboardInterrupt
+        return batch
+
+    def evaluate(self, theta, K, advance=lambda n: None) -> _Batch:
+        """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
+        m = self.points.n_epsilon
+        q = _StudentT(np.zeros(m), np.eye(m), max(20.0, m))
+        epsilon = q.draw(len(theta) * K, self.rng).reshape(len(theta), K, m)
+        log_q = q.logpdf(epsilon.reshape(-1, m)).reshape(len(theta), K)
         with np.errstate(all="ignore"):
             logp, *coordinates = self.density(theta, epsilon, advance)
-        inner = logp + 0.5 * (epsilon**2).sum(axis=-1) + 0.5 * m * np.log(2.0 * np.pi)
-        self.n_evaluations += n * K
+        theta, epsilon = theta[: len(logp)], epsilon[: len(logp)]
+        inner = logp - log_q[: len(logp)]
+        self.n_evaluations += inner.size
         (epsilon,) = coordinates or [epsilon]
         return _Batch(theta, epsilon, np.where(np.isfinite(inner), inner, -np.inf))
 
@@ -249,12 +270,18 @@ def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) ->
         start = (last.theta, last.choose(rng), log_w)
         khat, ess = _tail(log_w)
         hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
-        if hopeless:
-            batch = last
-        else:
-            batch = weigher(q, n, K, advance)
+        batch = last
+        if not hopeless:
+            batch = weigher.evaluate(q.draw(n, rng), K, advance)
             log_w = batch.log_marginal - q.logpdf(batch.theta)
             khat, ess = _tail(log_w)
+            noise = _inner_variance(batch, log_w) / K
+            if _refuse(log_w, khat, ess) and noise > SOME and K <= MOST:
+                # What is left of the noise given theta is all that more of epsilon can take away.
+                batch = batch.joined(weigher.evaluate(batch.theta, 3 * K))
+                log_w = batch.log_marginal - q.logpdf(batch.theta)
+                khat, ess = _tail(log_w)
+                K = batch.inner.shape[1]
     log_z = logsumexp(log_w) - np.log(len(log_w))
     refused = _refuse(log_w, khat, ess)
     center, root = _moments(batch.theta, log_w)
@@ -285,7 +312,10 @@ def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
         prior = _Prior(points, rng)
     except NotImplementedError:  # an improper one
         prior = None
-    n, K = int(np.clip(50 * d, 250, 1000)), 4 if points.n_epsilon else 1
+    n, K = int(np.clip(50 * d, 250, 1000)), 1
+    if points.n_epsilon:
+        of_theta, of_epsilon = weigher.density.cost
+        K = 4 if of_epsilon < of_theta else 2
     first, best = cov, 0.0
     rounds: list[tuple[Any, _Batch]] = []
     spread: list[float] = []
@@ -301,12 +331,18 @@ def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
         elif K > 1 and i < 2:
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
                 weigher.density = weigher.plain
-            K = int(np.clip(np.ceil(4.0 * min(spread)), 1, 16))
+            K = _n_inner(min(spread), *weigher.density.cost)
         elif ess < 1.1 * best and best > 0.3 * n:
             break
         best = max(ess, best)
         center, cov = _adapt(rounds, first, d)
     return q, K, batch
+
+
+def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:
+    """How many of epsilon for each theta give the most for what they cost."""
+    best = 4.0 * np.sqrt(variance * of_theta / of_epsilon)
+    return int(np.clip(np.ceil(np.clip(best, variance, 16.0 * variance)), 1, MOST))
 
 
 def _mixture(center, cov, prior):

@@ -175,6 +175,8 @@ class Compiled:
         return _Function(fn, of_rvs, of_data, tuple(data), threading.Lock())
 
 
+# PyTensor changes settings of the whole process while it compiles.
+_COMPILING = threading.RLock()
 _CACHE: "weakref.WeakKeyDictionary[Model, dict[Any, Compiled]]" = weakref.WeakKeyDictionary()
 
 

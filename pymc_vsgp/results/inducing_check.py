@@ -24,11 +24,12 @@ from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.moments import Moments
 from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.model.observation import Waves
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
-from pymc_vsgp.results.exactness import GOOD_K, smooth_weights
+from pymc_vsgp.results.exactness import GOOD_K
 from pymc_vsgp.results.nested import ROWS, columns_of, more_points, nested_moments, slopes_of
 from pymc_vsgp.results.predicted import Mean, Noise, Spread
 
