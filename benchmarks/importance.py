@@ -220,7 +220,7 @@ def run(name, method):
     with model:
         stage = vsgp.fit_gaussian(progressbar=False)
         at = time.process_time()
-        idata = vsgp.sample(stage, method=method, random_seed=1, progressbar=False)
+        idata = vsgp.sample(stage=stage, method=method, random_seed=1, progressbar=False)
     attrs = idata["posterior"].attrs
     stats = summarize(idata)
     out = {

@@ -163,7 +163,7 @@ def test_draws_are_those_of_a_sampler(caplog):
         pm.Deterministic("rate", pm.math.exp(model["u"]))
         kwargs = {"random_seed": 5, "progressbar": False, "chains": 2}
         with caplog.at_level(logging.INFO, logger="pymc"):
-            one, two = (vsgp.sample(stage, 300, method="auto", **kwargs) for _ in range(2))
+            one, two = (vsgp.sample(300, stage=stage, method="auto", **kwargs) for _ in range(2))
     assert "importance: k-hat" in caplog.text and "600 proposals" in caplog.text
     for name, x in one["posterior"].data_vars.items():
         np.testing.assert_array_equal(x, two["posterior"][name], err_msg=name)
