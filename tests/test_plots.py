@@ -58,7 +58,7 @@ def test_a_function_of_one_input(what, line):
     ax = plot_function(idata, what=what, n_lines=3, ax=given, model=model)
     assert ax is given
     labels = ax.get_legend_handles_labels()[1]
-    assert {"50% interval", "90% interval", "median", "inducing inputs"} <= set(labels)
+    assert {"50% interval", "89% interval", "median", "inducing inputs"} <= set(labels)
     assert "data" in labels
     assert len(ax.lines) == 1 + 3 + 1  # the median, draws, inducing inputs
     ax.figure.canvas.draw()

@@ -637,7 +637,7 @@ def test_compare_bins(coal):
     table = vsgp.compare_bins(
         pattern, build, [14, 60, 1000], quadrature=[60], draws=50, random_seed=0
     )
-    assert list(table["rows"]) == [14, 60, 1000, 251]
+    assert list(table["observations"]) == [14, 60, 1000, 251]
     bound = table["elbo"].to_numpy()
     # The density of the pattern does not depend on how it was counted.
     assert abs(bound[2] - bound[3]) < 0.02 < abs(bound[0] - bound[3]) < 1.0

@@ -56,7 +56,7 @@ def compare_bins(
     Returns
     -------
     DataFrame
-        A row for each fit: the number of rows of its data; the ELBO of the log density of the
+        A row for each fit: the number of its observations; the ELBO of the log density of the
         pattern, in the same units for all; mean and standard deviation of the expected number of
         events; and those of each parameter that is a single number.
 
@@ -103,7 +103,7 @@ def compare_bins(
         total = rate.to_numpy() @ weights
         row = {
             "": label,
-            "rows": len(y),
+            "observations": len(y),
             "elbo": stage.elbo - offset,
             "expected count": total.mean(),
             "expected count sd": total.std(),
