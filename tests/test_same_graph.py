@@ -1,5 +1,6 @@
 """The same model is the same graph, to the last bit, in every process."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -41,3 +42,48 @@ def run(seed):
 
 def test_processes_agree():
     assert run(1) == run(2)
+
+
+PLAIN = """
+import sys
+import numpy as np, pymc as pm, pytensor, pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.graph.fg import FunctionGraph
+{importing}
+
+K, v, x = pt.dmatrix("K"), pt.dvector("v"), pt.dmatrix("x")
+L = pt.linalg.cholesky(K)
+product = pt.linalg.solve_triangular(L, pt.dot(L, v), lower=True)
+squares = pt.clip(x @ x.T, 0.0, np.inf)
+sums = [pt.sum(pt.exp(x)), pt.exp(x).sum(axis=0), pt.maximum(squares, 0.0).sum()]
+graphs = [product, *pt.grad(product.sum(), [K, v]), *sums, pt.grad(squares.sum(), x)]
+with pm.Model() as model:
+    ls = pm.Gamma("ls", 2, 1)
+    gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+    f = gp.prior("f", np.linspace(0, 1, 5)[:, None])
+    pm.Poisson("y", pm.math.exp(f), observed=np.arange(5))
+logp = [model.logp(), *model.dlogp()]
+for mode in {modes}:
+    for inputs, outputs in (([K, v, x], graphs), (model.value_vars, logp)):
+        mine = FunctionGraph(inputs, outputs, clone=True)
+        mode = get_mode(mode)
+        with pytensor.config.change_flags(mode=mode):
+            mode.optimizer.rewrite(mine)
+        print(pytensor.dprint(mine, file="str", id_type="int"))
+print([name for name in sys.modules if name.startswith("pymc_vsgp") and "backends." in name],
+      file=sys.stderr)
+"""
+
+
+def test_graphs_without_our_ops_are_left_alone():
+    """Importing the package changes neither how they are rewritten, nor what they load."""
+    modes = ["FAST_COMPILE", "NUMBA", *(["JAX"] if importlib.util.find_spec("jax") else [])]
+    found = []
+    for importing in ("", "import pymc_vsgp"):
+        program = PLAIN.format(importing=importing, modes=modes)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.splitlines()[-1] == "[]"
+        found.append(done.stdout)
+    assert "SolveTriangular" in found[0]
+    assert found[0] == found[1]

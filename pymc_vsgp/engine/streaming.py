@@ -24,6 +24,7 @@ from pytensor.graph.rewriting.basic import (
     MergeOptimizer,
     dfs_rewriter,
     get_active_mode,
+    graph_rewriter,
     node_rewriter,
 )
 from pytensor.graph.traversal import ancestors
@@ -326,9 +327,16 @@ def drop_unused_outputs(fgraph, node):
     return {o: next(outputs) for o, u in zip(node.outputs, used, strict=True) if u}
 
 
+@graph_rewriter
+def merge(fgraph):
+    """Merge loops that have become the same."""
+    if any(isinstance(node.op, BlockSum) for node in fgraph.apply_nodes):
+        MergeOptimizer().rewrite(fgraph)
+
+
 # After everything that simplifies, before fusion (49) and the backend's own work on inner graphs.
 # Two loops that have become the same are merged first, or each would drop what the other needs.
-optdb.register("merge_block_sums", MergeOptimizer(), "fast_run", "merge", position=48.45)
+optdb.register("merge_block_sums", merge, "fast_run", "merge", position=48.45)
 optdb.register(
     "drop_unused_outputs_of_block_sums",
     dfs_rewriter(drop_unused_outputs),

@@ -303,7 +303,7 @@ class Bound(Variables):
         loops: list[list] = [[] for _ in self.processes]
         swaps = {}
         nodes = block_sums(logp)
-        self._sizes = [node.inputs[0].shape[0] for node in nodes]
+        self._n_rows = [node.inputs[0].shape[0] for node in nodes]
         owners_of = [[self._process_of(g.process) for g in n.op.recipe.groups] for n in nodes]
         for node, owners in zip(nodes, owners_of, strict=True):
             means, roots = zip(*(self._stand_ins[i] for i in owners), strict=True)
@@ -324,9 +324,9 @@ class Bound(Variables):
 
     def _check_numbers(self, owners_of) -> None:
         """Raise where there are more inducing points than observations."""
-        sizes = evaluate(self._sizes)
+        sizes = self._sizes()
         for i, p in enumerate(self.processes):
-            n_data = sum(int(n) for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
+            n_data = sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
             if not p.waves and p.n_inducing > n_data:
                 raise ValueError(
                     f"{p.u.name} has {p.n_inducing} inducing points, but there are only {n_data} "
@@ -360,9 +360,13 @@ class Bound(Variables):
             float(value), gradient, list(linear), list(precision), mean, factor, R, prior_mean
         )
 
+    def _sizes(self) -> list[int]:
+        """Return the number of rows of the data of each loop."""
+        return [int(n) for n in evaluate(self._n_rows)]
+
     def n_data(self) -> int:
         """Return the number of rows of the data, where all likelihoods have the same."""
-        sizes = {int(n) for n in evaluate(self._sizes)}
+        sizes = set(self._sizes())
         if len(sizes) != 1:
             raise ValueError(
                 f"The likelihoods have {sorted(sizes)} rows, and a minibatch takes the same of "

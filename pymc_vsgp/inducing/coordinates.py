@@ -16,7 +16,6 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import cholesky, solve_triangular
-from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting.basic import register_canonicalize
@@ -236,7 +235,7 @@ def _divide_by_factor(b, R):
 @register_canonicalize
 @node_rewriter([SolveTriangular, Blockwise])
 def local_whiten_unwhiten(fgraph, node):
-    """Rewrite ``R^-1 (R v)`` as ``v`` for a Cholesky factor R.
+    """Rewrite ``R^-1 (R v)`` as ``v`` for a factor R that `SafeCholesky` made.
 
     The potential and the prior take v from u, and in the log density u is itself ``m + R v``. PyMC
     canonicalizes the log density before it takes gradients, so neither the product, nor the solve,
@@ -246,7 +245,7 @@ def local_whiten_unwhiten(fgraph, node):
     if not (isinstance(op, SolveTriangular) and op.lower and not op.unit_diagonal):
         return None
     R, b = node.inputs
-    if not (R.owner and isinstance(_core_op(R.owner.op), Cholesky | SafeCholesky)):
+    if not (R.owner and isinstance(_core_op(R.owner.op), SafeCholesky)):
         return None
     x = _divide_by_factor(b, R)
     return None if x is None else [x]

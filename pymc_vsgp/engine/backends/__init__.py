@@ -26,9 +26,19 @@ MODULES = {
 }
 
 
+def is_ours(op) -> bool:
+    """Whether this Op, or one inside of it, is of this package."""
+    inner = getattr(op, "fgraph", None)
+    within = [node.op for node in inner.apply_nodes] if inner is not None else []
+    within += [x for x in (getattr(op, a, None) for a in ("core_op", "scalar_op")) if x is not None]
+    return type(op).__module__.startswith("pymc_vsgp.") or any(map(is_ours, within))
+
+
 @graph_rewriter
 def load_backend(fgraph):
     """Register our Ops with the backend that this graph is compiled for."""
+    if not any(is_ours(node.op) for node in fgraph.apply_nodes):
+        return
     linker = getattr(get_active_mode(fgraph), "linker", None)
     for kind, modules in MODULES.items():
         if isinstance(linker, kind):
