@@ -19,10 +19,9 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import depends_on_random
-from pymc_vsgp.engine.features import FeatureMoments
-from pymc_vsgp.engine.groups import FeatureGroup, PointGroup, group_of
-from pymc_vsgp.engine.moments import ConditionalMoments, Moments, frontier
 from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
+from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
+from pymc_vsgp.inducing.graphs import Moments, frontier
 from pymc_vsgp.likelihoods.base import Likelihood
 
 __all__ = ["stack_latents", "stream", "stream_gaussian"]
@@ -45,11 +44,29 @@ def stack_latents(moments: Sequence[Moments]) -> Moments:
     )
 
 
+class Part(NamedTuple):
+    """One process in a loop over the data: p(f | u), and where its variables are."""
+
+    conditional: Conditional
+    X: int
+    at: range
+    """Of its args among the inputs of the loop."""
+
+    @property
+    def v(self) -> int:
+        """Where that is which the moments are linear in."""
+        return self.at.start
+
+    def args(self, inputs) -> list[Variable]:
+        """Return its args."""
+        return [inputs[i] for i in self.at]
+
+
 class Recipe(NamedTuple):
     """What a loop over the data was built from: enough to build another one like it."""
 
     likelihood: Likelihood
-    groups: tuple[PointGroup | FeatureGroup, ...]
+    parts: tuple[Part, ...]
     params: dict[str, int]
     n_rows: int
 
@@ -69,9 +86,9 @@ def stream(
     for node, m in zip(nodes, moments, strict=True):
         if node is None or m.gamma.owner is not node:
             return None
-        # Inputs that are themselves inferred have no gradient from waves in blocks.
-        waves = isinstance(node.op, FeatureMoments) and not depends_on_random(node.inputs[0])
-        if not (waves or isinstance(node.op, ConditionalMoments)):
+        if not isinstance(node.op, ConditionalMoments):
+            return None
+        if not node.op.conditional.follows_X and depends_on_random(node.inputs[0]):
             return None
     # Inputs: weights, y, X of each process and parameters of each row; then what all rows share.
     rows: list[Variable] = [pt.ones((y.shape[0],), dtype="float64"), y]
@@ -83,14 +100,18 @@ def stream(
         if likelihood.goes_with_rows(name):
             params[name] = len(rows)
             rows.append(param)
-    shared: list[Variable] = []
-    groups = [group_of(node, rows, shared, len(rows)) for node in nodes]
-    arguments = [*rows, *shared]
+    arguments, parts = list(rows), []
+    for node in nodes:
+        X, *args = node.inputs
+        args = node.op.conditional.block_args(X, args)
+        at = range(len(arguments), len(arguments) + len(args))
+        parts.append(Part(node.op.conditional, rows.index(X), at))
+        arguments += args
     for name, param in likelihood.params.items():
         if name not in params:
             params[name] = len(arguments)
             arguments.append(param)
-    node = _node(Recipe(likelihood, tuple(groups), params, len(rows)), arguments, block_size)
+    node = _node(Recipe(likelihood, tuple(parts), params, len(rows)), arguments, block_size)
     return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
 
 
@@ -110,13 +131,14 @@ def stream_gaussian(
     :math:`A\, \mathrm{diag}(2 \partial / \partial \gamma) A^\top` of the natural gradient.
     """
     recipe = node.op.recipe
-    pairs = list(zip(recipe.groups, roots, strict=True))
-    if rows is not None or any(C.type.ndim > node.inputs[g.v].type.ndim for g, C in pairs):
-        # A few rows of a grid are no grid; correlated coefficients take a matrix of all waves.
-        recipe = recipe._replace(groups=tuple(g.by_rows() for g in recipe.groups))
+    pairs = list(zip(recipe.parts, roots, strict=True))
+    if rows is not None or any(C.type.ndim > node.inputs[p.v].type.ndim for p, C in pairs):
+        # A few rows of a grid are no grid; correlated coefficients take a matrix of all features.
+        free = (p._replace(conditional=p.conditional.by_rows()) for p in recipe.parts)
+        recipe = recipe._replace(parts=tuple(free))
     arguments = list(node.inputs)
-    for group, mean in zip(recipe.groups, means, strict=True):
-        arguments[group.v] = mean
+    for part, mean in zip(recipe.parts, means, strict=True):
+        arguments[part.v] = mean
     if rows is not None:
         scale = arguments[0].shape[0] / rows.shape[0].astype("float64")
         arguments[: recipe.n_rows] = [a[rows] for a in arguments[: recipe.n_rows]]
@@ -135,9 +157,9 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     outputs, n_sums, shapes, rules = block
     # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
     # Done here already, the loop of a log density and that of its gradient are one and the same.
-    if any(g.whole for g in recipe.groups):
+    widths = [p.conditional.width for p in recipe.parts]
+    if any(p.conditional.whole for p in recipe.parts):
         block_size = ALL_ROWS
-    width = max((g.width or 0 for g in recipe.groups), default=0)
     inner = FunctionGraph(inputs, outputs, clone=False)
     rewrite_graph(inner, include=("canonicalize", "stabilize"))
     op = BlockSum(
@@ -148,7 +170,7 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
         shapes=shapes,
         rules=rules,
         block_size=block_size,
-        width=None if any(g.width is None for g in recipe.groups) else width,
+        width=None if None in widths else max(widths),
     )
     op.recipe = recipe
     return op.make_node(*arguments)
@@ -171,13 +193,16 @@ def _holds_rows(terms, known) -> bool:
 
 def _block(recipe: Recipe, inputs, roots_at):
     """Build ``[value, gradient..., terms, row gradients...]`` and the rules that they follow."""
-    groups, n_rows = recipe.groups, recipe.n_rows
+    parts, n_rows = recipe.parts, recipe.n_rows
     lik = recipe.likelihood.replace(**{name: inputs[i] for name, i in recipe.params.items()})
     weights, y = inputs[:2]
-    pieces, moments = zip(*(g.moments(inputs) for g in groups), strict=True)
+    given = [(p.conditional, inputs[p.X], p.args(inputs)) for p in parts]
+    pieces, moments = zip(*(c.moments(X, args) for c, X, args in given), strict=True)
     roots = [inputs[i] for i in roots_at]
     # Variance of f from that of v, one for each function.
-    extra = [g.spread(inputs, p, C) for g, p, C in zip(groups, pieces, roots, strict=False)]
+    extra = [
+        c.spread(X, args, of, C) for (c, X, args), of, C in zip(given, pieces, roots, strict=False)
+    ]
     mu, gamma = stack_latents(moments)
     if extra:
         spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
@@ -195,7 +220,7 @@ def _block(recipe: Recipe, inputs, roots_at):
     smooth = [i.dtype.startswith("float") for i in inputs]
     param_at = [i for i in recipe.params.values() if smooth[i]]
     wrt = [inputs[i] for i in param_at]
-    wanted = [g.wrt(p, m) for g, p, m in zip(groups, pieces, moments, strict=True)]
+    wanted = [c.wrt(of, m) for (c, *_), of, m in zip(given, pieces, moments, strict=True)]
     for variables in wanted:
         wrt += variables
     gradients = iter(grad(value, [*wrt, *extra], disconnected_inputs="ignore"))
@@ -207,10 +232,14 @@ def _block(recipe: Recipe, inputs, roots_at):
     of_extra = list(gradients)
 
     found = []
-    for j, g in enumerate(groups):
+    for j, (c, X, args) in enumerate(given):
         root = (roots[j], of_extra[j]) if roots else (None, None)
-        found.append(g.pull(inputs, pieces[j], moments[j], adjoints[j], *root))
-        for i, d in found[-1].sums.items():
+        found.append(c.pull(X, args, pieces[j], moments[j], adjoints[j], *root))
+        at, adds = parts[j].at, found[-1]
+        by_input = {at[k]: d for k, d in adds.of_args.items()}
+        if adds.of_X is not None:
+            by_input[parts[j].X] = adds.of_X
+        for i, d in by_input.items():
             into = row_outputs if i < n_rows else sums
             into[i] = into[i] + d if i in into else d
 
@@ -221,17 +250,18 @@ def _block(recipe: Recipe, inputs, roots_at):
         rules[i] = at_output[i] = len(outputs)
         outputs.append(s)
         shapes.append(i)
-    for g, c in zip(groups, found, strict=True):
-        if isinstance(g, PointGroup):
-            rules[g.R] = Factor(g.v, at_output[g.v], len(outputs))
-            outputs.append(c.outer)
-            shapes.append(g.R)
-    for i, g, c in zip(roots_at, groups, found, strict=False):
-        diagonal = isinstance(g, FeatureGroup) and g.diagonal(inputs, inputs[i])
-        rules[i] = Root(len(outputs), diagonal)
-        outputs.append(c.gram)
+    for p, adds in zip(parts, found, strict=True):
+        if adds.outer is not None:
+            factor = p.at[1]
+            rules[factor] = Factor(p.v, at_output[p.v], len(outputs))
+            outputs.append(adds.outer)
+            shapes.append(factor)
+    for i, p, (c, _, args), adds in zip(roots_at, parts, given, found, strict=False):
+        rules[i] = Root(len(outputs), c.diagonal(args, inputs[i]))
+        outputs.append(adds.gram)
         # A root may have fewer columns than rows.
-        shapes.append(g.R if isinstance(g, PointGroup) and c.gram.type.ndim == 2 else i)
+        like_factor = adds.outer is not None and adds.gram.type.ndim == 2
+        shapes.append(p.at[1] if like_factor else i)
     n_sums = len(outputs)
     outputs.append(terms)
     shapes.append(0)

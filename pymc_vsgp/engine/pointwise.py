@@ -18,7 +18,7 @@ from pytensor.tensor.random.utils import normalize_size_param
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.engine.blocks import stack_latents, stream
-from pymc_vsgp.engine.moments import Moments
+from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.likelihoods.base import Likelihood
 
 __all__ = ["observe", "total"]

@@ -65,8 +65,7 @@ def fit_advi(
             continue
         S = cov[where, where].reshape(p.n_functions, p.n_inducing, p.n_functions, p.n_inducing)
         S = np.stack([S[k, :, k] for k in range(p.n_functions)])
-        if p.waves:
-            R = np.diag(R)
+        R = np.diag(R) if R.ndim == 1 else R
         inverse = np.linalg.inv(S)
         linear = np.einsum("kij,kj->ki", inverse, m)
         precision = inverse - np.eye(p.n_inducing)

@@ -41,8 +41,10 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.compile import at_points, evaluate, function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
-from pymc_vsgp.model.variable import InducingRV, of_waves
+from pymc_vsgp.model.observation import processes
+from pymc_vsgp.model.variable import InducingRV, is_independent
 from pymc_vsgp.ops.cholesky import SafeCholesky, failed
 
 __all__ = ["Bound", "Evaluation", "Variables", "inducing_variables", "whitened_coordinates"]
@@ -105,8 +107,8 @@ class _Process:
     root: TensorVariable
     offset: Sequence[TensorVariable] = ()
     """e and t, for many coefficients."""
-    waves: bool = False
-    """Whether these are Fourier coefficients."""
+    independent: bool = False
+    """Whether these are independent a priori."""
 
     @property
     def diagonal(self) -> bool:
@@ -148,7 +150,8 @@ class Variables:
         self.names = [v.name for v in self.values]
         self.shapes = [np.shape(start[name]) for name in self.names]
         self.start = self.ravel(start)
-        self.processes = [_process(model, u, start) for u in us]
+        known = processes(model)
+        self.processes = [_process(model, u, known.get(u.name), start) for u in us]
 
     def ravel(self, point) -> np.ndarray:
         """Return theta as a vector."""
@@ -207,15 +210,14 @@ class Bound(Variables):
     def _build(self, move_inducing, n_rows, mode):
         model = self.model
         if move_inducing:
-            fixed = [p.u.name for p in self.processes if p.Xu is None and not p.waves]
-            if fixed:
+            if not any(p.Xu is not None for p in self.processes):
                 raise ValueError(
-                    f"The inducing inputs of {fixed} are an expression, so they can't be moved. "
-                    "Pass an array or a pm.Data to prior, or move_inducing=False."
+                    "No process has inducing points, so there is nothing to move. "
+                    "Pass Xu to prior, or move_inducing=False."
                 )
-        points = [p for p in self.processes if not p.waves]
         # Processes may share their inducing inputs.
-        self.moving = moving = list(dict.fromkeys(p.Xu for p in points)) if move_inducing else []
+        points = dict.fromkeys(p.Xu for p in self.processes if p.Xu is not None)
+        self.moving = moving = list(points) if move_inducing else []
         offsets = [x for p in self.processes for x in p.offset]
 
         terms = [*self.others, *model.observed_RVs, *model.potentials]
@@ -238,7 +240,7 @@ class Bound(Variables):
         for p, (m, _, C, _, R), (mean_in, root_in) in zip(
             self.processes, pieces, self._stand_ins, strict=True
         ):
-            if p.waves:  # of the coefficients themselves, less their means
+            if p.independent:  # of u itself, less its mean
                 m, C = R * m, (R if p.diagonal else R[:, None]) * C
             single = p.value.type.ndim == 1
             swaps[mean_in] = m[0] if single else m.T
@@ -248,9 +250,9 @@ class Bound(Variables):
         for i, p in enumerate(self.processes):
             linear, precision = 0.0, 0.0
             for node, j in loops[i]:
-                group = node.op.recipe.groups[j]
-                a = node.outputs[node.op.rules[group.v]]
-                root_at = len(node.op.rules) - len(node.op.recipe.groups) + j
+                parts = node.op.recipe.parts
+                a = node.outputs[node.op.rules[parts[j].v]]
+                root_at = len(node.op.rules) - len(parts) + j
                 gram = node.outputs[node.op.rules[root_at].gram]
                 single = p.value.type.ndim == 1
                 linear = linear + (a[None, :] if single else a.T)
@@ -262,7 +264,7 @@ class Bound(Variables):
         for i, (m, _, _, mean, R) in enumerate(pieces):
             at = 1 + 2 * i
             p = self.processes[i]
-            if p.waves:
+            if p.independent:
                 m = mean + R * m
             if p.diagonal:
                 outputs[at] = outputs[at] + outputs[at + 1] * m
@@ -304,7 +306,9 @@ class Bound(Variables):
         swaps = {}
         nodes = block_sums(logp)
         self._n_rows = [node.inputs[0].shape[0] for node in nodes]
-        owners_of = [[self._process_of(g.process) for g in n.op.recipe.groups] for n in nodes]
+        owners_of = [
+            [self._process_of(p.conditional.process) for p in n.op.recipe.parts] for n in nodes
+        ]
         for node, owners in zip(nodes, owners_of, strict=True):
             means, roots = zip(*(self._stand_ins[i] for i in owners), strict=True)
             new = stream_gaussian(node, means, roots, self._rows)
@@ -327,7 +331,7 @@ class Bound(Variables):
         sizes = self._sizes()
         for i, p in enumerate(self.processes):
             n_data = sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
-            if not p.waves and p.n_inducing > n_data:
+            if p.Xu is not None and p.n_inducing > n_data:
                 raise ValueError(
                     f"{p.u.name} has {p.n_inducing} inducing points, but there are only {n_data} "
                     "observations. Use at most as many points: Xu = X is already exact."
@@ -375,24 +379,19 @@ class Bound(Variables):
         return sizes.pop()
 
 
-def _process(model, u, start):
+def _process(model, u, process: Process | None, start):
     value = model.rvs_to_values[u]
     shape = np.shape(start[value.name])
     K, M = (1, *shape) if len(shape) == 1 else shape
-    chol = u.owner.inputs[2]
-    shared = [
-        v
-        for v in ancestors([chol])
-        if isinstance(v, TensorSharedVariable) and v.type.ndim == 2 and v.type.dtype == "float64"
-    ]
-    named = [v for v in shared if v.name == f"{u.name}_Xu"]
-    Xu = named[0] if named else (shared[0] if len(shared) == 1 else None)
+    Xu = None if process is None else process.points
+    if not isinstance(Xu, TensorSharedVariable):
+        Xu = None
     linear = pt.tensor(dtype="float64", shape=(K, M))
-    if of_waves(u) and M > MOST_DENSE:
+    if is_independent(u) and M > MOST_DENSE:
         root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
-        return _Process(u, value, K, M, None, linear, root, offset, waves=True)
+        return _Process(u, value, K, M, Xu, linear, root, offset, independent=True)
     root = pt.tensor(dtype="float64", shape=(K, M, M))
-    return _Process(u, value, K, M, Xu, linear, root, waves=of_waves(u))
+    return _Process(u, value, K, M, Xu, linear, root, independent=is_independent(u))
 
 
 def _posterior(p, k, mean, R):

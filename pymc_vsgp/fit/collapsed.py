@@ -36,7 +36,7 @@ from pymc_vsgp.fit.bound import inducing_variables, whitened_coordinates
 from pymc_vsgp.fit.collapsed_waves import Integrated
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
-from pymc_vsgp.model.variable import of_waves
+from pymc_vsgp.model.variable import is_independent
 from pymc_vsgp.ops.cholesky import SafeCholesky, failed
 
 __all__ = ["Collapsed", "can_collapse", "collapse", "loops", "recover"]
@@ -69,12 +69,12 @@ def can_collapse(model: Model) -> bool:
     value = model.rvs_to_values[u]
     if len(nodes) != 1 or not isinstance(nodes[0].op.recipe.likelihood, Gaussian):
         return False
-    if len(nodes[0].op.recipe.groups) != 1:
+    if len(nodes[0].op.recipe.parts) != 1:
         return False
-    if of_waves(u):
+    if is_independent(u):
         if not waves.has_sums(nodes[0], model.value_vars):
             return False
-    elif nodes[0].inputs[nodes[0].op.recipe.groups[0].v] is not value:
+    elif nodes[0].inputs[nodes[0].op.recipe.parts[0].v] is not value:
         return False
     # Nothing else of the model may depend on u, and the loop has to count once.
     term = pt.dscalar()
@@ -99,7 +99,7 @@ def collapse(model: Model) -> Collapsed:
             value = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
             backward[new.rvs_to_values[rv]] = value
 
-    if of_waves(u):
+    if is_independent(u):
         whole = waves.integrate(node, new.rvs_to_values[u], new.value_vars)
     else:
         whole = _integrate_points(node, len(new.initial_point()[new.rvs_to_values[u].name]))
@@ -128,9 +128,9 @@ def collapse(model: Model) -> Collapsed:
 
 def _integrate_points(node, n: int) -> Integrated:
     """Integrate n whitened inducing values out of a loop over the data."""
-    group = node.op.recipe.groups[0]
+    part = node.op.recipe.parts[0]
     start = stream_gaussian(node, [pt.zeros(n)], [pt.zeros((n, 1))])
-    linear = start.outputs[start.op.rules[group.v]]
+    linear = start.outputs[start.op.rules[part.v]]
     gram = start.outputs[start.op.rules[-1].gram]
     eye = pt.eye(n, dtype="float64")
     L = cholesky(eye - gram, lower=True)
@@ -140,7 +140,7 @@ def _integrate_points(node, n: int) -> Integrated:
     m_, C_, L_ = (held(x) for x in (m, C, L))
     best = stream_gaussian(node, [m_], [C_])
     divergence = (pt.sum(C_**2) + pt.sum(m_**2) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
-    R = node.inputs[group.R]
+    R = node.inputs[part.at[1]]
     bound = best.outputs[0] - divergence
     if R.owner is not None and isinstance(R.owner.op, SafeCholesky):
         bound = pt.switch(failed(R), np.float64(-np.inf), bound)

@@ -28,9 +28,9 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import function
-from pymc_vsgp.engine.groups import FeatureGroup, unchecked
-from pymc_vsgp.engine.moments import Kernel, inline
+from pymc_vsgp.engine.blocks import Part
 from pymc_vsgp.engine.streaming import held
+from pymc_vsgp.inducing.graphs import Kernel, inline
 
 __all__ = ["Integrated", "has_sums", "integrate"]
 
@@ -57,33 +57,37 @@ def has_sums(node: Apply, values: list[TensorVariable]) -> bool:
     `values` are what the log density is a function of.
     """
     recipe = node.op.recipe
-    (group,) = recipe.groups
+    (part,) = recipe.parts
+    basis = part.conditional.basis
+    if basis is None:
+        return False
     sigma = node.inputs[recipe.params["sigma"]]
+    theta = part.args(node.inputs)[basis.theta]
     return (
-        group.features.n_features <= MOST_COEFFICIENTS
+        basis.number <= MOST_COEFFICIENTS
         and sigma.type.ndim == 0
-        and not any(_varies(node.inputs[i], values) for i in (1, group.X))
-        and _is_linear(group.mean, [_varies(node.inputs[i], values) for i in group.theta])
+        and not any(_varies(node.inputs[i], values) for i in (1, part.X))
+        and _is_linear(basis.mean, [_varies(t, values) for t in theta])
     )
 
 
 def integrate(node: Apply, value: TensorVariable, values: list[TensorVariable]) -> Integrated:
     """Integrate the coefficients out of a loop over the data, given their whitened `value`."""
     recipe = node.op.recipe
-    (group,) = recipe.groups
-    sums = _sums(node, group, values)
+    (part,) = recipe.parts
+    basis, args = part.conditional.basis, part.args(node.inputs)
+    sums = _sums(node, part, values)
     G, H, Q = (pt.constant(x) for x in (sums.G, sums.H, sums.Q))
 
-    varying = [node.inputs[i] for i in group.theta if _varies(node.inputs[i], values)]
+    varying = [t for t in args[basis.theta] if _varies(t, values)]
     beta = [pt.atleast_1d(t).ravel().astype("float64") for t in varying]
     r = pt.concatenate([np.ones(1), *beta]) - sums.base
     r = pt.concatenate([r[:1], -r[1:]])
-    n = group.features.n_features
-    w = node.inputs[group.v]
-    (D,) = graph_replace([w], {value: pt.ones(n)})
+    n = basis.number
+    (D,) = graph_replace([args[0]], {value: pt.ones(n)})
 
     lik = recipe.likelihood.replace(sigma=node.inputs[recipe.params["sigma"]])
-    (gamma, _), mu = unchecked(node.inputs[group.residual], group), pt.dscalar()
+    gamma, mu = args[basis.residual], pt.dscalar()
     term = lik.expected_logp(mu, gamma, np.float64(0.0))
     top = graph_replace(term, {mu: np.float64(0.0)})
     W = -graph_replace(grad(term, mu), {mu: np.float64(1.0)})
@@ -111,11 +115,12 @@ class _Sums(NamedTuple):
     Q: np.ndarray
 
 
-def _sums(node: Apply, group: FeatureGroup, values) -> _Sums:
+def _sums(node: Apply, part: Part, values) -> _Sums:
     """Take the sums over the data, in blocks of rows."""
-    x = pt.tensor(dtype="float64", shape=(None, group.features.n_columns))
+    basis, args = part.conditional.basis, part.args(node.inputs)
+    x = pt.tensor(dtype="float64", shape=(None, part.conditional.n_columns))
     y = pt.vector(dtype=node.inputs[1].dtype)
-    theta = [node.inputs[i] for i in group.theta]
+    theta = args[basis.theta]
     varies = [_varies(t, values) for t in theta]
     sizes = [int(np.prod(t.type.shape)) for t, v in zip(theta, varies, strict=True) if v]
 
@@ -125,17 +130,15 @@ def _sums(node: Apply, group: FeatureGroup, values) -> _Sums:
             pt.constant(next(parts).reshape(t.type.shape), dtype=t.dtype) if v else t
             for t, v in zip(theta, varies, strict=True)
         ]
-        return inline(group.mean, x, *at)[0]
+        return inline(basis.mean, x, *at)[0]
 
     zero = mean(np.zeros(sum(sizes)))
     columns = [y - zero, *(mean(e) - zero for e in np.eye(sum(sizes)))]
     design = pt.stack([pt.broadcast_to(c, y.shape).astype("float64") for c in columns], axis=1)
-    waves = group.features.matrix(group.features.waves(x))
-    of_rows, waves_of = function([x, y], design), function([x], waves)
-    _, conditions = unchecked(node.inputs[group.residual], group)
-    data = [node.inputs[group.X], node.inputs[1], *conditions]
-    X, Y, *met = function([], data)()
-    if not all(met):
+    of_rows, functions = function([x, y], design), function([x], basis.functions(x))
+    data = [node.inputs[part.X], node.inputs[1], args[basis.valid]]
+    X, Y, valid = function([], data)()
+    if np.isnan(valid):
         raise ValueError(
             "The rows of X are no longer those that the model was made for: no such grid, or far "
             "beyond their range. Make a new model for them."
@@ -147,10 +150,10 @@ def _sums(node: Apply, group: FeatureGroup, values) -> _Sums:
     Q = sum(d.T @ d for d in (of_rows(X[at], Y[at]) for at in blocks))
     best = np.linalg.lstsq(Q[1:, 1:], Q[1:, 0], rcond=None)[0]
     base = np.r_[0.0, best]
-    size, p = group.features.n_features, len(base)
+    size, p = basis.number, len(base)
     G, H, Q = np.zeros((size, size)), np.zeros((size, p)), np.zeros((p, p))
     for at in blocks:
-        d, phi = of_rows(X[at], Y[at]), waves_of(X[at])
+        d, phi = of_rows(X[at], Y[at]), functions(X[at])
         d[:, 0] -= d[:, 1:] @ best
         G += phi.T @ phi
         H += phi.T @ d

@@ -16,14 +16,14 @@ from pymc_vsgp.fit.bound import Bound, Evaluation, inducing_variables
 from pymc_vsgp.fit.collapsed import can_collapse, loops
 from pymc_vsgp.fit.collapsed_waves import integrate
 from pymc_vsgp.inducing.coordinates import Sites, root_of
-from pymc_vsgp.model.variable import of_waves
+from pymc_vsgp.model.variable import is_independent
 
 __all__ = ["ExactBound", "is_exact"]
 
 
 def is_exact(model: Model) -> bool:
     """Whether the best q(v) has a closed form that takes no pass over the data."""
-    return all(of_waves(u) for u in inducing_variables(model)) and can_collapse(model)
+    return all(is_independent(u) for u in inducing_variables(model)) and can_collapse(model)
 
 
 class ExactBound:

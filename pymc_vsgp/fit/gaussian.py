@@ -21,7 +21,7 @@ from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.observation import short_periods
+from pymc_vsgp.model.observation import warnings_at
 from pymc_vsgp.progress import progress
 
 __all__ = ["fit_gaussian"]
@@ -182,7 +182,7 @@ def fit_gaussian(
         model=model,
     )
     stage.apply()
-    for text in short_periods(model, stage.theta_unconstrained):
+    for text in warnings_at(model, stage.theta_unconstrained):
         warnings.warn(text, stacklevel=2)
     return stage
 
@@ -263,7 +263,7 @@ class _Natural:
         return [
             s
             if p.diagonal
-            else (_blend_waves if p.waves else _blend)(
+            else _blend(
                 s, *(x[i] for x in (ev.R, ev.prior_mean, ev.linear, ev.precision, ev.mean)), step
             )
             for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
@@ -348,10 +348,20 @@ class _Natural:
 
 
 def _blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
-    """Return sites a part of the way to where the natural gradient points."""
+    """Return sites a part of the way to where the natural gradient points.
+
+    The gradient is that in v; where R is a vector, the variables are independent a priori, and it
+    is that in u itself, for their deviations may be too small to divide by.
+    """
+    independent = R.ndim == 1
     linear, root = [], []
     for k in range(len(sites.linear)):
         B, old = sites.root[k], sites.linear[k]
+        if independent:
+            to, toward = _definite(new_precision[k], new_linear[k], mean + R * m[k])
+            root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
+            linear.append((1.0 - step) * old + step * toward)
+            continue
         G = R.T @ B
         to, toward = _definite(new_precision[k], new_linear[k], m[k])
         precision = (1.0 - step) * (G @ G.T) + step * to
@@ -361,18 +371,6 @@ def _blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> 
             scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
         )
         root.append(new)
-    return Sites(np.stack(linear), np.stack(root))
-
-
-def _blend_waves(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
-    """Return the same for Fourier coefficients, whose sites are of them and not of v."""
-    linear, root = [], []
-    for B, old, of_k, new, center in zip(
-        sites.root, sites.linear, new_linear, new_precision, m, strict=True
-    ):
-        to, toward = _definite(new, of_k, mean + R * center)
-        root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
-        linear.append((1.0 - step) * old + step * toward)
     return Sites(np.stack(linear), np.stack(root))
 
 

@@ -33,7 +33,7 @@ from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.store import check_new, complete, sample_to_disk
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.variable import of_waves
+from pymc_vsgp.model.variable import is_independent
 
 __all__ = ["sample"]
 
@@ -291,8 +291,8 @@ def _operations(model: Model, collapsed: bool) -> float:
     operations = 0.0
     for u in inducing_variables(model):
         *functions, m = start[model.rvs_to_values[u].name].shape
-        each = m**2 if not of_waves(u) else m
-        rows = m**2 if collapsed and of_waves(u) else n_data
+        each = m**2 if not is_independent(u) else m
+        rows = m**2 if collapsed and is_independent(u) else n_data
         operations += 3.0 * rows * each * float(np.prod(functions))
     return operations
 

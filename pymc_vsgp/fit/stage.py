@@ -17,7 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, inducing_variables
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
-from pymc_vsgp.model.variable import NO_SITES, of_waves
+from pymc_vsgp.model.variable import NO_SITES, is_independent
 
 __all__ = ["GaussianStage", "hand_over", "reset"]
 
@@ -104,7 +104,7 @@ class GaussianStage:
             what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
             lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
         for name, sites in self.sites.items():
-            if of_waves(self.model[name]):
+            if is_independent(self.model[name]):
                 lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
         if not self.marginal:
             lines.append("  no ±: coefficients are independent here, which narrows parameters")

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.inducing.fourier import Fourier, by_column
+from pymc_vsgp.inducing.features import Features, by_column
 
 __all__ = ["Cells", "Grid", "Layout", "Series", "find_grid"]
 
@@ -22,23 +22,19 @@ SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it
 class Layout(Protocol):
     """How places lie, where that makes sums of waves faster than a matrix of all waves."""
 
-    @property
-    def any_places(self) -> bool:
-        """Whether they may be replaced by any others, so that nothing is to be checked."""
-
     def axes(self, X) -> list[TensorVariable]:
         """Return what of the places X the waves are computed from."""
 
-    def checked(self, X, axes, number) -> TensorVariable:
-        """Return `number`, or nan where the rows of `X` don't lie like this any more."""
+    def holds(self, X, axes) -> TensorVariable:
+        """Whether the rows of `X` still lie like this."""
 
-    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return what `combine` needs of the waves, from the axes."""
 
-    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+    def combine(self, features: Features, waves, w) -> TensorVariable:
         """Sum of the waves, with weights, in the order of the rows."""
 
-    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
         """Return the same of the squares of the waves."""
 
 
@@ -50,11 +46,6 @@ class Grid(NamedTuple):
     order: tuple[int, ...]
     """The columns, the one that moves slowest first."""
 
-    @property
-    def any_places(self) -> bool:
-        """Whether the places may be replaced by any others."""
-        return False
-
     def axes(self, X):
         """Return the axis of each column."""
         out = []
@@ -64,25 +55,25 @@ class Grid(NamedTuple):
             out.append(X[: step * self.shape[d] : step, d])
         return out
 
-    def checked(self, X, axes, number) -> TensorVariable:
-        """Return `number`, or nan where the rows of `X` are no such grid any more."""
+    def holds(self, X, axes) -> TensorVariable:
+        """Whether the rows of `X` still are this grid."""
         shape = [self.shape[c] for c in self.order]
         same = []
         for at, c in enumerate(self.order):
             n_before, n_after = int(np.prod(shape[:at])), int(np.prod(shape[at + 1 :]))
             places = pt.tile(pt.repeat(axes[c], n_after), n_before)
             same.append(pt.all(pt.eq(X[:, c], places)))
-        return pt.switch(pt.all(pt.stack(same)), number, np.float64(np.nan))
+        return pt.all(pt.stack(same))
 
-    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Functions of each input along its axis."""
         return features.waves_at(axes)
 
-    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+    def combine(self, features: Features, waves, w) -> TensorVariable:
         """Sum of the products of waves, with weights, in the order of the rows."""
         return by_column(lambda b, c: self._combine(features.sizes, b, c), waves, w)
 
-    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
         """Return the same of the squares of the products."""
         return self.combine(features, [b**2 for b in waves], s)
 
@@ -106,8 +97,6 @@ class Cells:
     The sums are those of the whole grid.
     """
 
-    any_places = False
-
     def __init__(self, grid: Grid, at: np.ndarray):
         self.grid = grid
         self.at = at
@@ -119,20 +108,20 @@ class Cells:
         """Return the axis of each column."""
         return [X[rows, d] for d, rows in enumerate(self.rows)]
 
-    def checked(self, X, axes, number) -> TensorVariable:
-        """Return `number`, or nan where the rows of `X` are not these cells any more."""
+    def holds(self, X, axes) -> TensorVariable:
+        """Whether the rows of `X` still are these cells."""
         same = [pt.all(pt.eq(X[:, d], a[self.at[:, d]])) for d, a in enumerate(axes)]
-        return pt.switch(pt.all(pt.stack(same)), number, np.float64(np.nan))
+        return pt.all(pt.stack(same))
 
-    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Functions of each input along its axis."""
         return self.grid.waves(features, axes)
 
-    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+    def combine(self, features: Features, waves, w) -> TensorVariable:
         """Sum of the products of waves, with weights, in the order of the rows."""
         return self.grid.combine(features, waves, w)[self._cells]
 
-    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
         """Return the same of the squares of the products."""
         return self.grid.combine_squares(features, waves, s)[self._cells]
 
@@ -147,11 +136,6 @@ class Series(NamedTuple):
     n_rows: int
 
     @property
-    def any_places(self) -> bool:
-        """Whether the places may be replaced by any others."""
-        return False
-
-    @property
     def length(self) -> int:
         """Places in a stretch; the last stretch may have fewer."""
         return int(np.ceil(np.sqrt(self.n_rows)))
@@ -160,26 +144,26 @@ class Series(NamedTuple):
         """Return where each stretch begins, and the places in it from there."""
         return [X[:: self.length, 0], X[: self.length, 0] - X[0, 0]]
 
-    def checked(self, X, axes, number) -> TensorVariable:
-        """Return `number`, or nan where the rows of `X` are no such series any more."""
+    def holds(self, X, axes) -> TensorVariable:
+        """Whether the rows of `X` still are such a series."""
         off = pt.max(pt.abs(X[:, 0] - self._places(axes)))
-        return pt.switch(pt.le(off, SAME_PLACE * pt.abs(axes[1][1])), number, np.float64(np.nan))
+        return pt.le(off, SAME_PLACE * pt.abs(axes[1][1]))
 
     def _places(self, axes):
         return (axes[0][:, None] + axes[1][None, :]).reshape((-1,))[: self.n_rows]
 
-    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Cosines and sines of the beginnings, and of the places."""
         k = np.arange(1.0, features.n_frequencies[0] + 1.0)
         k = k * (2.0 * np.pi / features.period[0])
         begin, place = axes[0] - np.float64(features.center[0]), axes[1]
         return [f(x[:, None] * k) for x in (begin, place) for f in (pt.cos, pt.sin)]
 
-    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+    def combine(self, features: Features, waves, w) -> TensorVariable:
         """Sum of waves, with weights, in the order of the rows."""
         return by_column(self._combine, waves, w)
 
-    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
         """Return the same of the squares of the waves."""
         return by_column(self._combine_squares, waves, s)
 

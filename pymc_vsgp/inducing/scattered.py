@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.inducing.fourier import Fourier, by_column
+from pymc_vsgp.inducing.features import Features, by_column
 from pymc_vsgp.inducing.grids import Cells, Grid, Layout, Series
 from pymc_vsgp.ops.interpolation import FromGrid
 from pymc_vsgp.ops.window import WIDTH, transform
@@ -26,7 +26,7 @@ class Scattered(NamedTuple):
     """Any places in one or two dimensions. Unlike on a grid they may be replaced."""
 
     @classmethod
-    def pays(cls, features: Fourier, n_rows: int, other: Layout | None = None) -> bool:
+    def pays(cls, features: Features, n_rows: int, other: Layout | None = None) -> bool:
         """Whether interpolation is faster than another layout, or than the waves themselves."""
         if isinstance(other, Grid | Cells):
             return False
@@ -34,44 +34,39 @@ class Scattered(NamedTuple):
         enough = features.n_features >= fewest.get(features.n_columns, np.inf)
         return n_rows >= FEWEST_ROWS and enough
 
-    @property
-    def any_places(self) -> bool:
-        """Whether the places may be replaced by any others."""
-        return True
-
     def axes(self, X):
         """Return the places."""
         return [X]
 
-    def checked(self, X, axes, number) -> TensorVariable:
-        """Return `number`."""
-        return number
+    def holds(self, X, axes) -> TensorVariable:
+        """Any places will do."""
+        return pt.constant(True)
 
-    def waves(self, features: Fourier, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return the places, in steps of the fine grid."""
         steps = np.array(_shape(features)) / np.array(features.period)
         return [(axes[0] - np.array(features.center)) * steps]
 
-    def combine(self, features: Fourier, waves, w) -> TensorVariable:
+    def combine(self, features: Features, waves, w) -> TensorVariable:
         """Sum of waves, with weights, in the order of the rows."""
         return by_column(lambda places, c: _at(features, places[0], c), waves, w)
 
-    def combine_squares(self, features: Fourier, waves, s) -> TensorVariable:
+    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
         """Return the same of the squares of the waves.
 
         2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t: waves of half the period.
         """
-        half = Fourier(tuple(p / 2.0 for p in features.period), features.n_frequencies)
+        half = Features(tuple(p / 2.0 for p in features.period), features.n_frequencies)
         places = [2.0 * p for p in waves]
         return by_column(lambda x, c: _at(half, x[0], _of_squares(features.sizes, c)), places, s)
 
 
-def _shape(features: Fourier) -> tuple[int, ...]:
+def _shape(features: Features) -> tuple[int, ...]:
     """Return the places of the fine grid along each input."""
     return tuple(max(FINER * size, 2 * WIDTH) for size in features.sizes)
 
 
-def _at(features: Fourier, places, w):
+def _at(features: Features, places, w):
     """Sum of waves at places in steps of the fine grid."""
     shape = _shape(features)
     step = 2.0 * np.pi / np.array(shape)
@@ -81,7 +76,7 @@ def _at(features: Fourier, places, w):
     ]
     damping = each[0] if len(each) == 1 else np.outer(*each).ravel()
     axes = [np.arange(n) * (length / n) for n, length in zip(shape, features.period, strict=True)]
-    centered = Fourier(features.period, features.n_frequencies)
+    centered = Features(features.period, features.n_frequencies)
     if len(shape) == 1:
         fine: Layout = Series(shape[0])
         start = fine.axes(pt.constant(axes[0][:, None]))

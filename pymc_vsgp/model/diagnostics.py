@@ -11,8 +11,8 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.observation import short_periods
-from pymc_vsgp.model.variable import InducingRV, of_waves
+from pymc_vsgp.model.observation import warnings_at
+from pymc_vsgp.model.variable import InducingRV, is_independent
 from pymc_vsgp.ops.cholesky import SafeCholesky
 
 __all__ = ["ModelCheck", "PriorCheck", "check_model"]
@@ -145,14 +145,14 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
         for rv in model.free_RVs
         if rv.owner is not None
         and isinstance(rv.owner.op, InducingRV)
-        and not of_waves(rv)  # coefficients are independent: no factor
+        and not is_independent(rv)  # coefficients are independent: no factor
     )
     advice = tuple(
         f"The log density of {name!r} is {value}. {_remedy(name, priors)}"
         for name, value in logp.items()
         if not np.isfinite(value)
     )
-    return ModelCheck(logp, priors, (*advice, *short_periods(model, at)))
+    return ModelCheck(logp, priors, (*advice, *warnings_at(model, at)))
 
 
 def _values(model: pm.Model, point: dict[str, Any]) -> dict[str, np.ndarray]:

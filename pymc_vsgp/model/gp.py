@@ -26,11 +26,10 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
 )
-from pymc_vsgp.engine import AtPoints, Moments, OfWaves
-from pymc_vsgp.engine.moments import JITTER, prior_factor
+from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
-from pymc_vsgp.inducing.fourier import Fourier
-from pymc_vsgp.inducing.grids import Layout
+from pymc_vsgp.inducing.graphs import JITTER, Moments
+from pymc_vsgp.inducing.points import Points
 from pymc_vsgp.model import latents
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.variable import Coefficients, Inducing
@@ -102,7 +101,7 @@ class VariationalSparse(Base):
         name: str,
         Xu: Any = None,
         *,
-        inducing: Fourier | None = None,
+        inducing: InducingVariables | None = None,
         n_outputs: int = 1,
         output_dims: str | None = None,
         inducing_dims: str | None = None,
@@ -159,40 +158,45 @@ class VariationalSparse(Base):
         check_jitter(jitter)
         output_dim = latents.output_coord(model, name, n_outputs, output_dims)
         inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
-        kind, mean, factor, n_columns = (
-            self._at_points(model, name, Xu, inducing_dim, jitter)
+        variables = (
+            self._points(model, name, Xu, inducing_dim)
             if inducing is None
-            else self._of_waves(model, name, inducing, inducing_dim)
+            else self._of_a_kind(model, inducing, inducing_dim)
         )
-        make = Inducing if inducing is None else Coefficients
-        n_inducing = int(model.dim_lengths[inducing_dim].eval())
+        kind = variables.under(name, self.cov_func, self._mean_at, jitter)
+        make = Inducing if kind.factor.type.ndim == 2 else Coefficients
         with model:
             if output_dim is None:
-                u = make(name, mean, factor, dims=inducing_dim)
+                u = make(name, kind.mean, kind.factor, dims=inducing_dim)
             else:
                 if output_dim not in model.dim_lengths:
                     model.add_coord(output_dim, length=int(n_outputs))
                 u = make(
                     name,
-                    mean,
-                    factor,
-                    shape=(n_outputs, n_inducing),
+                    kind.mean,
+                    kind.factor,
+                    shape=(n_outputs, variables.n_inducing),
                     dims=(output_dim, inducing_dim),
                 )
         self._prior = Prior(
             u=u,
             kind=kind,
-            n_columns=n_columns,
-            n_inducing=n_inducing,
+            n_columns=variables.n_columns,
+            n_inducing=variables.n_inducing,
             feature_dim=model.name_for(f"{name}_feature"),
             n_outputs=int(n_outputs),
             output_dim=output_dim,
-            covariates=self._covariates(model, name, kind, mean),
+            covariates=self._covariates(model, name, kind),
         )
         return u
 
-    def _at_points(self, model, name, Xu, inducing_dim, jitter):
-        """Return the values at Xu as a kind of inducing variables, and their prior."""
+    def _mean_at(self, X: TensorVariable) -> TensorVariable:
+        # Some of pm.gp.mean return a scalar or an int vector; a sum over the data needs one a row.
+        mean = pt.as_tensor(self.mean_func(X))
+        return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
+
+    def _points(self, model, name, Xu, inducing_dim) -> Points:
+        """Put Xu into the model, and return the values there as inducing variables."""
         Xu_tensor, Xu_value = as_matrix(Xu, "Xu")
         if Xu_value is None:
             raise TypeError(
@@ -221,30 +225,27 @@ class VariationalSparse(Base):
                     dims=(inducing_dim, feature_dim),
                     shape=Xu_value.shape,
                 )
-        R = prior_factor(self.cov_func, Xu_tensor, jitter)
-        mean = _mean_at(self.mean_func, Xu_tensor)
-        return AtPoints(Xu_tensor, R, mean), mean, R, n_columns
+        return Points(Xu_tensor, n_inducing, n_columns)
 
-    def _covariates(self, model, name, kind, mean) -> Covariates | None:
+    def _covariates(self, model, name, kind: InducingPrior) -> Covariates | None:
         """Return the columns of Xu that the mean uses and the kernel does not, if any."""
         own = model.named_vars.get(model.name_for(f"{name}_Xu"))
-        if not isinstance(kind, AtPoints) or kind.Xu is not own or own not in ancestors([mean]):
+        if own is None or own not in kind.inputs or own not in ancestors([kind.mean]):
             return None
-        of_kernel = getattr(self.cov_func, "active_dims", range(kind.Xu.type.shape[1]))
+        of_kernel = getattr(self.cov_func, "active_dims", range(own.type.shape[1]))
         return Covariates.of(own, of_kernel)
 
-    def _of_waves(self, model, name, features, inducing_dim):
-        """Return Fourier coefficients as a kind of inducing variables, and their prior."""
-        features = features.of_columns(getattr(self.cov_func, "input_dim", 1))
-        example = np.array([features.center])
+    def _of_a_kind(self, model, inducing, inducing_dim) -> InducingVariables:
+        """Check inducing variables that are not points, and name their dimension."""
+        inducing = inducing.of_columns(getattr(self.cov_func, "input_dim", 1))
+        example = np.zeros((1, inducing.n_columns))
         self._check_kernel(example, "inducing")
         self._check_shapes(example, "inducing")
-        kind = OfWaves.of(features, self.cov_func, lambda x: _mean_at(self.mean_func, x), name)
-        length = features.n_features
-        check_dim(model, inducing_dim, length, "the vector of coefficients")
+        length = inducing.n_inducing
+        check_dim(model, inducing_dim, length, "the vector of inducing variables")
         if inducing_dim not in model.dim_lengths:
             model.add_coord(inducing_dim, length=length)
-        return kind, kind.mean, kind.scale, features.n_columns
+        return inducing
 
     def likelihood(
         self,
@@ -456,11 +457,10 @@ class VariationalSparse(Base):
         return self._prior
 
     def _moments(
-        self, prior: Prior, X: TensorVariable, diag: bool = True, layout: Layout | None = None
+        self, prior: Prior, X: TensorVariable, diag: bool = True, layout: Any = None
     ) -> Moments:
-        return prior.kind.given(
-            prior.u, lambda x: _mean_at(self.mean_func, x), self.cov_func, X, diag, layout
-        )
+        given, args = prior.kind.given(prior.u, self.cov_func, self._mean_at, X, layout)
+        return ConditionalMoments.at(given, X, args) if diag else given.joint(X, args)
 
     def _conditional(
         self,
@@ -520,17 +520,11 @@ def _check_one_kind(Xu: Any, inducing: Any) -> None:
             "A process has inducing points or inducing features. Pass one of Xu and inducing, for "
             "example Xu=vsgp.inducing.kmeans(X, 50) or inducing=vsgp.inducing.Fourier(...)."
         )
-    if inducing is not None and not isinstance(inducing, Fourier):
+    if inducing is not None and not isinstance(inducing, InducingVariables):
         raise TypeError(
             f"inducing is {kind(inducing)}, not a kind of features. "
             "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
         )
-
-
-def _mean_at(mean_func: Mean, X: TensorVariable) -> TensorVariable:
-    # Some of pm.gp.mean return a scalar or an int vector; a sum over the data needs one a row.
-    mean = pt.as_tensor(mean_func(X))
-    return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
 
 
 def _conditioning_process(gp: VariationalSparse, given: dict[str, Any] | None) -> VariationalSparse:

@@ -32,12 +32,10 @@ from pymc_vsgp.checks import (
     names_of,
 )
 from pymc_vsgp.compile import evaluate
-from pymc_vsgp.engine import AtPoints, Moments, OfWaves, observe, total
-from pymc_vsgp.engine.features import FeatureMoments
-from pymc_vsgp.engine.moments import ConditionalMoments
+from pymc_vsgp.engine import observe, total
+from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior
 from pymc_vsgp.inducing.covariates import Covariates
-from pymc_vsgp.inducing.grids import Layout, find_grid
-from pymc_vsgp.inducing.scattered import Scattered
+from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 
 __all__ = ["likelihood", "predictive"]
@@ -56,7 +54,7 @@ class Prior:
     """What `prior` of a process leaves behind for everything that conditions on u."""
 
     u: TensorVariable
-    kind: AtPoints | OfWaves
+    kind: InducingPrior
     n_columns: int
     n_inducing: int
     feature_dim: str
@@ -125,7 +123,7 @@ def likelihood(
     model = pm.modelcontext(model)
     gps = check_processes(processes, "likelihood")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
-    at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
+    at_X = moments(gps, X_tensor, _layouts(gps, X_tensor, block_size))
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
@@ -143,7 +141,7 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
     with model:
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
-        at_X = moments(gps, X_tensor, _layout_of(gps, X_tensor, block_size))
+        at_X = moments(gps, X_tensor, _layouts(gps, X_tensor, block_size))
         return pm.Potential(name, total(lik, at_X, y, block_size))
 
 
@@ -187,22 +185,21 @@ def predictive(
     return observe(name, lik, at_new, **kwargs)
 
 
-def moments(gps: Sequence, X: TensorVariable, layout: Layout | None = None) -> list[Moments]:
+def moments(gps: Sequence, X: TensorVariable, layouts: Sequence | None = None) -> list[Moments]:
     """Moments of the functions of each process at the rows of X."""
-    return [gp._moments(gp._prior, X, layout=layout) for gp in gps]
+    layouts = layouts or [None] * len(gps)
+    pairs = zip(gps, layouts, strict=True)
+    return [gp._moments(gp._prior, X, layout=layout) for gp, layout in pairs]
 
 
-def _layout_of(gps: Sequence, X: TensorVariable, block_size: int | bool | None) -> Layout | None:
-    """Return how the data lie, where that makes the sums of waves of all processes faster."""
-    if block_size is not None or not all(isinstance(gp._prior.kind, OfWaves) for gp in gps):
-        return None
-    value = known_value(X)
+def _layouts(gps: Sequence, X: TensorVariable, block_size: int | bool | None) -> list | None:
+    """Return how the data lie, where that makes the sums of all processes faster."""
+    value = None if block_size is not None else known_value(X)
     if value is None:
         return None
-    layout = find_grid(np.asarray(value, dtype="float64"))
-    if all(Scattered.pays(gp._prior.kind.features, len(value), layout) for gp in gps):
-        return Scattered()
-    return layout
+    value = np.asarray(value, dtype="float64")
+    found = [gp._prior.kind.layout(value) for gp in gps]
+    return None if any(layout is None for layout in found) else found
 
 
 def check_processes(processes: Any, method: str, need_prior: bool = True) -> list:
@@ -251,14 +248,13 @@ def _place(model, gps, name, likelihood, X, y, dims):
     names = column_names(X, "X", model)
     X_tensor, X_value = in_order(model, gps, names, X_tensor, X_value, "X")
     is_array = not is_symbolic(X)
-    points = [gp._prior.kind for gp in gps if isinstance(gp._prior.kind, AtPoints)]
-    check_own_data([p.Xu for p in points], [X_tensor])
+    check_own_data([Xu for gp in gps for Xu in gp._prior.kind.inputs], [X_tensor])
     _check_number(lik, gps)
     y = _encode(model, gps, lik, y)
     y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
     n_data = len(y_value)
     for gp in gps:
-        if isinstance(gp._prior.kind, OfWaves) and X_value is not None:
+        if X_value is not None:
             gp._prior.kind.cover(X_value)
     check_param_shapes(lik, n_data)
     lik.check_observed(y_value)
@@ -338,10 +334,9 @@ def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
 
 def data_inputs(model: pm.Model) -> list[TensorVariable]:
     """Return the inputs of every likelihood of the model's processes."""
-    kinds = (ConditionalMoments, FeatureMoments)
     terms = [*model.observed_RVs, *model.potentials]
     nodes = dict.fromkeys(v.owner for v in ancestors(terms) if v.owner is not None)
-    return [node.inputs[0] for node in nodes if isinstance(node.op, kinds)]
+    return [node.inputs[0] for node in nodes if isinstance(node.op, ConditionalMoments)]
 
 
 def check_own_data(inducing: list, inputs: list) -> None:

@@ -13,7 +13,7 @@ from pytensor.tensor.random.utils import normalize_size_param
 from pymc_vsgp.inducing.coordinates import Whitened, log_determinant, unwhiten, whiten
 from pymc_vsgp.ops.cholesky import SafeCholesky, failed
 
-__all__ = ["Coefficients", "Inducing", "InducingRV", "of_waves"]
+__all__ = ["Coefficients", "Inducing", "InducingRV", "is_independent"]
 
 NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
 """Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
@@ -100,8 +100,8 @@ class Coefficients(Inducing):
     rv_op = CoefficientsRV.rv_op
 
 
-def of_waves(u) -> bool:
-    """Whether inducing variables are Fourier coefficients."""
+def is_independent(u) -> bool:
+    """Whether inducing variables are independent a priori."""
     return isinstance(u.owner.op, CoefficientsRV)
 
 

@@ -28,7 +28,7 @@ from pymc_vsgp.compile import ONCE, function, numpy_only
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
-from pymc_vsgp.model.observation import Observation, expected_mean, find_observation, joint_moments
+from pymc_vsgp.model.observation import Observation, expected_mean, find_observation
 
 __all__ = ["Draws", "Fitted"]
 
@@ -258,7 +258,7 @@ class Fitted:
     @property
     def n_columns(self) -> int:
         """Number of inputs."""
-        return self.places(0).shape[1]
+        return self.points(0).shape[1]
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:
@@ -277,9 +277,9 @@ class Fitted:
                 return names or kept
         return None
 
-    def places(self, i: int) -> np.ndarray:
+    def points(self, i: int) -> np.ndarray:
         """Inducing inputs of a process: no rows where it has none."""
-        return self.call(f"places{i}", 0, lambda: ([], [self.observation.parts[i].places]))[0]
+        return self.call(f"points{i}", 0, lambda: ([], [self.observation.parts[i].points]))[0]
 
     def call(self, key: str, s: int, build: Callable, *arguments, rng=None) -> list[np.ndarray]:
         """Evaluate at draw s; `build` gives inputs and outputs where it is not compiled yet."""
@@ -356,7 +356,7 @@ class Fitted:
 
         def build():
             X = self.X_symbol
-            return [X], [m for p in self.observation.parts for m in joint_moments(p, X)]
+            return [X], [m for p in self.observation.parts for m in p.joint(X)]
 
         flat = self.call("joint", s, build, X)
         return list(zip(flat[::2], flat[1::2], strict=True))
@@ -365,7 +365,7 @@ class Fitted:
         """Symbols for rows: mu, gamma or f or y, where they start and stop, the likelihood."""
         o = self.observation
         lik = o.likelihood
-        single = lik.n_latent == 1 and len(o.parts) == 1 and o.parts[0].v.type.ndim == 1
+        single = lik.n_latent == 1 and len(o.parts) == 1 and not o.parts[0].several
         number = None if single else self._n_functions
         symbols = {
             "mu": pt.tensor(dtype="float64", shape=(None,) if single else (None, number)),
@@ -382,7 +382,7 @@ class Fitted:
     def _n_functions(self) -> int:
         total = 0
         for p in self.observation.parts:
-            total += 1 if p.v.type.ndim == 1 else self.draws.values(p.u.name).shape[1]
+            total += self.draws.values(p.u.name).shape[1] if p.several else 1
         return total
 
     def _rowwise(self, method, extra, s, arguments, start, *, function=None, rng=None):

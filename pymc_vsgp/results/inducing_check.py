@@ -21,11 +21,10 @@ from pymc.model.fgraph import clone_model
 from scipy.spatial import cKDTree
 
 from pymc_vsgp.engine.blocks import stack_latents
-from pymc_vsgp.engine.moments import Moments
 from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.weights import smooth_weights
-from pymc_vsgp.model.observation import Waves
+from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
@@ -319,7 +318,7 @@ def check_inducing(
                 residual[at] += seen.residual / n
             advance(1)
         parts = fit.observation.parts
-        Xu = {p.u.name: fit.places(i) for i, p in enumerate(parts)}
+        Xu = {p.u.name: fit.points(i) for i, p in enumerate(parts)}
         check = InducingCheck(
             name=fit.name,
             X=X,
@@ -389,15 +388,13 @@ def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
 
 def _wrap(fit: Fitted, X) -> float:
     """Correlation of opposite ends of the data around a torus."""
-    waves = [p for p in fit.observation.parts if isinstance(p, Waves)]
-    if not waves:
-        return 0.0
     low, high = X.min(axis=0), X.max(axis=0)
     ends = np.vstack([low, np.where(np.eye(len(low), dtype=bool), high, low)])
 
     def build():
         x = fit.X_symbol
-        return [x], [pt.max(pt.stack([p.wrap(x) for p in waves]))]
+        found = [p.conditional.wrap(x, p.args) for p in fit.observation.parts]
+        return [x], [pt.max(pt.stack([pt.zeros(()), *(w for w in found if w is not None)]))]
 
     found = [float(fit.call("wrap", s, build, ends)[0]) for s in range(fit.draws.n)]
     return float(np.quantile(found, 0.9))

@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.linalg import solve_triangular
 
 from pymc_vsgp.engine.blocks import stack_latents
-from pymc_vsgp.engine.moments import FLOOR, JITTER, Moments
+from pymc_vsgp.inducing.graphs import FLOOR, JITTER, Moments
 from pymc_vsgp.inducing.placement import pivots
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.results.draws import Fitted
@@ -22,7 +22,7 @@ CANDIDATES = 1500  # rows of the data among which more points are chosen
 def columns_of(fit: Fitted, i: int) -> tuple[int, ...]:
     """Number of functions of a process, () for a vector."""
     part = fit.observation.parts[i]
-    return () if part.v.type.ndim == 1 else (fit.draws.values(part.u.name).shape[1],)
+    return (fit.draws.values(part.u.name).shape[1],) if part.several else ()
 
 
 def nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
     def build():
         x, inputs, both = fit.X_symbol, [], []
         for part in fit.observation.parts:
-            z, e = x.type(), part.v.type.clone(shape=(None,) * part.v.type.ndim)()
+            z, e = x.type(), pt.tensor(dtype="float64", shape=(None,) * part.args[0].type.ndim)
             inputs += [z, e]
             A, B = part.solve(x), part.solve(z)
             K = part.prior_covariance(z)
@@ -80,7 +80,7 @@ def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
 
 def _how_many(fit: Fitted, i: int) -> int:
     """As many again as a process has inducing inputs; for coefficients enough to see a gain."""
-    return len(fit.places(i)) or BESIDE_WAVES
+    return len(fit.points(i)) or BESIDE_WAVES
 
 
 def slopes_of(fit: Fitted, s, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:

@@ -221,7 +221,7 @@ def _joint_y(fit, s, mu, gamma, X, start, noise):
 def function_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     """Dimension of several functions, with its labels."""
     parts = fit.observation.parts
-    if len(parts) == 1 and parts[0].v.type.ndim == 1:
+    if len(parts) == 1 and not parts[0].several:
         return [], {}
     if len(parts) == 1:
         dims = fit.model.named_vars_to_dims.get(parts[0].u.name)
@@ -229,7 +229,7 @@ def function_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
         return [dim], _labels(fit, dim)
     labels = []
     for p in parts:
-        if p.v.type.ndim == 1:
+        if not p.several:
             labels.append(p.u.name)
         else:
             K = fit.draws.values(p.u.name).shape[1]

@@ -111,7 +111,7 @@ def plot_function(
         "progressbar": False,
         "model": fit.model,
     }
-    Xu = fit.places(0)
+    Xu = fit.points(0)
     n_points = n_points or (200 if X.shape[1] == 1 else 60)
     axes_of_grid = [_span(column, margin, n_points) for column in X.T]
     shows = what != "f" or type(fit.likelihood).__name__ in SAME_UNITS

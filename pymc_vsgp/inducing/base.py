@@ -1,0 +1,315 @@
+"""The interface of inducing variables: all that the rest of the package asks of a kind.
+
+An `InducingVariables` is what ``gp.prior`` takes: what u is. Under a kernel and a mean it has an
+`InducingPrior`. A `Conditional` is p(f | u) of one process: how the moments of f follow from u, at
+rows of the data and anywhere else, and what a block of rows adds to the gradient.
+
+A conditional holds no variables of a model. It works on `args`, the list of those of its process,
+of which the first is what the moments are linear in and the second the factor of the prior. So it
+is the same for a copy of the model, for draws of the posterior, and within the loop over the data.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.compile.builders import OpFromGraph
+from pytensor.gradient import grad
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.inducing.coordinates import whiten
+from pymc_vsgp.inducing.graphs import Kernel, Moments
+
+__all__ = [
+    "Basis",
+    "Conditional",
+    "ConditionalMoments",
+    "Contribution",
+    "InducingPrior",
+    "InducingVariables",
+    "Process",
+    "gradients_of",
+    "spread_of",
+]
+
+
+class InducingVariables(ABC):
+    """What the inducing variables of a process are; pass one to ``gp.prior(inducing=...)``."""
+
+    n_columns: int
+    """Number of inputs of the function."""
+    n_inducing: int
+    """Number of inducing variables."""
+
+    def of_columns(self, n: int) -> "InducingVariables":
+        """Return the same for n inputs, where it was made without saying how many."""
+        return self
+
+    @abstractmethod
+    def under(self, name: str, cov_func, mean_at, jitter: float) -> "InducingPrior":
+        """Return the inducing variables `name` of a process with this kernel and mean.
+
+        `mean_at` gives the mean of f at the rows of a matrix.
+        """
+
+
+class InducingPrior(ABC):
+    """Inducing variables under a kernel and a mean.
+
+    Parameters
+    ----------
+    mean : TensorVariable, shape (M,)
+        Prior mean of u.
+    factor : TensorVariable, shape (M, M) or (M,)
+        Cholesky factor of the prior covariance. A vector holds the standard deviations of
+        independent variables.
+    """
+
+    def __init__(self, mean: TensorVariable, factor: TensorVariable):
+        self.mean, self.factor = mean, factor
+
+    @abstractmethod
+    def given(
+        self, u, cov_func, mean_at, X, layout: Any = None
+    ) -> "tuple[Conditional, list[Variable]]":
+        """Return p(f | u) of the process with this kernel and mean, and its args.
+
+        They may be those of a component of the process that u belongs to.
+        """
+
+    def linear(self, u) -> TensorVariable:
+        """Return what moments are linear in: v for a factor, ``u - mean`` for deviations.
+
+        With a row of u for each function, a column for each.
+        """
+        w = whiten(u, self.mean, self.factor) if self.factor.type.ndim == 2 else u - self.mean
+        return w if u.type.ndim == 1 else w.T
+
+    @property
+    def inputs(self) -> tuple[Variable, ...]:
+        """Variables of the model that say where the inducing variables are."""
+        return ()
+
+    def layout(self, X: np.ndarray) -> Any:
+        """Return how the rows of X lie, where that makes the sum over the data faster."""
+        return None
+
+    def cover(self, X: np.ndarray) -> None:
+        """Take note of the inputs of a likelihood; raise where they do not fit."""
+        return
+
+
+class Contribution(NamedTuple):
+    """What a block of rows adds to the gradient."""
+
+    of_args: dict[int, TensorVariable]
+    """By position among the args."""
+    of_X: TensorVariable | None = None
+    outer: TensorVariable | None = None
+    """Of the factor R, without the part of v; see `engine.streaming.Factor`."""
+    gram: TensorVariable | None = None
+    """The matrix, or its diagonal, that a root of the covariance of u is multiplied with."""
+
+
+class Basis(NamedTuple):
+    """Functions of x alone that f is a sum of, and a residual variance, the same anywhere."""
+
+    functions: Any
+    """Returns the matrix of them at the rows of X."""
+    number: int
+    residual: int
+    """Position of the residual variance among the args."""
+    valid: int
+    """Position of a number that is nan where the rows of the data do not fit."""
+    mean: Kernel
+    theta: slice
+    """Positions of the parameters of the mean."""
+
+
+class Conditional(ABC):
+    """p(f | u) of one process.
+
+    Parameters
+    ----------
+    process : str
+        Name of u, which copies of the model keep.
+    n_columns : int
+        Number of inputs of f.
+    """
+
+    layout: Any = None
+    """How the rows of the data lie, if that is made use of: they are one block then."""
+    follows_X: bool = True
+    """Whether `pull` gives the gradient in X."""
+
+    def __init__(self, process: str, n_columns: int):
+        self.process, self.n_columns = process, n_columns
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the widest matrix in a block, where the args do not tell."""
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows make one block."""
+        return False
+
+    def by_rows(self) -> "Conditional":
+        """Return the same for rows that lie in any way."""
+        return self
+
+    def block_args(self, X: Variable, args: list[Variable]) -> list[Variable]:
+        """Return the args that the loop over the data takes."""
+        return args
+
+    def user_args(self, args: list[Variable]) -> list[Variable]:
+        """Undo `block_args`."""
+        return args
+
+    @abstractmethod
+    def moments(self, X, args) -> tuple[Any, Moments]:
+        """Build the moments in a block, and what they are computed from.
+
+        The mean is a vector, or a matrix with a column for each of several functions.
+        """
+
+    @abstractmethod
+    def spread(self, X, args, pieces, root) -> TensorVariable:
+        """Variance of the mean of f where the first arg has the covariance ``root root^T``."""
+
+    def diagonal(self, args, root) -> bool:
+        """Whether variables with this root are independent."""
+        return root.type.ndim == args[0].type.ndim
+
+    @abstractmethod
+    def wrt(self, pieces, moments: Moments) -> list[TensorVariable]:
+        """Return what `pull` needs the adjoints of."""
+
+    @abstractmethod
+    def pull(self, X, args, pieces, moments, adjoints, root, of_spread) -> Contribution:
+        """Return what the block adds to the gradient."""
+
+    def anywhere(self, X, args) -> Moments:
+        """Moments at each row of any X on its own."""
+        return self.moments(X, args)[1]
+
+    def points(self, args) -> TensorVariable:
+        """Where the inducing variables are; no rows where they are not at points."""
+        return pt.zeros((0, self.n_columns))
+
+    @property
+    def basis(self) -> "Basis | None":
+        """Functions that f is a sum of, where they are free of parameters."""
+        return None
+
+    def warnings(self, args) -> list[tuple[TensorVariable, Any]]:
+        """Return numbers of theta, each with a function that says what is wrong with it."""
+        return []
+
+    @abstractmethod
+    def prior_mean(self, X, args) -> TensorVariable:
+        """Prior mean of f at the rows of X."""
+
+    @abstractmethod
+    def cross(self, X, Z, args) -> tuple[TensorVariable, TensorVariable]:
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+
+    @abstractmethod
+    def solve(self, X, args) -> TensorVariable:
+        """Return A such that the covariance that u explains is ``A^T A``."""
+
+    def prior_covariance(self, X, args) -> TensorVariable:
+        """Prior covariance of f at the rows of X, white noise included."""
+        K, prior = self.cross(X, X, args)
+        return K - pt.diag(pt.diagonal(K)) + pt.diag(prior)
+
+    def joint(self, X, args) -> Moments:
+        """Mean and covariance of f at the rows of X."""
+        A = self.solve(X, args)
+        return Moments(self.anywhere(X, args).mu, self.prior_covariance(X, args) - pt.dot(A.T, A))
+
+    def wrap(self, X, args) -> TensorVariable | None:
+        """Correlation of the first row of X with the others that is an artefact of the kind."""
+        return None
+
+
+class Process(NamedTuple):
+    """A conditional with the variables of a model: one process at a likelihood of it."""
+
+    u: Variable
+    conditional: Conditional
+    args: list[Variable]
+
+    @property
+    def several(self) -> bool:
+        """Whether u is a matrix, with a row for each of several functions."""
+        return self.args[0].type.ndim == 2
+
+    @property
+    def points(self) -> TensorVariable:
+        """Where the inducing variables are; no rows where they are not at points."""
+        return self.conditional.points(self.args)
+
+    def moments(self, X) -> Moments:
+        """Moments of f at each row of X on its own."""
+        return self.conditional.anywhere(X, self.args)
+
+    def joint(self, X) -> Moments:
+        """Mean and covariance of f at the rows of X."""
+        return self.conditional.joint(X, self.args)
+
+    def prior_mean(self, X) -> TensorVariable:
+        """Prior mean of f at the rows of X."""
+        return self.conditional.prior_mean(X, self.args)
+
+    def cross(self, X, Z) -> tuple[TensorVariable, TensorVariable]:
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        return self.conditional.cross(X, Z, self.args)
+
+    def prior_covariance(self, X) -> TensorVariable:
+        """Prior covariance of f at the rows of X, white noise included."""
+        return self.conditional.prior_covariance(X, self.args)
+
+    def solve(self, X) -> TensorVariable:
+        """Return A such that the covariance that u explains is ``A^T A``."""
+        return self.conditional.solve(X, self.args)
+
+
+class ConditionalMoments(OpFromGraph):
+    """Moments at each input on its own: ``[X, *args] -> [mu, gamma]``.
+
+    An ordinary graph, inlined before compilation. It is a node of its own so that a log density
+    can see what the moments are made of, and stream over the data instead of holding them.
+    """
+
+    def __init__(self, *args, conditional: Conditional, **kwargs):
+        super().__init__(*args, inline=True, on_unused_input="ignore", **kwargs)
+        self.conditional = conditional
+
+    @classmethod
+    def at(cls, conditional: Conditional, X, args) -> Moments:
+        """Return the moments at the rows of X."""
+        x = pt.tensor(dtype="float64", shape=(None, X.type.shape[1]))
+        inner = [a.type() for a in args]
+        moments = conditional.anywhere(x, inner)
+        op = cls([x, *inner], list(moments), conditional=conditional)
+        return Moments(*op(X, *args, return_list=True))
+
+
+def spread_of(A, root) -> TensorVariable:
+    """Variance of ``A^T v`` where v has the covariance ``root root^T``, for each function."""
+    if root.type.ndim == 2:
+        return pt.sum(pt.dot(root.T, A) ** 2, axis=0)
+    K = root.type.shape[0]
+    return pt.stack([pt.sum(pt.dot(root[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
+
+
+def gradients_of(surrogate, variables: dict[Any, Variable]) -> dict[Any, TensorVariable]:
+    """Return the gradients in those of the variables that are real numbers."""
+    real = {k: v for k, v in variables.items() if v.dtype.startswith("float")}
+    found = grad(surrogate, list(real.values()), disconnected_inputs="ignore")
+    return dict(zip(real, found, strict=True))

@@ -1,0 +1,242 @@
+"""Fourier features: sines and cosines on a torus, their frequencies, and sums of them."""
+
+import itertools
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.conditional.op import ifelse
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.inducing.spectrum import Spectrum, spectral_density, spectrum
+
+__all__ = ["LEAST", "Features", "by_column"]
+
+# Added to the variance of each wave, as a fraction of the function's: smooth kernels have waves
+# whose variance is below the smallest number, and its logarithm is wanted.
+LEAST = np.float64(1e-24)
+
+# Copies of the torus on either side that add to a covariance, by the number of inputs.
+NEAR = {1: 4, 2: 2, 3: 1}
+MORE = {1: 200, 2: 8, 3: 2}  # waves, where that takes more copies
+
+
+@dataclass(frozen=True)
+class Features:
+    """Products over the inputs of 1, cosines and sines on a torus.
+
+    Parameters
+    ----------
+    period : float or sequence of float
+        Length of the torus in each input.
+    n_frequencies : int or sequence of int
+        Frequencies in each input, without the constant.
+    center : float or sequence of float
+        Where phases are counted from.
+    """
+
+    period: tuple[float, ...]
+    n_frequencies: tuple[int, ...]
+    center: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self):
+        """Check, and give each input its own numbers."""
+        periods, counts, centers = (
+            tuple(np.atleast_1d(x).tolist()) for x in (self.period, self.n_frequencies, self.center)
+        )
+        n = max(len(periods), len(counts), len(centers))
+        if n > 3:
+            raise ValueError(
+                f"There are {n} inputs, and Fourier features grow too many beyond three. "
+                "Use inducing points: gp.prior(name, Xu=...)."
+            )
+        for name, value in (("period", periods), ("n_frequencies", counts), ("center", centers)):
+            if len(value) not in (1, n):
+                raise ValueError(
+                    f"{name} has {len(value)} entries, but there are {n} inputs. "
+                    "Pass one number, or one for each input."
+                )
+        periods, counts, centers = (v * n if len(v) == 1 else v for v in (periods, counts, centers))
+        if not all(np.isfinite(p) and p > 0 for p in periods):
+            raise ValueError(
+                f"period is {self.period}, but a length is needed. Pass positive numbers."
+            )
+        if not all(float(k).is_integer() and k >= 0 for k in counts):
+            raise ValueError(
+                f"n_frequencies is {self.n_frequencies}, but it counts waves. "
+                "Pass whole numbers, 0 or more."
+            )
+        object.__setattr__(self, "period", tuple(map(float, periods)))
+        object.__setattr__(self, "n_frequencies", tuple(map(int, counts)))
+        object.__setattr__(self, "center", tuple(map(float, centers)))
+
+    @property
+    def n_columns(self) -> int:
+        """Number of inputs."""
+        return len(self.period)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of functions of each input."""
+        return tuple(2 * k + 1 for k in self.n_frequencies)
+
+    @property
+    def n_features(self) -> int:
+        """Number of coefficients."""
+        return int(np.prod(self.sizes))
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest matrix that a block of rows needs."""
+        return max(self.sizes[0], self.n_features // self.sizes[0])
+
+    @cached_property
+    def omega(self) -> np.ndarray:
+        """Angular frequencies, one row for each coefficient."""
+        each = [
+            2.0 * np.pi / length * np.r_[np.arange(k + 1), np.arange(1, k + 1)]
+            for length, k in zip(self.period, self.n_frequencies, strict=True)
+        ]
+        return np.stack([w.ravel() for w in np.meshgrid(*each, indexing="ij")], axis=1)
+
+    def variances(self, cov_func) -> TensorVariable:
+        """Prior variances of the coefficients."""
+        # Sines and cosines have the same frequencies.
+        omega, at = np.unique(self.omega, axis=0, return_inverse=True)
+        S = spectral_density(cov_func, pt.constant(omega))[at.ravel()]
+        return (S / np.prod(self.period)).astype("float64")
+
+    def spectrum(self, cov_func) -> Spectrum:
+        """Variance of the function on the torus, and of the waves that are left out."""
+        return spectrum(cov_func, self.n_frequencies, self.period)
+
+    def covariance(self, cov_func, X: TensorVariable, Z: TensorVariable) -> TensorVariable:
+        """Prior covariance of the function on the torus."""
+        n = NEAR[self.n_columns]
+        copies = np.array(list(itertools.product(range(-n, n + 1), repeat=self.n_columns)))
+        shifts = copies * np.array(self.period)
+        center, origin = np.array(self.center), pt.zeros((1, self.n_columns))
+        total, left = self.spectrum(cov_func)
+        near = pt.sum(cov_func(pt.constant(shifts), origin))
+        enough = pt.abs(near - total) <= np.float64(1e-3) * left + np.float64(2e-6) * total
+        images = sum(cov_func(X - center, Z - center + pt.constant(s)) for s in shifts)
+        return ifelse(enough, images.astype("float64"), self._of_more(cov_func, X, Z, total))
+
+    def _of_more(self, cov_func, X, Z, total):
+        """Return the same by more waves, where lengthscales are long against the period.
+
+        What these leave out in turn is white noise: equal places have it in common.
+        """
+        n = MORE[self.n_columns]
+        more = Features(self.period, tuple(k + n for k in self.n_frequencies), self.center)
+        S = more.variances(cov_func)
+        both = [more.matrix(more.waves(a)) for a in (X, Z)]
+        same = pt.all(pt.eq(X[:, None, :], Z[None, :, :]), axis=2)
+        return pt.dot(both[0] * S, both[1].T) + same * (total - pt.sum(S))
+
+    def window(self, X: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Return the lowest and the highest place at which waves stand for the function.
+
+        That is the range of X, and of the data that the window `before` was for, and a quarter of
+        what the period leaves on either side.
+        """
+        period = np.array(self.period)
+        low, high = X.min(axis=0), X.max(axis=0)
+        if np.isfinite(before).all():
+            margin = (period - (before[1] - before[0])) / 2.0
+            low, high = np.minimum(low, before[0] + margin), np.maximum(high, before[1] - margin)
+        gap = period - (high - low)
+        if (gap <= 0.0).any():
+            d = int(np.argmin(gap / period))
+            raise ValueError(
+                f"Column {d} of X has the range {high[d] - low[d]:g}, but the period of the "
+                f"Fourier features is {period[d]:g}: places a period apart are the same. Pass "
+                "Fourier(period=...) longer than the range by some lengthscales, or use "
+                "Fourier.for_data."
+            )
+        return np.stack([low - gap / 4.0, high + gap / 4.0])
+
+    def waves(self, X: TensorVariable) -> list[TensorVariable]:
+        """Functions of each input, at each row of `X`."""
+        return self.waves_at([X[:, d] for d in range(self.n_columns)])
+
+    def waves_at(self, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Functions of each input, at numbers of their own for each."""
+        return [
+            _waves((x - np.float64(c)) * np.float64(2.0 * np.pi / length), k)
+            for x, c, length, k in zip(
+                axes, self.center, self.period, self.n_frequencies, strict=True
+            )
+        ]
+
+    def matrix(self, waves: Sequence[TensorVariable]) -> TensorVariable:
+        """All products of waves, one column for each coefficient."""
+        at = np.indices(self.sizes).reshape(self.n_columns, -1)
+        full = waves[0][:, at[0]]
+        for b, i in zip(waves[1:], at[1:], strict=True):
+            full = full * b[:, i]
+        return full
+
+    def combine(self, waves: Sequence[TensorVariable], w: TensorVariable) -> TensorVariable:
+        """Sum of the products of waves, with weights: one for each row.
+
+        With a matrix of weights, one for each row and column.
+        """
+        return by_column(self._combine, waves, w)
+
+    def _combine(self, waves, w):
+        first, *rest = waves
+        if not rest:
+            return pt.dot(first, w)
+        other = rest[0]
+        if len(rest) == 2:
+            # By index and not by shape, which JAX would have to know.
+            i, j = np.indices(self.sizes[1:]).reshape(2, -1)
+            other = other[:, i] * rest[1][:, j]
+        return pt.sum(pt.dot(first, w.reshape((self.sizes[0], -1))) * other, axis=1)
+
+
+def by_column(function, waves, w):
+    """Apply a function of waves and weights to each column of a matrix of weights."""
+    if w.type.ndim == 1:
+        return function(waves, w)
+    return pt.stack([function(waves, w[:, k]) for k in range(w.type.shape[1])], axis=1)
+
+
+def _waves(t: TensorVariable, n: int) -> TensorVariable:
+    """Return 1, cosines and sines of multiples of `t`, one row for each of its entries.
+
+    By the addition theorems from about 4 sqrt(n) of them, by products with matrices of a few ones:
+    a cosine takes as long as ten products.
+    """
+    amplitude = np.r_[1.0, np.full(2 * n, np.sqrt(2.0))]
+    sine = np.arange(2 * n + 1) > n
+    k = np.r_[np.arange(n + 1), np.arange(1, n + 1)]
+    if n < 4:
+        return pt.cos(t[:, None] * k - sine * np.pi / 2) * amplitude
+    q = int(np.ceil(np.sqrt(n + 1)))
+    coarse, fine = k // q, k % q
+
+    def parts(size, step):
+        quarter = np.repeat([0.0, np.pi / 2], size)
+        return pt.cos(t[:, None] * np.tile(np.arange(size) * float(step), 2) - quarter)
+
+    def choose(size, at, sines, weights=1.0):
+        matrix = np.zeros((2 * size, 2 * n + 1))
+        matrix[at + size * sines, np.arange(2 * n + 1)] = weights
+        return pt.constant(matrix)
+
+    p = int(coarse.max()) + 1
+    A, B = parts(p, q), parts(q, 1)
+    # cos(a + b) = cos a cos b - sin a sin b and sin(a + b) = sin a cos b + cos a sin b
+    first = pt.dot(A, choose(p, coarse, sine, amplitude)) * pt.dot(
+        B, choose(q, fine, np.zeros_like(sine))
+    )
+    sign = np.where(sine, amplitude, -amplitude)
+    return first + pt.dot(A, choose(p, coarse, ~sine, sign)) * pt.dot(
+        B, choose(q, fine, np.ones_like(sine))
+    )

@@ -1,0 +1,209 @@
+"""Values of the function at inducing points, and other variables with a covariance matrix."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import pytensor.tensor as pt
+
+from pytensor.gradient import disconnected_grad
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.linalg import solve_triangular
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.inducing.base import (
+    Conditional,
+    Contribution,
+    InducingPrior,
+    InducingVariables,
+    gradients_of,
+    spread_of,
+)
+from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.ops.cholesky import factor
+from pymc_vsgp.ops.distance import pass_gradients
+from pymc_vsgp.ops.linalg import weighted_gram
+
+__all__ = ["Dense", "Points"]
+
+
+class Dense(InducingVariables):
+    """Linear functionals of f with a covariance matrix. Subclass it for a kind of your own."""
+
+    @property
+    def places(self) -> tuple[TensorVariable, ...]:
+        """Variables of the model that `cross` takes after X, and has gradients in."""
+        return ()
+
+    @abstractmethod
+    def covariance(self, cov_func) -> TensorVariable:
+        """Covariance of u, M x M."""
+
+    @abstractmethod
+    def cross(self, cov_func, X, *places) -> TensorVariable:
+        """Covariance of u and f at the rows of X, M x N."""
+
+    @abstractmethod
+    def mean(self, mean_at) -> TensorVariable:
+        """Mean of u, where `mean_at` is the mean of f."""
+
+    def under(self, name, cov_func, mean_at, jitter):
+        """Return the inducing variables of a process with this kernel and mean."""
+        R, _ = factor(self.covariance(cov_func), jitter)
+        return DensePrior(self, self.mean(mean_at), R)
+
+
+class DensePrior(InducingPrior):
+    """Variables with a covariance matrix, under a kernel and a mean."""
+
+    def __init__(self, kind: Dense, mean, R):
+        super().__init__(mean, R)
+        self.kind = kind
+
+    @property
+    def inputs(self):
+        """Xu, for points."""
+        return self.kind.places
+
+    def given(self, u, cov_func, mean_at, X, layout=None):
+        """Return p(f | u) of the process with this kernel and mean, and its args."""
+        places = self.kind.places
+        x, *z = (pt.tensor(dtype="float64", shape=(None, a.type.shape[1])) for a in (X, *places))
+        other = x.type()
+        # Some kernels of pm.gp give their diagonal in float32.
+        outputs = [
+            self.kind.cross(cov_func, x, *z),
+            cov_func(x, diag=True).astype("float64"),
+            mean_at(x),
+        ]
+        outputs = [*pass_gradients(outputs, [x, *z]), cov_func(other, x)]
+        (kernel, covariance), theta = as_ops(([x, *z], outputs[:3]), ([x, other], outputs[3:]))
+        conditional = GivenDense(u.name, self.kind.n_columns, kernel, covariance, len(z))
+        return conditional, [self.linear(u), self.factor, *places, *theta]
+
+
+class Points(Dense):
+    """Values of the function at the rows of Xu."""
+
+    def __init__(self, Xu: TensorVariable, n_inducing: int, n_columns: int):
+        self.Xu, self.n_inducing, self.n_columns = Xu, n_inducing, n_columns
+
+    @property
+    def places(self):
+        """Xu."""
+        return (self.Xu,)
+
+    def covariance(self, cov_func):
+        """Covariance of u."""
+        z = self.Xu.type()
+        Kuu = pass_gradients([cov_func(z)], [z])
+        return graph_replace(Kuu, {z: self.Xu}, strict=False)[0]
+
+    def cross(self, cov_func, X, Z):
+        """Covariance of u and f."""
+        return cov_func(Z, X)
+
+    def mean(self, mean_at):
+        """Mean of u."""
+        return mean_at(self.Xu)
+
+
+class Pieces(NamedTuple):
+    """What the moments of a block are computed from."""
+
+    Kuf: TensorVariable
+    A: TensorVariable
+    prior: TensorVariable
+    mean: TensorVariable
+    explained: TensorVariable
+
+
+class GivenDense(Conditional):
+    r"""p(f | u), with args v, R, places, and the parameters of kernel and mean.
+
+    =====================================  ===========  ====================================
+    on paper                               in code      what
+    =====================================  ===========  ====================================
+    :math:`R R^\top = K_{uu} + j I`       ``R``        factor of the inducing covariance
+    :math:`v = R^{-1}(u - m(Z))`           ``v``        whitened inducing variables
+    :math:`A = R^{-1} K_{uf}`              ``A``        M x N
+    :math:`\mu = m(X) + A^\top v`        ``mu``       mean of f given u
+    :math:`\gamma = k_{nn} - |A_n|^2`     ``gamma``    variance of f given u
+    =====================================  ===========  ====================================
+    """
+
+    def __init__(self, process, n_columns, kernel: Kernel, covariance: Kernel, n_places: int):
+        super().__init__(process, n_columns)
+        self.kernel, self.covariance, self.theta = kernel, covariance, 2 + n_places
+
+    def moments(self, X, args):
+        """Build the moments in a block, and what they are computed from."""
+        v, R = args[:2]
+        Kuf, prior, mean = inline(self.kernel, X, *args[2:])
+        A = solve_triangular(R, Kuf, lower=True, b_ndim=2)
+        explained = pt.sum(A**2, axis=0)
+        if v.type.ndim == 2:
+            mean = mean[:, None]
+        mu = mean + pt.dot(A.T, v)
+        gamma = pt.maximum(prior - explained, FLOOR * prior)
+        return Pieces(Kuf, A, prior, mean, explained), Moments(mu, gamma)
+
+    def spread(self, X, args, pieces, root):
+        """Variance of the mean of f where v has the covariance ``root root^T``."""
+        return spread_of(pieces.A, root)
+
+    def wrt(self, pieces, moments):
+        """Return what `pull` needs the adjoints of."""
+        return [moments.mu, pieces.explained, pieces.prior]
+
+    def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
+        """Return what the block adds to the gradient: the three products of M^2 B operations."""
+        g_mu, g_explained, g_prior = adjoints
+        v, R, A = args[0], args[1], pieces.A
+        of_args = {0: pt.dot(A, g_mu)}
+        A_bar = A * (2.0 * g_explained)
+        outer = weighted_gram(A, 2.0 * g_explained)
+        several = v.type.ndim == 2
+        A_bar += pt.dot(v, g_mu.T) if several else pt.outer(v, g_mu)
+        g_mean = pt.sum(g_mu, axis=1) if several else g_mu
+        gram = None
+        if root is not None:
+            w = 2.0 * of_spread
+            if root.type.ndim == 2:
+                gram = weighted_gram(A, w)
+                A_bar += pt.dot(root, pt.dot(root.T, A * w))
+                outer += pt.dot(root, pt.dot(root.T, gram))
+            else:
+                each = []
+                for k in range(root.type.shape[0]):
+                    each.append(weighted_gram(A, w[:, k]))
+                    A_bar += pt.dot(root[k], pt.dot(root[k].T, A * w[:, k]))
+                    outer += pt.dot(root[k], pt.dot(root[k].T, each[-1]))
+                gram = pt.stack(each)
+        K_bar = solve_triangular(R, A_bar, trans=1, lower=True, b_ndim=2)
+        # The kernel's part: the adjoints are numbers by now.
+        surrogate = (
+            pt.sum(disconnected_grad(K_bar) * pieces.Kuf)
+            + pt.sum(disconnected_grad(g_prior) * pieces.prior)
+            + pt.sum(disconnected_grad(g_mean) * (pieces.mean[:, 0] if several else pieces.mean))
+        )
+        found = gradients_of(surrogate, {-1: X} | {i: args[i] for i in range(2, len(args))})
+        of_X = found.pop(-1)
+        return Contribution(of_args | found, of_X, outer, gram)
+
+    def points(self, args):
+        """Xu, for points."""
+        return args[2] if self.theta > 2 else super().points(args)
+
+    def prior_mean(self, X, args):
+        """Prior mean of f at the rows of X."""
+        return self.moments(X, [pt.zeros_like(args[0]), *args[1:]])[1].mu
+
+    def cross(self, X, Z, args):
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        (K,) = inline(self.covariance, X, Z, *args[self.theta :])
+        return K, inline(self.kernel, X, *args[2:])[1]
+
+    def solve(self, X, args):
+        """``A = R^-1 Kuf``."""
+        Kuf = inline(self.kernel, X, *args[2:])[0]
+        return solve_triangular(args[1], Kuf, lower=True, b_ndim=2)

@@ -1,0 +1,312 @@
+r"""Moments of the function given its Fourier coefficients.
+
+With Fourier features :math:`\phi_j` and coefficients :math:`u_j \sim N(m_j, S_j)`
+
+.. math:: \mu = m(X) + \Phi (u - m), \qquad \gamma = \sum_{j\ \text{left out}} S_j,
+
+where gamma is the variance of the frequencies that are left out, the same for every x.
+
+Features repeat after a period, and the function does not. The window is where they stand for it:
+the range of the data, and a quarter of the gap that the period leaves on either side. Beyond it f
+follows from its value at the nearest place p of the window alone, by the kernel on the plane,
+
+.. math:: f(x) = m(x) + \rho(x) (f(p) - m(p)) + \epsilon(x), \qquad \rho(x) = k(x, p) / k(p, p),
+
+with :math:`\epsilon` what regression on f(p) leaves of f: far away this is the prior.
+"""
+
+import warnings
+
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pytensor.gradient import disconnected_grad, grad
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import known_value
+from pymc_vsgp.inducing.base import (
+    Basis,
+    Conditional,
+    Contribution,
+    InducingPrior,
+    gradients_of,
+    spread_of,
+)
+from pymc_vsgp.inducing.features import LEAST, Features
+from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.grids import find_grid
+from pymc_vsgp.inducing.scattered import Scattered
+from pymc_vsgp.ops.linalg import weighted_gram
+
+__all__ = ["FourierPrior", "GivenCoefficients"]
+
+# Correlation of the ends of the data around the torus, beyond which the period is called short.
+WRAPPED = 0.1
+
+W, SCALE, RESIDUAL, WINDOW, REST = range(5)
+"""Positions among the args; the last of them is where the parameters begin."""
+
+
+class FourierPrior(InducingPrior):
+    """Fourier coefficients under a kernel and a mean.
+
+    The first one has the mean at the center. So what the data say of it does not depend on the
+    mean's level, and coordinates that the data gave follow that, too.
+    """
+
+    def __init__(self, features: Features, name: str, cov_func, mean_at):
+        constant = np.eye(1, features.n_features)[0]
+        mean = mean_at(pt.constant(np.array([features.center])))[0] * constant
+        self.features, self.name, self.cov_func = features, name, cov_func
+        self.variances, self.residual = _spectrum(features, cov_func)
+        super().__init__(mean, pt.sqrt(self.variances))
+        bounds = np.outer([-np.inf, np.inf], np.ones(features.n_columns))
+        self.window = pytensor.shared(bounds, name=f"{name}_window")
+
+    def given(self, u, cov_func, mean_at, X, layout=None):
+        """Return p(f | u) of the process with this kernel and mean, and its args."""
+        w, scale, residual = self.linear(u), self.factor, self.residual
+        if cov_func is not self.cov_func:
+            variances, left = _spectrum(self.features, cov_func)
+            share = variances / self.variances
+            w = w * (share if w.type.ndim == 1 else share[:, None])
+            # Less than all that these features have of the component, where others share them.
+            scale, residual = share * scale, left + pt.sum((1.0 - share) * variances)
+        x, z = (pt.tensor(dtype="float64", shape=(None, X.type.shape[1])) for _ in range(2))
+        (mean,), theta = as_ops(([x], [mean_at(x)]))
+        torus = self.features.covariance(cov_func, x, z)
+        (covariance,), prior = as_ops(([x, z], [torus, cov_func(x, z)]))
+        conditional = GivenCoefficients(u.name, self.features, mean, covariance, layout)
+        return conditional, [w, scale, residual, self.window, *theta, *prior]
+
+    def layout(self, X):
+        """Return how the rows of X lie, where that makes sums of features faster."""
+        found = find_grid(X)
+        return Scattered() if Scattered.pays(self.features, len(X), found) else found
+
+    def cover(self, X):
+        """Widen the window to these data, and to a quarter of the gap around all data so far."""
+        self.window.set_value(self.features.window(X, self.window.get_value()))
+        ends = known_value(_correlated_ends(self.features, self.window, self.cov_func))
+        if ends is not None and (text := short_period(self.name, float(ends))):
+            warnings.warn(text, stacklevel=4)
+
+
+def _spectrum(features, cov_func) -> tuple[TensorVariable, TensorVariable]:
+    """Return the prior variances of the coefficients, and that of what is left out."""
+    total, residual = features.spectrum(cov_func)
+    # Smooth kernels leave out less than the smallest number, and its root has a gradient.
+    return features.variances(cov_func) + LEAST * total, residual + FLOOR * total
+
+
+def _correlated_ends(features, window, plane) -> TensorVariable:
+    """Correlation of opposite ends of the data around the torus, in the input with the largest."""
+    gap = 2.0 * (np.array(features.period) - (window[1] - window[0]))
+    origin = pt.zeros((1, features.n_columns))
+    return pt.max(plane(pt.diag(gap), origin)) / plane(origin, origin)[0, 0]
+
+
+def short_period(name: str, correlation: float) -> str | None:
+    """Say that the period of some coefficients is short, where it is."""
+    if not correlation > WRAPPED:
+        return None
+    return (
+        f"The period of {name!r} leaves too little room beyond the data: their ends are correlated "
+        f"by {correlation:.2f} around it. Pass Fourier(period=...) longer than the range of X by "
+        "some lengthscales, or use Fourier.for_data."
+    )
+
+
+class Nearest(NamedTuple):
+    """The nearest places of the window, and how much f there says of f at the rows of X."""
+
+    places: TensorVariable
+    rho: TensorVariable
+    """Exactly one within the window."""
+    variance: TensorVariable
+    """Of f on the plane."""
+
+    def covariance(self, X, plane, within) -> TensorVariable:
+        """Covariance of f at the rows of X, from that at the places."""
+        p, rho = self.places, self.rho
+        center = pt.mean(p, axis=0)
+        X, p = X - center, p - center
+        across = rho * plane(X, p)
+        rest = plane(X, X) - across - across.T + pt.outer(rho, rho) * plane(p, p)
+        return pt.outer(rho, rho) * within + rest
+
+
+class GivenCoefficients(Conditional):
+    """p(f | u) for Fourier coefficients: products of N M operations, and PyTensor's gradients.
+
+    The args are the coefficients less their means, their standard deviations, the variance of what
+    is left out, the window, the parameters of the mean and those of the kernel. In the loop over
+    the data come, behind them, a number that is nan where the rows do not lie as the model was
+    made for, and the axes of the layout.
+    """
+
+    follows_X = False
+
+    def __init__(self, process, features, mean: Kernel, covariance: Kernel, layout=None):
+        super().__init__(process, features.n_columns)
+        self.features, self.mean, self.covariance, self.layout = features, mean, covariance, layout
+        n_mean, n_prior = len(mean.inner_inputs) - 1, len(covariance.inner_inputs) - 2
+        self.theta = slice(REST, REST + n_mean)
+        self.prior = slice(REST + n_mean, REST + n_mean + n_prior)
+        self.valid = REST + n_mean + n_prior
+
+    @property
+    def width(self):
+        """Columns of the widest matrix in a block."""
+        return self.features.width
+
+    @property
+    def whole(self):
+        """Whether all rows make one block."""
+        return self.layout is not None
+
+    def by_rows(self):
+        """Return the same for rows that lie in any way."""
+        return GivenCoefficients(self.process, self.features, self.mean, self.covariance)
+
+    def block_args(self, X, args):
+        """Append whether the rows lie as they should, and the axes of the layout."""
+        low, high = args[WINDOW][0], args[WINDOW][1]
+        inside = pt.all(pt.ge(pt.min(X, axis=0), low) & pt.le(pt.max(X, axis=0), high))
+        axes = [] if self.layout is None else self.layout.axes(X)
+        if self.layout is not None:
+            inside = inside & self.layout.holds(X, axes)
+        return [*args, pt.switch(inside, 1.0, np.nan).astype("float64"), *axes]
+
+    def user_args(self, args):
+        """Drop what `block_args` appends."""
+        return args[: self.valid]
+
+    def moments(self, X, args):
+        """Build the moments in a block, and the features."""
+        if self.layout is None:
+            waves = self.features.waves(X)
+        else:
+            waves = self.layout.waves(self.features, args[self.valid + 1 :])
+        f = self._combine(waves, args[W])
+        return waves, self._moments(f, X, args, args[RESIDUAL] * args[self.valid])
+
+    def _moments(self, f, X, args, residual):
+        (mean,) = inline(self.mean, X, *args[self.theta])
+        gamma = pt.ones_like(mean) * residual
+        return Moments((mean if f.type.ndim == 1 else mean[:, None]) + f, gamma)
+
+    def _combine(self, waves, w):
+        if self.layout is None:
+            return self.features.combine(waves, w)
+        return self.layout.combine(self.features, waves, w)
+
+    def spread(self, X, args, pieces, root):
+        """Variance of the mean of f where the coefficients have the covariance ``root root^T``.
+
+        Where they are independent `root` is its diagonal.
+        """
+        if self.diagonal(args, root):
+            return self._combine_squares(pieces, root**2)
+        return spread_of(self.features.matrix(self.features.waves(X)).T, root)
+
+    def _combine_squares(self, waves, squares):
+        weights = squares if squares.type.ndim == 1 else squares.T
+        if self.layout is None:
+            return self.features.combine([b**2 for b in waves], weights)
+        return self.layout.combine_squares(self.features, waves, weights)
+
+    def wrt(self, pieces, moments):
+        """Return what `pull` needs the adjoints of."""
+        return [moments.mu, moments.gamma]
+
+    def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
+        """Return what the block adds to the gradient."""
+        surrogate = sum(
+            pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
+        )
+        gram = None
+        if root is not None and not self.diagonal(args, root):
+            A, w = self.features.matrix(self.features.waves(X)).T, 2.0 * of_spread
+            if root.type.ndim == 2:
+                gram = weighted_gram(A, w)
+            else:
+                gram = pt.stack([weighted_gram(A, w[:, k]) for k in range(root.type.shape[0])])
+        elif root is not None:
+            squares = disconnected_grad(root) ** 2
+            spread = self._combine_squares(pieces, squares)
+            gram = 2.0 * grad(pt.sum(disconnected_grad(of_spread) * spread), squares)
+        at = (W, RESIDUAL, *range(*self.theta.indices(len(args))))
+        return Contribution(gradients_of(surrogate, {i: args[i] for i in at}), gram=gram)
+
+    @property
+    def basis(self):
+        """The features, the same for any parameters."""
+        f = self.features
+        return Basis(
+            lambda X: f.matrix(f.waves(X)),
+            f.n_features,
+            RESIDUAL,
+            self.valid,
+            self.mean,
+            self.theta,
+        )
+
+    def warnings(self, args):
+        """Return the correlation of opposite ends of the data, and what to say of it."""
+        ends = _correlated_ends(self.features, args[WINDOW], self._plane(args))
+        return [(ends, lambda r: short_period(self.process, float(r)))]
+
+    def _plane(self, args):
+        return lambda X, Z: inline(self.covariance, X, Z, *args[self.prior])[1]
+
+    def _nearest(self, X, args) -> Nearest:
+        places = pt.clip(X, args[WINDOW][0], args[WINDOW][1])
+        plane, origin = self._plane(args), pt.zeros((1, self.features.n_columns))
+        variance = plane(origin, origin)[0, 0]
+        return Nearest(places, plane(X - places, origin)[:, 0] / variance, variance)
+
+    def anywhere(self, X, args):
+        """Moments at each row of any X on its own."""
+        near = self._nearest(X, args)
+        f = self.features.combine(self.features.waves(near.places), args[W])
+        rho = near.rho if f.type.ndim == 1 else near.rho[:, None]
+        mu, gamma = self._moments(rho * f, X, args, args[RESIDUAL])
+        return Moments(mu, near.rho**2 * gamma + (1.0 - near.rho**2) * near.variance)
+
+    def joint(self, X, args):
+        """Mean and covariance of f at the rows of X."""
+        near = self._nearest(X, args)
+        A = self.solve(near.places, args)
+        within = self.prior_covariance(near.places, args) - pt.dot(A.T, A)
+        return Moments(self.anywhere(X, args).mu, near.covariance(X, self._plane(args), within))
+
+    def prior_mean(self, X, args):
+        """Prior mean of f at the rows of X."""
+        (mean,) = inline(self.mean, X, *args[self.theta])
+        several = args[W].type.ndim == 2
+        return mean[:, None] + pt.zeros((1, args[W].shape[1])) if several else mean
+
+    def cross(self, X, Z, args):
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        K = inline(self.covariance, Z, X, *args[self.prior])[0]
+        return K, pt.ones_like(X[:, 0]) * self._variance(args)
+
+    def prior_covariance(self, X, args):
+        """Prior covariance of f at the rows of X."""
+        return self.cross(X, X, args)[0]
+
+    def _variance(self, args):
+        return args[RESIDUAL] + pt.sum(args[SCALE] ** 2)
+
+    def solve(self, X, args):
+        """Return A such that the covariance that the coefficients explain is ``A^T A``."""
+        return (self.features.matrix(self.features.waves(X)) * args[SCALE]).T
+
+    def wrap(self, X, args):
+        """Correlation of the first row of X with the others that is due to the torus alone."""
+        torus, plane = inline(self.covariance, X[:1], X, *args[self.prior])
+        return pt.max(pt.abs(torus - plane)[0, 1:]) / self._variance(args)
