@@ -264,7 +264,13 @@ class _Natural:
             s
             if p.diagonal
             else _blend(
-                s, *(x[i] for x in (ev.R, ev.prior_mean, ev.linear, ev.precision, ev.mean)), step
+                s,
+                ev.R[i],
+                ev.prior_mean[i],
+                ev.linear[i],
+                ev.precision[i],
+                ev.mean[i],
+                step,
             )
             for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
         ]

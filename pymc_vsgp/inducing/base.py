@@ -39,10 +39,15 @@ __all__ = [
 class InducingVariables(ABC):
     """What the inducing variables of a process are; pass one to ``gp.prior(inducing=...)``."""
 
-    n_columns: int
-    """Number of inputs of the function."""
-    n_inducing: int
-    """Number of inducing variables."""
+    @property
+    @abstractmethod
+    def n_columns(self) -> int:
+        """Number of inputs of the function."""
+
+    @property
+    @abstractmethod
+    def n_inducing(self) -> int:
+        """Number of inducing variables."""
 
     def of_columns(self, n: int) -> "InducingVariables":
         """Return the same for n inputs, where it was made without saying how many."""
@@ -110,7 +115,7 @@ class Contribution(NamedTuple):
     of_X: TensorVariable | None = None
     outer: TensorVariable | None = None
     """Of the factor R, without the part of v; see `engine.streaming.Factor`."""
-    gram: TensorVariable | None = None
+    gram: Any = None
     """The matrix, or its diagonal, that a root of the covariance of u is multiplied with."""
 
 
@@ -202,8 +207,8 @@ class Conditional(ABC):
         return pt.zeros((0, self.n_columns))
 
     @property
-    def basis(self) -> "Basis | None":
-        """Functions that f is a sum of, where they are free of parameters."""
+    def basis(self) -> Any:
+        """A `Basis` of functions that f is a sum of, where they are free of parameters, or None."""
         return None
 
     def warnings(self, args) -> list[tuple[TensorVariable, Any]]:

@@ -85,7 +85,17 @@ class Points(Dense):
     """Values of the function at the rows of Xu."""
 
     def __init__(self, Xu: TensorVariable, n_inducing: int, n_columns: int):
-        self.Xu, self.n_inducing, self.n_columns = Xu, n_inducing, n_columns
+        self.Xu, self._shape = Xu, (n_inducing, n_columns)
+
+    @property
+    def n_inducing(self):
+        """Number of points."""
+        return self._shape[0]
+
+    @property
+    def n_columns(self):
+        """Number of inputs."""
+        return self._shape[1]
 
     @property
     def places(self):
