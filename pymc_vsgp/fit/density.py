@@ -21,8 +21,6 @@ from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import ONCE, numpy_only
-from pymc_vsgp.engine.features import FeatureMoments
-from pymc_vsgp.engine.moments import ConditionalMoments, Kernel
 from pymc_vsgp.engine.streaming import (
     BlockSum,
     Held,
@@ -31,6 +29,8 @@ from pymc_vsgp.engine.streaming import (
 )
 from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.newton import is_loop, refined_logp
+from pymc_vsgp.inducing.base import ConditionalMoments
+from pymc_vsgp.inducing.graphs import Kernel
 
 __all__ = ["Points"]
 
@@ -190,7 +190,6 @@ def _vectorize_loop(op, node, *inputs):
 @_vectorize_node.register(Held)
 @_vectorize_node.register(Kernel)
 @_vectorize_node.register(ConditionalMoments)
-@_vectorize_node.register(FeatureMoments)
 def _vectorize_inlined(op, node, *inputs):
     """Vectorize what an Op stands for."""
     inner = op.fgraph.unfreeze()

@@ -17,12 +17,11 @@ from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import cholesky, solve_triangular
 
 from pymc_vsgp.engine.blocks import stream_gaussian
-from pymc_vsgp.engine.streaming import BlockSum
+from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.fit.bound import inducing_variables, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import apply_sites
 
@@ -95,9 +94,9 @@ def _of_stage(model: Model, u) -> list[_Normal]:
 def _steps(logp, values, before) -> list[tuple[Variable, Variable]]:
     """Return a and G of each process, from loops like those of a log density."""
     parts: list[list] = [[] for _ in values]
-    for node in {v.owner for v in ancestors([logp]) if is_loop(v)}:
-        groups = node.op.recipe.groups
-        owners = [values.index(_without_dims(node.inputs[g.v])) for g in groups]
+    for node in block_sums(logp):
+        loop_parts = node.op.recipe.parts
+        owners = [values.index(_without_dims(node.inputs[p.v])) for p in loop_parts]
         single = [values[i].type.ndim == 1 for i in owners]
         means, roots = [], []
         for i, alone in zip(owners, single, strict=True):
@@ -106,8 +105,9 @@ def _steps(logp, values, before) -> list[tuple[Variable, Variable]]:
             roots.append(C[0] if alone else pt.stack(C))
         new = stream_gaussian(node, means, roots)
         rules = new.op.rules
-        for g, i, alone, rule in zip(groups, owners, single, rules[-len(groups) :], strict=True):
-            a, G = new.outputs[rules[g.v]], new.outputs[rule.gram]
+        last = rules[-len(loop_parts) :]
+        for p, i, alone, rule in zip(loop_parts, owners, single, last, strict=True):
+            a, G = new.outputs[rules[p.v]], new.outputs[rule.gram]
             parts[i].append((a[:, None], G[None]) if alone else (a, G))
     if not all(parts):
         raise NotImplementedError("A process has no loop over the data.")
