@@ -176,3 +176,55 @@ def test_draws_are_those_of_a_sampler(caplog):
     assert stats["log_weight"].shape == stats["acceptance_rate"].shape == (2, 300)
     assert 0.3 < float(stats["acceptance_rate"].mean()) <= 1.0
     assert {"gaussian_stage", "observed_data", "constant_data"} <= set(one.children)
+
+
+def test_normal_noise_proposes_parameters_alone():
+    """And the inducing values come from their exact conditional: as from the whole model."""
+    model, stage = made(normal)
+    kwargs = {"stage": stage, "method": "importance", "model": model, "random_seed": 2}
+    trees = [vsgp.sample(500, collapse=c, progressbar=False, **kwargs) for c in (None, False)]
+    one, two = (t["posterior"].to_dataset() for t in trees)
+    assert one.attrs["khat"] < 0.5
+    assert abs(one.attrs["log_evidence"] - two.attrs["log_evidence"]) < 0.15
+    for name in ("ls_u", "c_u", "sigma", "u"):
+        a, b = one[name], two[name]
+        error = a.std(("chain", "draw")) * np.sqrt(2.0 / 200.0)
+        assert (abs(a.mean(("chain", "draw")) - b.mean(("chain", "draw"))) < 4.0 * error).all()
+
+
+def test_two_modes_are_found_or_refused():
+    """Few data that a short lengthscale explains without noise, and a long one with noise."""
+    X = np.linspace(0.0, 6.0, 9)[:, None]
+    y = 0.8 * np.array([1.0, -0.9, 1.1, -1.0, 0.9, -1.1, 1.0, -1.0, 1.0])
+    Z = X
+
+    def kernel(a, b, ls):
+        return np.exp(-0.5 * ((a - b.T) / ls) ** 2)
+
+    with pm.Model():
+        ls = pm.LogNormal("ls", 0.0, 1.5)
+        sigma = pm.LogNormal("sigma", -1.0, 1.0)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", Xu=Z)
+        gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+        idata = vsgp.sample(stage=stage, method="importance", random_seed=1, progressbar=False)
+    # The sparse posterior itself, on a grid.
+    grid = np.linspace(-5.0, 6.0, 111), np.linspace(-5.0, 2.0, 71)
+    logp = np.empty((111, 71))
+    for i, a in enumerate(grid[0]):
+        R = np.linalg.cholesky(kernel(Z, Z, np.exp(a)) + 1e-6 * np.eye(9))
+        A = np.linalg.solve(R, kernel(Z, X, np.exp(a)))
+        for j, b in enumerate(grid[1]):
+            var = np.exp(2.0 * b)
+            cov = A.T @ A + var * np.eye(9)
+            left_out = np.sum(1.0 - (A**2).sum(axis=0)) / (2.0 * var)
+            logp[i, j] = scipy.stats.multivariate_normal.logpdf(y, cov=cov) - left_out
+    logp += scipy.stats.norm.logpdf(grid[0], 0.0, 1.5)[:, None]
+    logp += scipy.stats.norm.logpdf(grid[1], -1.0, 1.0)
+    w = np.exp(logp - logp.max()).sum(axis=1)
+    w /= w.sum()
+    long = w[grid[0] > 0.5].sum()
+    assert 0.02 < long < 0.98
+    found = float((np.log(idata["posterior"]["ls"]) > 0.5).mean())
+    assert idata["posterior"].attrs["refused"] or abs(found - long) < 0.05

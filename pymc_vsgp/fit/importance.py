@@ -18,7 +18,7 @@ their sample is worth, and by whether halves of them agree.
 
 import time
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,8 +80,8 @@ class Weighed:
     refused: str
     start: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
     """Theta, epsilon and log weights of draws that chains can start at."""
-    normal: tuple[np.ndarray, np.ndarray] = field(repr=False)
-    """Mean of theta, and a root of its covariance, as far as they are known."""
+    better: GaussianStage = field(repr=False)
+    """The stage, with what the weights say of theta: where NUTS may start."""
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -235,8 +235,9 @@ class _Weigher:
         """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
         m = self.points.n_epsilon
         q = _StudentT(np.zeros(m), np.eye(m), max(20.0, m))
-        epsilon = q.draw(len(theta) * K, self.rng).reshape(len(theta), K, m)
-        log_q = q.logpdf(epsilon.reshape(-1, m)).reshape(len(theta), K)
+        flat = q.draw(len(theta) * K, self.rng)
+        log_q = q.logpdf(flat).reshape(len(theta), K)
+        epsilon = flat.reshape(len(theta), K, m)
         with np.errstate(all="ignore"):
             logp, *coordinates = self.density(theta, epsilon, advance)
         theta, epsilon = theta[: len(logp)], epsilon[: len(logp)]
@@ -284,7 +285,6 @@ def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) ->
                 K = batch.inner.shape[1]
     log_z = logsumexp(log_w) - np.log(len(log_w))
     refused = _refuse(log_w, khat, ess)
-    center, root = _moments(batch.theta, log_w)
     return Weighed(
         theta=batch.theta,
         epsilon=batch.choose(rng),
@@ -297,7 +297,7 @@ def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) ->
         seconds=time.perf_counter() - began,
         refused=refused,
         start=start,
-        normal=(center, root),
+        better=_better(stage, weigher.points, batch.theta, log_w),
     )
 
 
@@ -407,14 +407,18 @@ def _tail(log_w) -> tuple[float, float]:
     return smooth_weights(log_w)[1], float(1.0 / (w**2).sum())
 
 
-def _moments(theta, log_w):
+def _better(stage, points, theta, log_w) -> GaussianStage:
+    """Return the stage with the moments of theta under the weights, where these tell them."""
     log_w = smooth_weights(finite(log_w))[0]
     w = np.exp(log_w - logsumexp(log_w))
-    center = w @ theta
-    away = theta - center
-    values, vectors = np.linalg.eigh(away.T @ (away * w[:, None])) if theta.size else ((), None)
-    root = vectors * np.sqrt(np.clip(values, 0.0, None)) if theta.size else np.empty((0, 0))
-    return center, root
+    if not theta.size or 1.0 / (w**2).sum() < 10.0 * (theta.shape[1] + 5):
+        return stage
+    order = _order(points, stage)
+    center, cov = np.empty(len(order)), np.empty((len(order),) * 2)
+    center[order] = w @ theta
+    away = theta - w @ theta
+    cov[np.ix_(order, order)] = away.T @ (away * w[:, None])
+    return replace(stage, theta_unconstrained=stage.split_theta(center), theta_covariance=cov)
 
 
 def _refuse(log_w, khat, ess) -> str:

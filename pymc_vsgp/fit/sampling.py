@@ -161,10 +161,12 @@ def sample(
     stage.apply()
     if method == "auto" and (nuts_sampler or target_accept or set(kwargs) - EITHER):
         method = "nuts"  # whose settings these are
+    starts = stage
     if method != "nuts":
-        idata = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
-        if idata is not None:
-            return idata
+        found = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
+        if isinstance(found, xr.DataTree):
+            return found
+        starts = found.better
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None and nuts_sampler != "nutpie":
         raise ValueError(
@@ -190,7 +192,7 @@ def sample(
         kwargs["backend"] = _default_backend(nuts_sampler, work)
     if kwargs.get("initvals") is None:
         asked = kwargs.get("compile_kwargs")
-        kwargs |= _starts(target, stage, chains, nuts_sampler, rng, asked)
+        kwargs |= _starts(target, starts, chains, nuts_sampler, rng, asked)
         if nuts_sampler == "pymc":  # no jitter of starts that are dispersed already
             kwargs.setdefault("init", "adapt_diag")
     elif whole is not None:
@@ -239,7 +241,7 @@ def sample(
 
 
 def _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar):
-    """Return draws by importance weights, or None where they do not prove to be good."""
+    """Return draws by importance weights; where they do not prove to be good, the weights."""
     model = stage.model
     if store is not None:
         check_new(store)
@@ -249,7 +251,7 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
         found = weigh(stage, target, draws * chains, rng, progressbar)
         if found.refused and method == "auto":
             _log.info("%s: NUTS takes over", found)
-            return None
+            return found
         idata = draws_of(found, model, whole, chains, rng)
     _log.info("%s", found)
     if found.refused:
