@@ -22,16 +22,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pymc as pm
 
 from pymc.model.core import Model
-from pytensor.graph.traversal import ancestors
-from scipy.linalg import solve_triangular
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
-from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.progress import progress
@@ -39,6 +35,7 @@ from pymc_vsgp.progress import progress
 __all__ = ["Weighed", "weigh"]
 
 ROUNDS = 5
+EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
@@ -107,86 +104,15 @@ class Weighed:
         )
 
 
-class _StudentT:
-    """A multivariate Student-t."""
-
-    def __init__(self, center, root, dof):
-        self.center, self.root, self.dof = center, root, dof
-
-    def draw(self, n, rng):
-        z = rng.normal(size=(n, self.center.size))
-        scale = np.sqrt(self.dof / rng.chisquare(self.dof, size=n))
-        return self.center + scale[:, None] * (z @ self.root.T)
-
-    def logpdf(self, theta):
-        d, nu = self.center.size, self.dof
-        if d == 0:
-            return np.zeros(len(theta))
-        z = solve_triangular(self.root, (theta - self.center).T, lower=True)
-        constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
-        log_det = np.log(np.diagonal(self.root)).sum()
-        return constant - log_det - (nu + d) / 2 * np.log1p((z**2).sum(axis=0) / nu)
-
-
-class _Prior:
-    """The prior of theta, where it can be drawn from."""
-
-    def __init__(self, points: Points, rng):
-        model = points.model
-        inner = set(inducing_variables(model))
-        others = [rv for rv in model.free_RVs if rv not in inner]
-        logp = model.logp(vars=others)
-        values = {model.rvs_to_values[u] for u in inner}
-        if not others or values & set(ancestors([logp])):
-            raise NotImplementedError("Theta has no prior of its own.")
-        self._logp = points.function([logp])
-        self._m = points.n_epsilon
-        self._points, self._rng = points, rng
-        self._outputs = []
-        for v in points.outer:
-            rv = model.values_to_rvs[v]
-            transform = model.rvs_to_transforms[rv]
-            self._outputs.append(
-                rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-            )
-        self.draw(1, rng)
-
-    def draw(self, n, rng):
-        seed = int(rng.integers(2**31))
-        found = pm.draw(self._outputs, n, random_seed=seed, mode=ONCE)
-        flat = [np.reshape(x, (n, -1)) for x in found]
-        return np.concatenate(flat, axis=1).astype("float64")
-
-    def logpdf(self, theta):
-        (logp,) = self._logp(theta, np.zeros((len(theta), 1, self._m)))
-        return logp[:, 0]
-
-
-class _Mixture:
-    """What theta is proposed from."""
-
-    def __init__(self, parts):
-        self.parts = [(share, q) for share, q in parts if share > 0.0]
-
-    def draw(self, n, rng):
-        """Draw, in random order, as nearly as many from each part as its share."""
-        counts = np.floor(n * np.array([share for share, _ in self.parts])).astype(int)
-        counts[0] += n - counts.sum()
-        drawn = [q.draw(c, rng) for c, (_, q) in zip(counts, self.parts, strict=True) if c]
-        return rng.permutation(np.concatenate(drawn))
-
-    def logpdf(self, theta):
-        each = [np.log(share) + q.logpdf(theta) for share, q in self.parts]
-        return logsumexp(np.where(np.isnan(each), -np.inf, each), axis=0)
-
-
 @dataclass
 class _Batch:
-    """Proposals of theta, each with K of epsilon, and the target over their density."""
+    """Proposals of theta, and the target over the density of each of K epsilon."""
 
     theta: np.ndarray
-    epsilon: np.ndarray
     inner: np.ndarray
+    epsilon: np.ndarray
+    """One for each theta, drawn by its weight: that with the largest weight plus Gumbel noise."""
+    score: np.ndarray
 
     @property
     def log_marginal(self):
@@ -195,15 +121,13 @@ class _Batch:
     def joined(self, other) -> "_Batch":
         """Return the same theta with the epsilon of both."""
         n = len(other.theta)
-        pairs = [(self.epsilon[:n], other.epsilon), (self.inner[:n], other.inner)]
-        return _Batch(other.theta, *(np.concatenate(pair, axis=1) for pair in pairs))
-
-    def choose(self, rng):
-        """Draw one epsilon of each theta by its weight."""
-        p = np.exp(self.inner - logsumexp(self.inner, axis=1, keepdims=True))
-        p = np.nan_to_num(p, nan=1.0 / p.shape[1])
-        at = (rng.random(len(p))[:, None] > np.cumsum(p, axis=1)[:, :-1]).sum(axis=1)
-        return self.epsilon[np.arange(len(p)), at]
+        better = other.score > self.score[:n]
+        return _Batch(
+            other.theta,
+            np.concatenate([self.inner[:n], other.inner], axis=1),
+            np.where(better[:, None], other.epsilon, self.epsilon[:n]),
+            np.where(better, other.score, self.score[:n]),
+        )
 
 
 class _Weigher:
@@ -233,18 +157,32 @@ class _Weigher:
 
     def evaluate(self, theta, K, advance=lambda n: None) -> _Batch:
         """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
+        step = max(1, EPSILON_BYTES // (8 * K * max(self.points.n_epsilon, 1)))
+        parts: list[_Batch] = []
+        for i in range(0, len(theta), step):
+            asked = theta[i : i + step]
+            parts.append(self._evaluate(asked, K, advance))
+            if len(parts[-1].theta) < len(asked):
+                break
+        columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
+        return _Batch(*(np.concatenate(x) for x in columns))
+
+    def _evaluate(self, theta, K, advance) -> _Batch:
         m = self.points.n_epsilon
-        q = _StudentT(np.zeros(m), np.eye(m), max(20.0, m))
+        q = StudentT(np.zeros(m), None, max(20.0, m))
         flat = q.draw(len(theta) * K, self.rng)
         log_q = q.logpdf(flat).reshape(len(theta), K)
-        epsilon = flat.reshape(len(theta), K, m)
+        noise = self.rng.gumbel(size=log_q.shape)
         with np.errstate(all="ignore"):
-            logp, *coordinates = self.density(theta, epsilon, advance)
-        theta, epsilon = theta[: len(logp)], epsilon[: len(logp)]
-        inner = logp - log_q[: len(logp)]
+            logp, *coordinates = self.density(theta, flat.reshape(len(theta), K, m), advance)
+        n = len(logp)
+        (epsilon,) = coordinates or [flat.reshape(len(theta), K, m)]
+        inner = logp - log_q[:n]
+        inner = np.where(np.isfinite(inner), inner, -np.inf)
         self.n_evaluations += inner.size
-        (epsilon,) = coordinates or [epsilon]
-        return _Batch(theta, epsilon, np.where(np.isfinite(inner), inner, -np.inf))
+        score = inner + noise[:n]
+        at = np.arange(n), np.argmax(score, axis=1)
+        return _Batch(theta[:n], inner, epsilon[:n][at], score[at])
 
 
 def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) -> Weighed:
@@ -268,7 +206,7 @@ def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) ->
         weigher = _Weigher(model, rng)
         q, K, last = _fit_proposal(weigher, stage, rng)
         log_w = last.log_marginal - q.logpdf(last.theta)
-        start = (last.theta, last.choose(rng), log_w)
+        start = (last.theta, last.epsilon, log_w)
         khat, ess = _tail(log_w)
         hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
         batch = last
@@ -287,7 +225,7 @@ def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) ->
     refused = _refuse(log_w, khat, ess)
     return Weighed(
         theta=batch.theta,
-        epsilon=batch.choose(rng),
+        epsilon=batch.epsilon,
         log_weight=log_w,
         khat=khat,
         ess=ess,
@@ -309,7 +247,7 @@ def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
     center, cov = center[order], stage.theta_covariance[np.ix_(order, order)]
     d = len(center)
     try:
-        prior = _Prior(points, rng)
+        prior = Prior(points, rng)
     except NotImplementedError:  # an improper one
         prior = None
     n, K = int(np.clip(50 * d, 250, 1000)), 1
@@ -332,7 +270,7 @@ def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
                 weigher.density = weigher.plain
             K = _n_inner(min(spread), *weigher.density.cost)
-        elif ess < 1.1 * best and best > 0.3 * n:
+        elif (ess < 1.1 * best and best > 0.3 * n) or ess < 4.0:
             break
         best = max(ess, best)
         center, cov = _adapt(rounds, first, d)
@@ -348,13 +286,13 @@ def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:
 def _mixture(center, cov, prior):
     dof = 5.0 + len(center)
     root = np.linalg.cholesky(cov) if len(cov) else cov
-    parts = [(1.0 - WIDE - PRIOR, _StudentT(center, root, dof))]
-    parts += [(WIDE, _StudentT(center, 2.0 * root, 3.0))]
+    parts = [(1.0 - WIDE - PRIOR, StudentT(center, root, dof))]
+    parts += [(WIDE, StudentT(center, 2.0 * root, 3.0))]
     if len(center) and prior is not None:
         parts += [(PRIOR, prior)]
     else:
         parts[0] = (1.0 - WIDE, parts[0][1])
-    return _Mixture(parts)
+    return Mixture(parts)
 
 
 def _adapt(rounds, first, d):

@@ -159,7 +159,7 @@ def sample(
     else:
         check_data(model)
     stage.apply()
-    if method == "auto" and (nuts_sampler or target_accept or set(kwargs) - EITHER):
+    if method == "auto" and (nuts_sampler or target_accept or store or set(kwargs) - EITHER):
         method = "nuts"  # whose settings these are
     starts = stage
     if method != "nuts":

@@ -1,0 +1,94 @@
+"""What parameters are proposed from."""
+
+import numpy as np
+import pymc as pm
+
+from pytensor.graph.traversal import ancestors
+from scipy.linalg import solve_triangular
+from scipy.special import gammaln, logsumexp
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.density import Points
+
+__all__ = ["Mixture", "Prior", "StudentT"]
+
+
+class StudentT:
+    """A multivariate Student-t; a root of None is the identity."""
+
+    def __init__(self, center, root, dof):
+        self.center, self.root, self.dof = center, root, dof
+
+    def draw(self, n, rng):
+        """Draw n vectors."""
+        z = rng.normal(size=(n, self.center.size))
+        scale = np.sqrt(self.dof / rng.chisquare(self.dof, size=n))
+        return self.center + scale[:, None] * (z if self.root is None else z @ self.root.T)
+
+    def logpdf(self, theta):
+        """Log density of each vector."""
+        d, nu = self.center.size, self.dof
+        if d == 0:
+            return np.zeros(len(theta))
+        z, log_det = (theta - self.center).T, 0.0
+        if self.root is not None:
+            z = solve_triangular(self.root, z, lower=True)
+            log_det = np.log(np.diagonal(self.root)).sum()
+        constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
+        return constant - log_det - (nu + d) / 2 * np.log1p((z**2).sum(axis=0) / nu)
+
+
+class Prior:
+    """The prior of theta, where it can be drawn from."""
+
+    def __init__(self, points: Points, rng):
+        model = points.model
+        inner = set(inducing_variables(model))
+        others = [rv for rv in model.free_RVs if rv not in inner]
+        logp = model.logp(vars=others)
+        values = {model.rvs_to_values[u] for u in inner}
+        if not others or values & set(ancestors([logp])):
+            raise NotImplementedError("Theta has no prior of its own.")
+        self._logp = points.function([logp])
+        self._m = points.n_epsilon
+        self._points, self._rng = points, rng
+        self._outputs = []
+        for v in points.outer:
+            rv = model.values_to_rvs[v]
+            transform = model.rvs_to_transforms[rv]
+            self._outputs.append(
+                rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+            )
+        self.draw(1, rng)
+
+    def draw(self, n, rng):
+        """Draw n of theta."""
+        seed = int(rng.integers(2**31))
+        found = pm.draw(self._outputs, n, random_seed=seed, mode=ONCE)
+        flat = [np.reshape(x, (n, -1)) for x in found]
+        return np.concatenate(flat, axis=1).astype("float64")
+
+    def logpdf(self, theta):
+        """Log density of each theta."""
+        (logp,) = self._logp(theta, np.zeros((len(theta), 1, self._m)))
+        return logp[:, 0]
+
+
+class Mixture:
+    """What theta is proposed from."""
+
+    def __init__(self, parts):
+        self.parts = [(share, q) for share, q in parts if share > 0.0]
+
+    def draw(self, n, rng):
+        """Draw, in random order, as nearly as many from each part as its share."""
+        counts = np.floor(n * np.array([share for share, _ in self.parts])).astype(int)
+        counts[0] += n - counts.sum()
+        drawn = [q.draw(c, rng) for c, (_, q) in zip(counts, self.parts, strict=True) if c]
+        return rng.permutation(np.concatenate(drawn))
+
+    def logpdf(self, theta):
+        """Log density of each theta."""
+        each = [np.log(share) + q.logpdf(theta) for share, q in self.parts]
+        return logsumexp(np.where(np.isnan(each), -np.inf, each), axis=0)
