@@ -138,5 +138,5 @@ def test_refusals(line):
     X = rng.normal(size=(12, 3))
     model = build(X, X[:, 0], vsgp.Gaussian(0.2), M=4)
     idata = prior_draws(model)
-    with pytest.raises(ValueError, match="3 inputs, and a picture has one or two"):
+    with pytest.raises(ValueError, match="3 inputs, and a figure has one or two"):
         plot_function(idata, model=model)

@@ -72,7 +72,7 @@ def test_the_whole_model_is_sampled_where_arguments_are_about_it(passed):
 
 
 def test_warning_of_a_log_likelihood_that_is_no_score(passed):
-    with pytest.warns(UserWarning, match=r"az.loo of this .* is pessimistic.*Use vsgp.loo"):
+    with pytest.warns(UserWarning, match=r"az.loo of this .* is pessimistic.*Use vsgp.compute_log"):
         passed(idata_kwargs={"log_likelihood": True}, initvals={"s": 0.5})
 
 

@@ -10,16 +10,76 @@ import xarray as xr
 from arviz_stats import loo as arviz_loo
 from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
+from scipy.special import logsumexp
 
-from pymc_vsgp.model.observation import find_observation
+from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.prediction import log_predictive_density
 
-__all__ = ["compute_pointwise", "kfold", "loo"]
+__all__ = ["compute_log_likelihood", "compute_pointwise", "kfold", "loo"]
 
 ROWS = 2048  # of the data that are worked on at a time
 FEWEST = 30  # draws that ArviZ fits a tail to
+
+
+def compute_log_likelihood(
+    idata: xr.DataTree,
+    *,
+    var_name: str | None = None,
+    extend_inferencedata: bool = True,
+    progressbar: bool = True,
+    model: Model | None = None,
+) -> xr.DataTree | xr.Dataset:
+    r"""
+    Compute a log likelihood that ``az.loo`` and ``az.compare`` are right with.
+
+    It is :math:`\phi_n = E \log p(y_n | f_n)` of each draw, plus a constant for each observation.
+    The constant leaves the weights and the Pareto shapes as they are, and moves the score
+    from that of :math:`\phi_n` to that of :func:`loo`.
+
+    Parameters
+    ----------
+    idata : DataTree
+        Draws. Where they have the groups of :func:`compute_pointwise`, these are used.
+    var_name : str, optional
+        Name of an observed variable. By default all that see a variationally sparse process.
+    extend_inferencedata : bool
+        Whether to add the group ``log_likelihood`` to `idata`, and return that.
+    progressbar : bool
+        Whether to show progress.
+    model : Model, optional
+        By default the model on the context stack. Not needed where the groups are there.
+
+    Returns
+    -------
+    DataTree or Dataset
+        With ``extend_inferencedata=False``, the Dataset alone.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with model:
+            vsgp.compute_log_likelihood(idata)
+        az.loo(idata)
+    """
+    columns = {}
+    for name in _observed(idata, model) if var_name is None else [var_name]:
+        found, name = _pointwise_of(idata, model, name, progressbar)
+        phi, density = found["log_potential"], found["log_predictive"]
+        log_weights, _ = _weights(phi, idata, None)
+        over = ["chain", "draw"]
+        score, score_of_phi = (_logsumexp(log_weights + x, over) for x in (density, phi))
+        columns[name] = phi + (score - score_of_phi)
+    new = xr.Dataset(columns)
+    if not extend_inferencedata:
+        return new
+    if "log_likelihood" in idata.children:
+        old = idata["log_likelihood"].to_dataset()
+        new = old.drop_vars(list(columns), errors="ignore").merge(new)
+    idata["log_likelihood"] = xr.DataTree(new)
+    return idata
 
 
 def compute_pointwise(
@@ -113,27 +173,16 @@ def loo(
 
         az.compare({"matern": vsgp.loo(a, model=model_a), "smooth": vsgp.loo(b, model=model_b)})
     """
-    found, name = _known_pointwise(idata, var_name)
-    if found is None:
-        fit = Fitted(idata, model, var_name)
-        found, name = _pointwise(fit, progressbar), fit.name
+    found, name = _pointwise_of(idata, model, var_name, progressbar)
     phi, density = found["log_potential"], found["log_predictive"]
-    num_samples = phi.sizes["chain"] * phi.sizes["draw"]
-    if num_samples < FEWEST:
-        raise ValueError(
-            f"There are {num_samples} draws, too few to smooth the tail of their weights. "
-            f"Pass {FEWEST} or more; hundreds for a score to rely on."
-        )
     tree = xr.DataTree()
     tree["posterior"] = xr.DataTree(idata["posterior"].to_dataset())
     tree["log_likelihood"] = xr.DataTree(density.rename(name).to_dataset())
-    if reff is None:
-        reff = _relative_efficiency(tree["posterior"].to_dataset())
-    log_weights, pareto_k = phi.azstats.psislw(r_eff=reff, dim=["chain", "draw"])
+    log_weights, pareto_k = _weights(phi, idata, reff)
     return arviz_loo(
         tree,
         pointwise=pointwise,
-        var_name=var_name,
+        var_name=name,
         reff=reff,
         log_weights=log_weights,
         pareto_k=pareto_k,
@@ -288,6 +337,40 @@ def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
     coords = fit.draws.coords | fit.coords_of([dim])
     arrays = {"log_potential": phi, "log_predictive": density}
     return xr.Dataset({n: (dims, fit.draws.unstack(a)) for n, a in arrays.items()}, coords=coords)
+
+
+def _observed(idata: xr.DataTree, model: Model | None) -> list[str]:
+    """Names of what :func:`compute_pointwise` computed, else of what the model observes."""
+    if isinstance(idata, xr.DataTree) and "log_potential" in idata.children:
+        return [str(n) for n in idata["log_potential"].data_vars]
+    known = list(observations(pm.modelcontext(model)))
+    return known or [find_observation(pm.modelcontext(model), None).name]
+
+
+def _pointwise_of(idata, model, var_name, progressbar) -> tuple[xr.Dataset, str]:
+    """Both densities of each observation, and the name of the observed variable."""
+    found, name = _known_pointwise(idata, var_name)
+    if found is None:
+        fit = Fitted(idata, model, var_name)
+        found, name = _pointwise(fit, progressbar), fit.name
+    return found, str(name)
+
+
+def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray, xr.DataArray]:
+    """Leave-one-out weights, normalised, and their Pareto shapes."""
+    num_samples = phi.sizes["chain"] * phi.sizes["draw"]
+    if num_samples < FEWEST:
+        raise ValueError(
+            f"There are {num_samples} draws, too few to smooth the tail of their weights. "
+            f"Pass {FEWEST} or more; hundreds for a score to rely on."
+        )
+    if reff is None:
+        reff = _relative_efficiency(idata["posterior"].to_dataset())
+    return phi.azstats.psislw(r_eff=reff, dim=["chain", "draw"])
+
+
+def _logsumexp(array: xr.DataArray, dims: list[str]) -> xr.DataArray:
+    return xr.apply_ufunc(logsumexp, array, input_core_dims=[dims], kwargs={"axis": (-2, -1)})
 
 
 def _known_pointwise(idata, name) -> tuple[xr.Dataset | None, str | None]:

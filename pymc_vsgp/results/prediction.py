@@ -1,5 +1,7 @@
 """Predictions at new inputs, from draws."""
 
+import warnings
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,10 +40,12 @@ def predict(
     num_samples: int | None = None,
     chunk_size: int | None = None,
     random_seed: int | np.random.Generator | None = None,
+    extend_inferencedata: bool = False,
+    predictions: bool = True,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
     model: Model | None = None,
-) -> xr.DataArray | xr.Dataset:
+) -> xr.DataArray | xr.Dataset | xr.DataTree:
     r"""
     Predict at new inputs, from draws of the posterior.
 
@@ -87,6 +91,13 @@ def predict(
         New inputs that are worked on at a time. By default as many as keep memory small.
     random_seed : int or Generator, optional
         Seed of the draws. The draws of "f" do not depend on the chunks.
+    extend_inferencedata : bool
+        Whether to write the result into `idata` and return that. It is for draws: "f", "mean" or
+        "y". Observations have the name of the observed variable, the others that name with the
+        ending ``_f`` or ``_mean``.
+    predictions : bool
+        Whether they go into the group ``predictions`` or, with ``False``, into
+        ``posterior_predictive``.
     progressbar : bool
         Whether to show progress.
     compile_kwargs : dict, optional
@@ -96,7 +107,7 @@ def predict(
 
     Returns
     -------
-    DataArray or Dataset
+    DataArray, Dataset or DataTree
         Dimensions ``chain`` and ``draw`` where there are draws, then that of the rows. It has the
         name that the rows have: the dimension of a DataArray or ``pm.Data``, the name of a
         DataFrame's index, ``point`` for those without; without `Xnew` the dimension of the
@@ -114,6 +125,8 @@ def predict(
     """
     if what not in WHAT:
         raise ValueError(f"what is {what!r}. Choose one of {list(WHAT)}.")
+    if extend_inferencedata:
+        _check_extended(idata, what)
     if of not in ("y", "f", "mean"):
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
     mode = (compile_kwargs or {}).get("mode")
@@ -137,7 +150,8 @@ def predict(
             )
         if not of_function:
             _check_rows(fit, Xnew, len(Xnew))
-        return _lazily(fit, Xnew, plan[0], random_seed)
+        found = _lazily(fit, Xnew, plan[0], random_seed)
+        return _extend(idata, fit, found, predictions) if extend_inferencedata else found
     rows = rows_of(fit, Xnew)
     if not of_function:
         _check_rows(fit, Xnew, len(rows.X))
@@ -170,6 +184,8 @@ def predict(
             )
         coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
         arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
+    if extend_inferencedata:
+        return _extend(idata, fit, arrays[0], predictions)
     if len(arrays) == 1:
         return arrays[0]
     return xr.Dataset({a.name: a for a in arrays})
@@ -241,6 +257,38 @@ def log_predictive_density(
             advance(len(y[at]))
     out -= np.log(fit.draws.n)
     return xr.DataArray(out, dims=[rows.dim], coords=rows.coords, name="log_predictive_density")
+
+
+def _check_extended(idata: Any, what: str) -> None:
+    if what not in ("f", "mean", "y"):
+        raise ValueError(
+            f"what={what!r} does not go into idata, whose groups are draws of one variable each. "
+            "Ask for 'f', 'mean' or 'y', or leave extend_inferencedata out."
+        )
+    if not isinstance(idata, xr.DataTree):
+        raise TypeError(
+            f"idata is of type {type(idata).__name__}, and a group needs a DataTree. "
+            "Pass what sample returned, or leave extend_inferencedata out."
+        )
+
+
+def _extend(idata: xr.DataTree, fit: Fitted, found: xr.DataArray, predictions: bool) -> xr.DataTree:
+    """Write draws into a group, beside what is there for the same inputs."""
+    name = fit.name if found.name == "y" else f"{fit.name}_{found.name}"
+    new = found.rename(name).to_dataset()
+    group = "predictions" if predictions else "posterior_predictive"
+    if group in idata.children:
+        old = idata[group].to_dataset().drop_vars(name, errors="ignore")
+        try:
+            new = xr.merge([old, new], join="exact", compat="equals")
+        except ValueError:
+            warnings.warn(
+                f"The group {group} was for other inputs or draws, and is overwritten.",
+                UserWarning,
+                stacklevel=3,
+            )
+    idata[group] = xr.DataTree(new)
+    return idata
 
 
 class Rows(NamedTuple):
