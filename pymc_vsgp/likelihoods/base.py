@@ -46,6 +46,10 @@ class Likelihood:
     ndim_y: int = 0  # dimensions of one observation
     shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
     rules: dict[str, Rule] = {}  # what parameters may be
+    n_classes: Any = None  # where an observation is a class
+    classes: tuple | None = None  # their names, where the family knows them
+    binary: bool = False  # whether an observation is 0 or 1
+    in_units_of_f: bool = False  # whether an observation has the units of the function
 
     def __init__(self, **params):
         self._set({name: as_float(value, name) for name, value in params.items()})
@@ -93,6 +97,12 @@ class Likelihood:
             fn, mu, gamma = self._of_columns(self.conditional_mean, mu, gamma)
             return quadrature.product_mean(fn, mu, gamma, self._ndim(mu[..., 0]))
         return quadrature.mean(self.conditional_mean, mu, gamma, self._ndim(mu, gamma))
+
+    @property
+    def has_mean(self):
+        """Whether the family defines the mean of y given f."""
+        kind = type(self)
+        return (kind.conditional_mean, kind.mean) != (Likelihood.conditional_mean, Likelihood.mean)
 
     def bend(self, y):
         """Where in f the log density bends, and on what scale: (center, width), or None.
@@ -181,6 +191,20 @@ class Likelihood:
         if link := getattr(self, "link", None):
             parts.append(f"link={link.name!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+class Located(Likelihood):
+    """A family of one function f whose mean is f."""
+
+    in_units_of_f = True
+
+    def conditional_mean(self, f):
+        """Mean of y given f."""
+        return f
+
+    def mean(self, mu, gamma):
+        """``E[y]`` for f ~ N(mu, gamma)."""
+        return mu
 
 
 class LogLink(Likelihood):

@@ -17,6 +17,8 @@ class Bernoulli(Likelihood):
         How f becomes a probability. The expectation is in closed form for the logit.
     """
 
+    binary = True
+
     def __init__(self, link="logit"):
         self.link = find_link(link, BINARY_LINKS)
         super().__init__()

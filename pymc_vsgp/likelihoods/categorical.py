@@ -1,6 +1,7 @@
 """Classes, with a choice of how the functions make them."""
 
-from pymc_vsgp.likelihoods.base import Likelihood
+from typing import Any
+
 from pymc_vsgp.likelihoods.links import find_link
 from pymc_vsgp.likelihoods.robust_max import RobustMax
 from pymc_vsgp.likelihoods.softmax import Softmax
@@ -8,7 +9,7 @@ from pymc_vsgp.likelihoods.softmax import Softmax
 LINKS = {"softmax": Softmax, "robustmax": RobustMax}
 
 
-class Categorical(Likelihood):
+def Categorical(n_classes: int, link: str = "softmax", **kwargs: Any) -> Softmax | RobustMax:
     """Classes: a :class:`Softmax` or a :class:`RobustMax`.
 
     Parameters
@@ -20,8 +21,9 @@ class Categorical(Likelihood):
         with rare errors, which a few outliers do not move.
     **kwargs
         Passed on, for example ``epsilon`` of robust-max.
-    """
 
-    def __new__(cls, n_classes, link="softmax", **kwargs):
-        """Return a likelihood of the class that `link` names."""
-        return find_link(link, LINKS)(n_classes, **kwargs)
+    Returns
+    -------
+    Likelihood
+    """
+    return find_link(link, LINKS)(n_classes, **kwargs)

@@ -14,8 +14,6 @@ from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
 class OfClasses(Likelihood):
     """A family whose observations are the classes 0, 1, ..., K - 1; `n_classes` is K."""
 
-    classes: tuple | None = None  # their names, where the family knows them
-
     def mean(self, mu, gamma):
         """Probability of each class, on the last axis."""
         mu = pt.as_tensor(mu)

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
+from pymc_vsgp.likelihoods.base import POSITIVE, Located
 
 LOG_2PI = np.log(2.0 * np.pi)
 
@@ -17,7 +17,7 @@ def normal_logp(residual, variance):
 APPROXIMATIONS = ("VFE", "tight", "FITC", "DTC")
 
 
-class Gaussian(Likelihood):
+class Gaussian(Located):
     r"""Normal observations, :math:`y \sim N(f, \sigma^2)`.
 
     .. math:: E \log p(y | f) = \log N(y; \mu, \sigma^2) - \gamma / (2 \sigma^2)
@@ -59,23 +59,21 @@ class Gaussian(Likelihood):
         """PyMC distribution of y given f."""
         return pm.Normal.dist(mu=f, sigma=self.sigma, **kwargs)
 
-    def conditional_mean(self, f):
-        """Mean of y given f."""
-        return f
+    @property
+    def is_bound(self):
+        """Whether the density of all observations is a lower bound of the evidence."""
+        return self.approx in ("VFE", "tight")
 
-    def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
-        return mu
+    def left_out(self, gamma):
+        """Twice what the variance gamma, in units of the noise's, takes from the log density."""
+        return {"VFE": gamma, "tight": pt.log1p(gamma)}.get(self.approx, np.float64(0.0))
 
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma), or what stands in for it."""
         variance = self.sigma**2
         if self.approx == "FITC":
             return normal_logp(y - mu, variance + gamma)
-        logp = normal_logp(y - mu, variance)
-        if self.approx == "VFE":
-            return logp - gamma / (2.0 * variance)
-        return logp - pt.log1p(gamma / variance) / 2.0 if self.approx == "tight" else logp
+        return normal_logp(y - mu, variance) - self.left_out(gamma / variance) / 2.0
 
     def expected_over_means(self, mu, gamma, spread, y):
         """`expected_logp` averaged over ``N(mu, spread)`` in place of mu, elementwise."""

@@ -49,11 +49,11 @@ class Mixed(Likelihood):
         self.shared_params = ("W", *family.shared_params, *vectors)
 
     @property
-    def now(self):
+    def _now(self):
         """The family with the current parameters."""
         return self.family.replace(**{n: p for n, p in self._params.items() if n != "W"})
 
-    def moments(self, mu, gamma):
+    def _moments(self, mu, gamma):
         """Moments of the outputs from those of the functions."""
         return self._mix(mu, self.W), self._mix(gamma, self.W**2)
 
@@ -71,35 +71,40 @@ class Mixed(Likelihood):
     def log_prob(self, f, y):
         """Log density of the outputs that are there."""
         outputs = self._mix(f, self.W)
-        return self._over_seen(lambda at: self.now.log_prob(outputs, at), y)
+        return self._over_seen(lambda at: self._now.log_prob(outputs, at), y)
 
     def dist(self, f, **kwargs):
         """PyMC distribution of the outputs."""
-        return self.now.dist(self._mix(f, self.W), **kwargs)
+        return self._now.dist(self._mix(f, self.W), **kwargs)
 
     def conditional_mean(self, f):
         """Mean of the outputs given the functions."""
-        return self.now.conditional_mean(self._mix(f, self.W))
+        return self._now.conditional_mean(self._mix(f, self.W))
+
+    @property
+    def has_mean(self):
+        """Whether the family of the outputs does."""
+        return self.family.has_mean
 
     def mean(self, mu, gamma):
         """``E[y]`` of each output."""
-        return self.now.mean(*self.moments(mu, gamma))
+        return self._now.mean(*self._moments(mu, gamma))
 
     def expected_logp(self, mu, gamma, y):
         """Sum over the outputs of ``E[log p(y | f)]``."""
-        mu, gamma = self.moments(mu, gamma)
-        return self._over_seen(lambda at: self.now.expected_logp(mu, gamma, at), y)
+        mu, gamma = self._moments(mu, gamma)
+        return self._over_seen(lambda at: self._now.expected_logp(mu, gamma, at), y)
 
     def expected_over_means(self, mu, gamma, spread, y):
         """`expected_logp` averaged over ``N(mu, spread)`` in place of mu."""
-        mu, gamma = self.moments(mu, gamma)
+        mu, gamma = self._moments(mu, gamma)
         spread = self._mix(spread, self.W**2)
-        return self._over_seen(lambda at: self.now.expected_over_means(mu, gamma, spread, at), y)
+        return self._over_seen(lambda at: self._now.expected_over_means(mu, gamma, spread, at), y)
 
     def log_predictive(self, mu, gamma, y):
         """Sum over the outputs of ``log E[p(y | f)]``: of each on its own, not of all jointly."""
-        mu, gamma = self.moments(mu, gamma)
-        return self._over_seen(lambda at: self.now.log_predictive(mu, gamma, at), y)
+        mu, gamma = self._moments(mu, gamma)
+        return self._over_seen(lambda at: self._now.log_predictive(mu, gamma, at), y)
 
     def check_observed(self, y):
         """Raise ValueError if an entry that is there is outside the support."""

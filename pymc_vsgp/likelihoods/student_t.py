@@ -6,14 +6,14 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad
 
-from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
+from pymc_vsgp.likelihoods.base import POSITIVE, Located
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 from pymc_vsgp.likelihoods.quadrature import region_nodes
 
 SIZES = (61, 13, 96)  # of the search for the region, and of the rule on it
 
 
-class StudentT(Likelihood):
+class StudentT(Located):
     r"""Student-t observations around f.
 
     .. math:: \log p(y | f) = -\tfrac{\nu + 1}{2} \log(1 + (y - f)^2 / (\nu \sigma^2))
@@ -50,14 +50,6 @@ class StudentT(Likelihood):
     def dist(self, f, **kwargs):
         """PyMC distribution of y given f."""
         return pm.StudentT.dist(nu=self.nu, mu=f, sigma=self.sigma, **kwargs)
-
-    def conditional_mean(self, f):
-        """Mean of y given f (for nu > 1)."""
-        return f
-
-    def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
-        return mu
 
     def bend(self, y):
         """Peak at y."""

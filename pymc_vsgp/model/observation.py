@@ -16,9 +16,7 @@ from pymc_vsgp.model.variable import InducingRV
 
 __all__ = [
     "Observation",
-    "expected_mean",
     "find_observation",
-    "n_classes",
     "observations",
     "processes",
     "warnings_at",
@@ -121,16 +119,3 @@ def _observation(model: Model, name: str, terms: Variable) -> Observation | None
     rows = tuple(n for n, i in recipe.params.items() if i < recipe.n_rows)
     X = inputs[recipe.parts[0].X]
     return Observation(name, likelihood, tuple(parts), X, inputs[1], rows)
-
-
-def n_classes(likelihood: Likelihood) -> int | None:
-    """Return the number of classes of a likelihood of classes, else None."""
-    if not hasattr(likelihood, "conditional_probabilities"):
-        return None
-    number = getattr(likelihood, "n_classes", None)
-    return None if number is None else int(number)
-
-
-def expected_mean(lik: Any, mu: Variable, gamma: Variable) -> Variable:
-    """``E[y]`` for f ~ N(mu, gamma): of numbers their mean, of classes their probabilities."""
-    return lik.mean(mu, gamma)

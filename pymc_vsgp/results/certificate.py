@@ -15,6 +15,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_vsgp.fit.collapsed import can_collapse
+from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.results.draws import Fitted
 
 __all__ = ["evidence_bounds", "has_bounds"]
@@ -22,7 +23,8 @@ __all__ = ["evidence_bounds", "has_bounds"]
 
 def has_bounds(fit: Fitted) -> bool:
     """Whether the model has one process, seen by normal noise alone, and its target is a bound."""
-    return getattr(fit.likelihood, "approx", None) in ("VFE", "tight") and can_collapse(fit.model)
+    lik = fit.likelihood
+    return isinstance(lik, Gaussian) and lik.is_bound and can_collapse(fit.model)
 
 
 def evidence_bounds(fit: Fitted, s: int, X: np.ndarray, y: np.ndarray, blocks) -> tuple:
@@ -35,7 +37,7 @@ def evidence_bounds(fit: Fitted, s: int, X: np.ndarray, y: np.ndarray, blocks) -
         A = process.solve(x) / sigma
         r = (y - process.prior_mean(x)) / sigma
         gamma = process.moments(x).gamma / sigma**2
-        left = gamma if lik.approx == "VFE" else pt.log1p(gamma)
+        left = lik.left_out(gamma)
         sums = [pt.dot(A, A.T), pt.dot(A, r), pt.dot(r, r), gamma.sum(), left.sum()]
         return [x, *inputs], [*sums, pt.log(sigma).sum()]
 

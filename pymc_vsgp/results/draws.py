@@ -28,7 +28,7 @@ from pymc_vsgp.compile import ONCE, function, numpy_only
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
-from pymc_vsgp.model.observation import Observation, expected_mean, find_observation
+from pymc_vsgp.model.observation import Observation, find_observation
 
 __all__ = ["Draws", "Fitted"]
 
@@ -385,8 +385,8 @@ class Fitted:
             total += self.draws.values(p.u.name).shape[1] if p.several else 1
         return total
 
-    def _rowwise(self, method, extra, s, arguments, start, *, function=None, rng=None):
-        """Evaluate a method of the likelihood, or a function of it, at rows from `start`."""
+    def _rowwise(self, method, extra, s, arguments, start, *, rng=None):
+        """Evaluate a method of the likelihood at rows from `start`."""
         key, dtype = method, None
         if "y" in extra:
             *others, y = arguments
@@ -395,7 +395,7 @@ class Fitted:
 
         def build():
             lik, symbols, inputs = self._of_rows(*extra, y_dtype=dtype)
-            return inputs, [function(lik, *symbols) if function else getattr(lik, method)(*symbols)]
+            return inputs, [getattr(lik, method)(*symbols)]
 
         stop = start + len(arguments[0])
         return self.call(key, s, build, *arguments, start, stop, rng=rng)[0]
@@ -420,8 +420,7 @@ class Fitted:
 
     def mean(self, s, mu, gamma, start=0) -> np.ndarray:
         """``E[y]`` at rows from `start`: for classes, the probability of each."""
-        extra = ("mu", "gamma")
-        return self._rowwise("mean", extra, s, (mu, gamma), start, function=expected_mean)
+        return self._rowwise("mean", ("mu", "gamma"), s, (mu, gamma), start)
 
     def draw_y(self, s, f, start=0, *, rng: np.random.Generator) -> np.ndarray:
         """Draw observations given f at rows from `start`."""

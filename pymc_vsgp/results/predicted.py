@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_vsgp.likelihoods import Likelihood
-from pymc_vsgp.model.observation import n_classes
 from pymc_vsgp.results.draws import Fitted
 
 __all__ = [
@@ -17,7 +15,6 @@ __all__ = [
     "draw_joint",
     "evaluate",
     "function_dim",
-    "has_mean",
     "make_plan",
 ]
 
@@ -49,7 +46,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
     """Say what to take from each draw, and what to make of it."""
     f_dims, f_coords = function_dim(fit)
     y_dims, y_coords = list(fit.y_dims[1:]), fit.coords_of(fit.y_dims[1:])
-    m_dims, m_coords = (y_dims, y_coords) if n_classes(fit.likelihood) is None else class_dim(fit)
+    m_dims, m_coords = (y_dims, y_coords) if fit.likelihood.n_classes is None else class_dim(fit)
     draws = ["chain", "draw"]
     kinds = {
         "f": (_joint_f if joint else _f, f_dims, f_coords),
@@ -69,7 +66,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             Part("mean", _mu, Mean, [], f_dims, f_coords),
             Part("sd", _both, Spread, [], f_dims, f_coords),
         ]
-        if has_mean(fit.likelihood):
+        if fit.likelihood.has_mean:
             parts.append(Part("y_mean", _mean, Mean, [], m_dims, m_coords))
         return parts
     if what == "quantiles":
@@ -246,27 +243,16 @@ def _labels(fit: Fitted, dim: str) -> dict[str, Any]:
 def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     """Dimension of classes, with its labels."""
     dims, coords = function_dim(fit)
-    number = n_classes(fit.likelihood)
+    number = fit.likelihood.n_classes
     if dims and len(coords.get(dims[0], ())) == number:
         return dims, coords
-    names = getattr(fit.likelihood, "classes", None)
+    names = fit.likelihood.classes
     return ["class"], {"class": np.arange(number or 0) if names is None else np.asarray(names)}
-
-
-def has_mean(likelihood: Likelihood) -> bool:
-    """Whether a family defines the mean of y given f."""
-    if n_classes(likelihood) is not None:
-        return True
-    family = getattr(likelihood, "now", likelihood)
-    kind = type(family)
-    return (
-        kind.conditional_mean is not Likelihood.conditional_mean or kind.mean is not Likelihood.mean
-    )
 
 
 def class_names(fit: Fitted) -> Any:
     """Return the names of the classes, where they have names."""
-    if n_classes(fit.likelihood) is None:
+    if fit.likelihood.n_classes is None:
         return None
     dims, coords = class_dim(fit)
     labels = np.asarray(coords[dims[0]])

@@ -16,7 +16,7 @@ from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_colum
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
-from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, has_mean, make_plan
+from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
 __all__ = ["log_predictive_density", "predict", "rows_of"]
 
@@ -134,7 +134,7 @@ def predict(
     fit = Fitted(idata, model, var_name, lik, num_samples, mode)
     plan = make_plan(fit, what, of, quantiles, at, joint)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
-    if wants_mean and not has_mean(fit.likelihood):
+    if wants_mean and not fit.likelihood.has_mean:
         raise ValueError(
             f"{type(fit.likelihood).__name__} does not define the mean of y given f. "
             "Ask for 'y', and take the mean of the draws."

@@ -10,7 +10,6 @@ from arviz_base import rcParams
 from pymc.model.core import Model
 
 from pymc_vsgp.likelihoods import as_likelihood
-from pymc_vsgp.model.observation import n_classes
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
     BLUE,
@@ -23,12 +22,10 @@ from pymc_vsgp.results.plots.style import (
     plain,
     strokes,
 )
-from pymc_vsgp.results.predicted import class_dim, function_dim, has_mean
+from pymc_vsgp.results.predicted import class_dim, function_dim
 from pymc_vsgp.results.prediction import predict, rows_of
 
 __all__ = ["plot_function"]
-
-SAME_UNITS = ("Gaussian", "StudentT")  # observations have the units of the function
 
 
 def plot_function(
@@ -100,7 +97,7 @@ def plot_function(
         )
     fixed_rows = bool(fit.observation.row_params) and likelihood is None
     if what is None:
-        what = "mean" if has_mean(fit.likelihood) and not fixed_rows else "f"
+        what = "mean" if fit.likelihood.has_mean and not fixed_rows else "f"
     if what not in ("mean", "f", "y"):
         raise ValueError(f"what is {what!r}. Choose one of ['mean', 'f', 'y'].")
     options = {
@@ -114,13 +111,13 @@ def plot_function(
     Xu = fit.points(0)
     n_points = n_points or (200 if X.shape[1] == 1 else 60)
     axes_of_grid = [_span(column, margin, n_points) for column in X.T]
-    shows = what != "f" or type(fit.likelihood).__name__ in SAME_UNITS
+    shows = what != "f" or fit.likelihood.in_units_of_f
     if X.shape[1] == 1:
         grid = axes_of_grid[0][:, None] if Xnew is None else rows_of(fit, Xnew).X
         grid = grid[np.argsort(grid[:, 0])]
         ax = new_axes(ax)
         _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options)
-        classes = n_classes(fit.likelihood) is not None
+        classes = fit.likelihood.n_classes is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
         elif data and y.ndim == 1 and classes and what == "mean":
@@ -179,7 +176,7 @@ def _smooth_quantiles(idata, grid, q, options):
 
 def _series(fit, what, array):
     """Return color, label and values of each function or class."""
-    classes = n_classes(fit.likelihood) is not None and what == "mean"
+    classes = fit.likelihood.n_classes is not None and what == "mean"
     dims, coords = class_dim(fit) if classes else function_dim(fit)
     if what == "y" or not dims or dims[0] not in array.dims:
         extra = [d for d in array.dims if d in fit.y_dims[1:]]
@@ -196,7 +193,7 @@ def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
 
     a, b = axes_of_grid
     mesh = np.stack([g.ravel() for g in np.meshgrid(a, b)], axis=1)
-    classes = n_classes(fit.likelihood)
+    classes = fit.likelihood.n_classes
     draws = predict(idata, mesh, what, **options)
     mean, sd = draws.mean(["chain", "draw"]), draws.std(["chain", "draw"])
     shape = (len(b), len(a))
@@ -238,7 +235,7 @@ def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
             bar = panel.figure.colorbar(image, ax=panel, shrink=0.85, pad=0.02, extend="max")
             bar.outline.set_visible(False)
             panel.set_title(title, fontsize=10, loc="left", color=INK)
-            if type(fit.likelihood).__name__ == "Bernoulli" and what == "mean":
+            if fit.likelihood.binary and what == "mean":
                 _two_classes(panel, a, b, mean.values.reshape(shape), X, y, data)
             elif data:
                 panel.scatter(*X.T, s=7, color="white", edgecolor=INK, lw=0.4, alpha=0.8)
@@ -311,7 +308,7 @@ def _span(column, margin, n_points):
 
 def _label(fit, what):
     if what == "mean":
-        return "probability" if n_classes(fit.likelihood) is not None else f"mean of {fit.name}"
+        return "probability" if fit.likelihood.n_classes is not None else f"mean of {fit.name}"
     return fit.name if what == "y" else "latent function"
 
 
