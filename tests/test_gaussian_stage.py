@@ -341,6 +341,26 @@ def test_a_likelihood_that_is_not_log_concave():
     assert bound(np.empty(0), [few.sites["u"]]).value > 1.05 * whole.elbo
 
 
+def test_a_copy_leaves_the_model_alone(data, rng):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    point = model.initial_point()
+    before = model.compile_logp(mode="FAST_COMPILE")(point)
+    settings = {"maxiter": 4, "move_inducing": True, "progressbar": False}
+    stage = vsgp.fit_gaussian(model=model, copy=True, **settings)
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), Xu)
+    np.testing.assert_array_equal(model.compile_logp(mode="FAST_COMPILE")(point), before)
+    assert stage.model is not model
+    assert np.abs(stage.model["u_Xu"].get_value() - Xu).max() > 0.0
+    # It goes on from there, in a copy as in the model.
+    again = vsgp.fit_gaussian(model=model, start=stage, copy=True, **settings)
+    assert again.elbo >= stage.elbo
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), Xu)
+    np.testing.assert_array_equal(stage.model["u_Xu"].get_value(), stage.Xu["u_Xu"])
+    assert vsgp.fit_gaussian(model=model, start=stage, **settings).elbo >= stage.elbo
+    assert np.abs(model["u_Xu"].get_value() - Xu).max() > 0.0
+
+
 def test_the_number_of_iterations_is_checked(data):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, np.ones(len(X)))

@@ -11,6 +11,7 @@ import scipy.linalg
 import scipy.optimize
 
 from pymc.model.core import Model
+from pymc.model.fgraph import clone_model
 from pymc.util import get_random_generator
 
 from pymc_vsgp.compile import ONCE
@@ -18,7 +19,7 @@ from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound, Evaluation, inducing_variables
 from pymc_vsgp.fit.exact import ExactBound, is_exact
 from pymc_vsgp.fit.minibatch import take_steps
-from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
+from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
@@ -38,6 +39,7 @@ def fit_gaussian(
     *,
     move_inducing: bool = False,
     start: GaussianStage | None = None,
+    copy: bool = False,
     maxiter: int | None = None,
     tol: float = 1e-3,
     batch_size: int = 256,
@@ -48,11 +50,12 @@ def fit_gaussian(
     **kwargs,
 ) -> GaussianStage:
     r"""
-    Fit a Gaussian posterior of the inducing values, and a point estimate of everything else.
+    Fit a Gaussian posterior, and set the sampler's coordinates in the model (or in a copy of it).
 
-    The fit is fast and approximate. It sets up the sampler: :func:`sample` starts from it, and
-    coordinates that it puts into the model make the posterior look like a standard normal for
-    every value of the parameters. The posterior that is sampled stays the same.
+    The fit is a Gaussian posterior of the inducing values and a point estimate of everything else.
+    It is fast and approximate, and :func:`sample` starts from it. The coordinates make the
+    posterior look like a standard normal for every value of the parameters. The posterior that is
+    sampled stays the same.
 
     Parameters
     ----------
@@ -63,7 +66,9 @@ def fit_gaussian(
     move_inducing : bool
         Whether to optimise the inducing inputs, too, after the first rounds.
     start : GaussianStage, optional
-        A previous result to continue from.
+        A previous result to continue from, of this model or of a copy.
+    copy : bool
+        Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
         Most iterations. By default 100 rounds of "natural", 2000 steps of "minibatch", and 20000
         iterations of ADVI.
@@ -85,8 +90,8 @@ def fit_gaussian(
     Returns
     -------
     GaussianStage
-        It has changed the model: inducing inputs, and the sampler's coordinates.
-        :func:`reset` undoes it.
+        Unless `copy`, the model has changed: its inducing inputs and the sampler's coordinates.
+        :func:`reset` undoes that.
 
     Examples
     --------
@@ -117,17 +122,20 @@ def fit_gaussian(
         raise ValueError(f"maxiter is {maxiter}, but it is a number of iterations. Pass 1 or more.")
     check_data(model)
     began = time.perf_counter()
+    if copy:
+        model = clone_model(model)
     if method in ("advi", "fullrank_advi"):
         if move_inducing:
             raise ValueError(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
         return fit_advi(model, method, maxiter, random_seed, progressbar, began, _blend, kwargs)
+    if start is not None:
+        hand_over(model, start.sites, start.Xu)
     mode = (compile_kwargs or {}).get("mode", ONCE)
     bound = Bound(model, move_inducing, batch_size if method == "minibatch" else None, mode)
     theta, sites = bound.start, bound.no_sites()
     if start is not None:
-        start.apply()
         theta = bound.ravel(start.theta_unconstrained)
         sites = [start.sites[p.u.name] for p in bound.processes]
     before = inducing_inputs(bound)

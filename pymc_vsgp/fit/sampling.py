@@ -87,7 +87,7 @@ def sample(
     **kwargs,
 ) -> xr.DataTree:
     """
-    Sample the posterior of a model with variationally sparse processes.
+    Sample the posterior, and set the sampler's coordinates in the model as the stage has them.
 
     Chains start at draws from a Gaussian stage and move in the coordinates that it set, in which
     the posterior is close to a standard normal. That is why they need little tuning.

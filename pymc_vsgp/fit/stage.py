@@ -231,7 +231,7 @@ def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) 
 
 
 def reset(model: Model | None = None) -> None:
-    """Undo what a Gaussian stage changed: inducing inputs and coordinates are as before it.
+    """Put a model back: inducing inputs and coordinates are as before any Gaussian stage.
 
     Parameters
     ----------
