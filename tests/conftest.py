@@ -13,12 +13,19 @@ for _name in (
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import gc  # noqa: E402  (after the settings above)
 import pathlib  # noqa: E402  (after the settings above)
 
 import numpy as np  # noqa: E402  (after the settings above)
+import pytensor  # noqa: E402  (after the settings above)
 import pytest  # noqa: E402  (after the settings above)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# Graphs are most of the work here, and of a graph a good part is where each node was made, and
+# the search for garbage among the thousands of its nodes.
+pytensor.config.traceback__limit = 0
+gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture

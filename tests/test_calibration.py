@@ -123,11 +123,49 @@ def test_diagonal_coordinates_of_many_coefficients(monkeypatch):
         assert np.isfinite(posterior["u"]).all()
 
 
+def conjugate(y):
+    """Normal noise and inducing inputs at the data: the posterior of u is known."""
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=1.0))
+        gp.prior("u", Xu=X[::3], jitter=1e-10)
+        gp.likelihood("y", vsgp.Gaussian(0.5), X=X[::3], y=y)
+    return model
+
+
+def posterior_of(y):
+    r = np.sqrt(3.0) * np.abs(X[::3] - X[::3].T)
+    K = (1.0 + r) * np.exp(-r)
+    gain = K @ np.linalg.inv(K + 0.25 * np.eye(len(K)))
+    return gain @ y, K - gain @ K
+
+
+@pytest.mark.parametrize(("width", "shift"), [(1.0, 0.0), (0.3, 0.0), (1.0, 0.7)])
+def test_ranks_of_known_draws(width, shift, monkeypatch):
+    """Of the posterior, of what is too narrow, and of what is beside it."""
+
+    class Known(_Sampler):
+        def __call__(self, y, seed):
+            self.inducing = {"u"}
+            mean, covariance = posterior_of(y)
+            rng, sd = np.random.default_rng(seed), np.sqrt(np.diag(covariance))
+            draws = rng.multivariate_normal(mean, width**2 * covariance, size=self.draws)
+            return {"u": draws + shift * sd}
+
+    monkeypatch.setattr("pymc_vsgp.results.calibration._Sampler", Known)
+    result = vsgp.calibrate(conjugate, np.ones(10), 60, draws=98, random_seed=3, progressbar=False)
+    assert set(result.ranks) == {"u[0]", "u[4]", "u[9]"}
+    assert result.calibrated == (width == 1.0 and shift == 0.0), result
+
+
 @pytest.mark.slow
-def test_poisson_is_calibrated():
+def test_sampler_draws_from_the_posterior_of_each_data_set():
     pytest.importorskip("nutpie", reason="nutpie is not installed")
-    result = vsgp.calibrate(
-        build, np.ones(30, dtype="int64"), 50, draws=99, tune=60, random_seed=3, progressbar=False
-    )
-    assert result.calibrated, result
-    assert set(result.ranks) == {"ls", "u[0]", "u[5]", "u[11]"}
+    shared = pytensor.shared(np.ones(10), name="calibration_y")
+    run = _Sampler(conjugate(shared), shared, 400, 100)
+    for seed, y in enumerate((np.sin(2.0 * X[::3, 0]), 3.0 - X[::3, 0])):
+        mean, covariance = posterior_of(y)
+        sd = np.sqrt(np.diag(covariance))
+        u = run(y, seed)["u"]
+        # As many draws as a quarter of them, at the least, would be if they were independent.
+        np.testing.assert_allclose((u.mean(axis=0) - mean) / sd, 0.0, atol=4.0 / np.sqrt(100))
+        np.testing.assert_allclose(u.std(axis=0), sd, rtol=4.0 / np.sqrt(200))

@@ -6,6 +6,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from modes import RAW
+
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites, Tied, Whitened
 from pymc_vsgp.model.variable import Inducing
@@ -33,7 +35,7 @@ def random_sites(rng, n_functions):
 
 @pytest.mark.parametrize(
     ("n_functions", "mode"),
-    [(None, "CVM"), (3, "CVM"), pytest.param(3, "NUMBA", marks=pytest.mark.slow)],
+    [(None, RAW), (3, RAW), pytest.param(3, "NUMBA", marks=pytest.mark.slow)],
 )
 def test_density_of_u_does_not_depend_on_the_sites(n_functions, mode, rng):
     model = build(n_functions)
@@ -54,7 +56,7 @@ def test_density_of_u_does_not_depend_on_the_sites(n_functions, mode, rng):
         back = transform.backward(u_value, *inputs)
         jacobian = transform.log_jac_det(u_value, *inputs)
         others = [v for v in model.value_vars if v is not u_value]
-        moved = pytensor.function(others, forward, mode="FAST_COMPILE", on_unused_input="ignore")
+        moved = pytensor.function(others, forward, mode=RAW, on_unused_input="ignore")
         at = point | {u_value.name: np.asarray(moved(*(point[v.name] for v in others)))}
         fn = model.compile_fn(
             [model.logp(), pt.sum(jacobian), back],
@@ -78,7 +80,7 @@ def test_the_jacobian_is_that_of_the_map(rng):
     jacobian = transform.log_jac_det(value, *inputs)
     matrix = pytensor.gradient.jacobian(transform.backward(value, *inputs), value)
     fn = model.compile_fn(
-        [jacobian, matrix], inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore"
+        [jacobian, matrix], inputs=model.value_vars, mode=RAW, on_unused_input="ignore"
     )
     point = {"ls_log__": np.log(0.4), "slope": 0.1, value.name: rng.normal(size=M)}
     logdet, J = fn(point)
@@ -91,10 +93,10 @@ def test_without_sites_it_is_whitening(rng):
     value = model.rvs_to_values[u]
     assert isinstance(model.rvs_to_transforms[u], Whitened)
     point = {"ls_log__": np.log(0.4), "slope": 0.1, value.name: rng.normal(size=M)}
-    fns = [model.compile_fn([model.logp(), model.dlogp()], mode="CVM")]
+    fns = [model.compile_fn([model.logp(), model.dlogp()], mode=RAW)]
     hand_over(model, {"u": Sites(np.zeros((1, M)), np.zeros((1, M, M)))}, {})
     assert isinstance(model.rvs_to_transforms[u], Tied)
-    fns.append(model.compile_fn([model.logp(), model.dlogp()], mode="CVM"))
+    fns.append(model.compile_fn([model.logp(), model.dlogp()], mode=RAW))
     white, tied = (fn(point) for fn in fns)
     np.testing.assert_allclose(tied[0], white[0], rtol=1e-12)
     np.testing.assert_allclose(tied[1], white[1], rtol=1e-10, atol=1e-12)
@@ -111,7 +113,7 @@ def test_gaussian_sites_make_the_posterior_standard_normal(rng):
     sites = Sites(y[None] / noise**2, np.eye(M)[None] / noise)
     hand_over(model, {"u": sites}, {})
     value = model.rvs_to_values[u]
-    logp = model.compile_logp(mode="CVM")
+    logp = model.compile_logp(mode=RAW)
     for ls in (0.1, 0.5, 3.0):
         point = {"ls_log__": np.log(ls), "slope": 0.3, value.name: np.zeros(M)}
         center = logp(point)

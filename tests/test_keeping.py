@@ -10,6 +10,8 @@ import pymc as pm
 import pytest
 import xarray as xr
 
+from kept import SETTINGS, build, make_data, moments, quiet
+
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.store import _lengths, _rectangle
@@ -17,35 +19,9 @@ from pymc_vsgp.fit.store import _lengths, _rectangle
 pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
 
-quiet = {"progressbar": False}
-XNEW = np.linspace(-1.0, 11.0, 9)[:, None]
-SETTINGS = {"tune": 100, "chains": 2, "cores": 2, "random_seed": 3, **quiet}
-
-
-def make_data():
-    rng = np.random.default_rng(4)
-    X = np.sort(rng.uniform(0.0, 10.0, 60))[:, None]
-    return X, rng.poisson(2.0 * np.exp(np.sin(X[:, 0])))
-
-
-def build(likelihood=vsgp.Poisson):
-    """Everything that another process needs besides the file."""
-    X, y = make_data()
-    with pm.Model() as model:
-        ls = pm.Gamma("ls", 4.0, 2.0)
-        mean = pm.gp.mean.Constant(pm.Normal("c", 0.0, 2.0))
-        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls), mean_func=mean)
-        gp.prior("u", Xu=vsgp.inducing.grid(X, 7))
-        gp.likelihood("y", likelihood(), X=X, y=y)
-    return model
-
 
 def noisy():
     return vsgp.Gaussian(pm.HalfNormal("s"))
-
-
-def moments(idata, model):
-    return vsgp.predict(idata, XNEW, "moments", model=model, **quiet)
 
 
 def child(script, folder, **popen):
@@ -87,7 +63,7 @@ def test_a_new_process_predicts_the_same(moved, tmp_path):
         save(idata, tmp_path / name)
     script = """
         import pymc_vsgp as vsgp
-        from test_keeping import build, moments
+        from kept import build, moments
         for name in ("draws.nc", "draws.zarr"):
             moments(vsgp.open_draws(name), build()).to_netcdf(f"{name}.out", engine="h5netcdf")
     """
@@ -127,7 +103,7 @@ def test_a_killed_run_keeps_its_draws(finished, tmp_path):
     _, whole, _ = finished
     script = """
         import pymc_vsgp as vsgp
-        from test_keeping import SETTINGS, build
+        from kept import SETTINGS, build
         vsgp.sample(draws=20_000, store="draws.zarr", model=build(), **SETTINGS)
     """
     process = child(script, tmp_path)

@@ -13,6 +13,7 @@ import reference
 import reference_gp
 import reference_latents
 
+from modes import RAW
 from scipy import integrate, special, stats
 
 import pymc_vsgp as vsgp
@@ -23,8 +24,6 @@ from pymc_vsgp.likelihoods.softmax import expected_logsumexp
 from pymc_vsgp.model.coregionalized import Coregionalized
 from pymc_vsgp.model.latents import likelihood as observe_functions
 from pymc_vsgp.model.latents import predictive as predict_observations
-
-FAST = "FAST_COMPILE"
 
 # name: (likelihood, reference log density of f, g and y, observations)
 TWO = {
@@ -63,7 +62,7 @@ def moments_symbols():
 def evaluate(lik, mu, gamma, y, *methods):
     m, g = moments_symbols()
     outputs = [getattr(lik, k)(m, g, pt.as_tensor(y)) for k in methods or ("expected_logp",)]
-    fn = pytensor.function([m, g], outputs if len(outputs) > 1 else outputs[0], mode=FAST)
+    fn = pytensor.function([m, g], outputs if len(outputs) > 1 else outputs[0], mode=RAW)
     return fn(np.atleast_2d(mu), np.atleast_2d(gamma))
 
 
@@ -105,8 +104,8 @@ def test_log_prob_is_that_of_the_distribution(name, rng):
     lik, logpdf, observations = TWO[name]
     f = rng.normal(size=(len(observations), 2))
     y = np.array(observations)
-    kept = pm.logp(lik.dist(pt.as_tensor(f)), pt.as_tensor(y)).eval(mode=FAST)
-    np.testing.assert_allclose(lik.log_prob(pt.as_tensor(f), y).eval(mode=FAST), kept, rtol=1e-8)
+    kept = pm.logp(lik.dist(pt.as_tensor(f)), pt.as_tensor(y)).eval(mode=RAW)
+    np.testing.assert_allclose(lik.log_prob(pt.as_tensor(f), y).eval(mode=RAW), kept, rtol=1e-8)
     wanted = [logpdf(a, b, c) for (a, b), c in zip(f, y, strict=True)]
     np.testing.assert_allclose(kept, wanted, rtol=1e-8)
 
@@ -178,7 +177,7 @@ def test_softmax_of_two_is_the_logit(rng):
 def test_logsumexp_of_constants_and_shifts():
     mu = np.array([[0.3, -1.0, 2.0, 0.0]])
     m, g = moments_symbols()
-    fn = pytensor.function([m, g], expected_logsumexp(m, g), mode=FAST)
+    fn = pytensor.function([m, g], expected_logsumexp(m, g), mode=RAW)
     np.testing.assert_allclose(fn(mu, 0 * mu), special.logsumexp(mu), rtol=0, atol=1e-7)
     np.testing.assert_allclose(
         fn(mu + 300, 1 + 0 * mu), fn(mu, 1 + 0 * mu) + 300, rtol=0, atol=1e-9
@@ -205,13 +204,13 @@ def test_robust_max_by_monte_carlo(epsilon, rng):
 def test_class_probabilities_are_those_of_the_distribution(rng):
     f = rng.normal(size=(4, 3))
     for lik in (likelihoods.RobustMax(3, epsilon=0.1), likelihoods.Softmax(3)):
-        probabilities = lik.conditional_probabilities(pt.as_tensor(f)).eval(mode=FAST)
+        probabilities = lik.conditional_probabilities(pt.as_tensor(f)).eval(mode=RAW)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
         for k in range(3):
             y = np.full(4, k)
-            logp = lik.log_prob(pt.as_tensor(f), y).eval(mode=FAST)
+            logp = lik.log_prob(pt.as_tensor(f), y).eval(mode=RAW)
             np.testing.assert_allclose(logp, np.log(probabilities[:, k]), rtol=1e-10)
-            kept = pm.logp(lik.dist(pt.as_tensor(f)), y).eval(mode=FAST)
+            kept = pm.logp(lik.dist(pt.as_tensor(f)), y).eval(mode=RAW)
             np.testing.assert_allclose(kept, logp, rtol=1e-10)
 
 
@@ -247,7 +246,7 @@ def test_ordinal_equals_the_reference(link):
         ("log_predictive", reference.log_predictive),
     ):
         m, g = pt.dvectors("mu", "gamma")
-        got = pytensor.function([m, g], getattr(lik, method)(m, g, pt.as_tensor(y)), mode=FAST)
+        got = pytensor.function([m, g], getattr(lik, method)(m, g, pt.as_tensor(y)), mode=RAW)
         expected = [wanted(lambda f, k=k: ordinal(f, k, link), a, b) for a, b, k in rows]
         np.testing.assert_allclose(got(mu, gamma), expected, rtol=1e-6, atol=1e-6)
 
@@ -258,7 +257,7 @@ def test_ordinal_far_from_its_cut_points():
     for link in ("logit", "probit"):
         lik = likelihoods.Ordinal(CUTS, link=link)
         for y in range(4):
-            got = lik.log_prob(f, np.full(2, y)).eval(mode=FAST)
+            got = lik.log_prob(f, np.full(2, y)).eval(mode=RAW)
             np.testing.assert_allclose(got, [ordinal(x, y, link) for x in (-60.0, 60.0)])
 
 
@@ -267,8 +266,8 @@ def test_ordinal_distribution(rng):
     y = np.arange(4)
     for link in ("logit", "probit"):
         lik = likelihoods.Ordinal(CUTS, link=link)
-        kept = pm.logp(lik.dist(pt.as_tensor(f)), y).eval(mode=FAST)
-        np.testing.assert_allclose(lik.log_prob(f, y).eval(mode=FAST), kept, rtol=1e-8)
+        kept = pm.logp(lik.dist(pt.as_tensor(f)), y).eval(mode=RAW)
+        np.testing.assert_allclose(lik.log_prob(f, y).eval(mode=RAW), kept, rtol=1e-8)
 
 
 # --- any distribution ----------------------------------------------------------------------------
@@ -340,7 +339,7 @@ def test_gradients_in_the_moments(name, rng):
     mu, gamma = rng.normal(size=(2, k)), rng.uniform(0.2, 1.0, size=(2, k))
     y = np.array([y, y])
     pytensor.gradient.verify_grad(
-        lambda m, g: lik.expected_logp(m, g, y), [mu, gamma], rng=rng, mode=FAST, rel_tol=1e-4
+        lambda m, g: lik.expected_logp(m, g, y), [mu, gamma], rng=rng, mode=RAW, rel_tol=1e-4
     )
 
 
@@ -352,7 +351,7 @@ def test_gradients_in_cut_points_and_epsilon(rng):
             lambda m, c, link=link: likelihoods.Ordinal(c, link).expected_logp(m, 0.4, y),
             [rng.normal(size=4), CUTS],
             rng=rng,
-            mode=FAST,
+            mode=RAW,
             rel_tol=1e-5,
         )
     m, g = rng.normal(size=(3, 3)), rng.uniform(0.1, 1, (3, 3))
@@ -360,7 +359,7 @@ def test_gradients_in_cut_points_and_epsilon(rng):
         lambda e: likelihoods.RobustMax(3, e).expected_logp(m, g, np.arange(3)),
         [np.array(0.1)],
         rng=rng,
-        mode=FAST,
+        mode=RAW,
     )
 
 
@@ -470,25 +469,15 @@ def evaluated(model, point, mode):
     ]
 
 
-# C compiles each for ten seconds, and JAX is compared with C on all of them below.
-IN_C = ("shared_kernel", "list_with_row_parameters")
-
-
 @pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        pytest.param(n, m, marks=() if m == FAST and n not in LONG else pytest.mark.slow)
-        for n in MODELS
-        for m in (FAST, "CVM")
-        if m == FAST or n in IN_C
-    ],
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in MODELS]
 )
-def test_streamed_equals_the_ordinary_graph(name, mode, rng):
+def test_streamed_equals_the_ordinary_graph(name, rng):
     streamed, ordinary = (built(MODELS[name], block_size=b) for b in (7, False))
     point = random_point(streamed, rng)
     loops = [v.owner.op for v in pytensor.graph.traversal.ancestors([streamed.logp()]) if v.owner]
     assert any(isinstance(op, BlockSum) for op in loops)
-    got, wanted = (evaluated(m, point, mode) for m in (streamed, ordinary))
+    got, wanted = (evaluated(m, point, RAW) for m in (streamed, ordinary))
     assert np.isfinite(wanted[0]) and np.isfinite(wanted[1]).all()
     # PyMC simplifies the ordinary graph before it takes gradients, so that those of classes see
     # where the quadrature puts its nodes: a difference of the size of its error.
@@ -509,7 +498,7 @@ def test_other_backends(name, mode, rng):
     pytest.importorskip(mode.lower(), reason=f"{mode} is not installed")
     model = built(MODELS[name])
     point = random_point(model, rng)
-    got, wanted = (evaluated(model, point, m) for m in (mode, "CVM"))
+    got, wanted = (evaluated(model, point, m) for m in (mode, RAW))
     # Robust-max is good to 2e-9 on the scale of the latent standard deviation, here 1e-3.
     tolerance = 1e-6 if name in CLASSES else 1e-8
     for a, b in zip(got, wanted, strict=True):
@@ -532,14 +521,14 @@ def test_several_outputs_are_separate_functions_with_one_kernel(rng):
     v = point["u_whitened__"]
     split = {"u_ls_log__": point["u_ls_log__"]} | {f"u{k}_whitened__": v[k] for k in range(3)}
     np.testing.assert_allclose(
-        one.compile_logp(mode=FAST)(point), many.compile_logp(mode=FAST)(split), rtol=1e-10
+        one.compile_logp(mode=RAW)(point), many.compile_logp(mode=RAW)(split), rtol=1e-10
     )
 
 
 def test_missing_outputs_carry_no_information(rng):
     """Rows that are left out, and entries that are nan, give the same density."""
     model = built(several_outputs)
-    logp = model.compile_fn(model.logp(vars=model["y"], sum=False)[0], mode=FAST)
+    logp = model.compile_fn(model.logp(vars=model["y"], sum=False)[0], mode=RAW)
     point = random_point(model, rng)
     terms = logp({v.name: point[v.name] for v in model.value_vars})
     assert terms.shape == (N,)
@@ -565,7 +554,7 @@ def test_coregionalized_moments(rng):
 def test_prior_predictive_draws(name, rng):
     model = built(MODELS[name])
     draws = pm.sample_prior_predictive(
-        5, model=model, compile_kwargs={"mode": FAST}, random_seed=rng
+        5, model=model, compile_kwargs={"mode": RAW}, random_seed=rng
     ).prior_predictive["y"]
     assert draws.shape == (1, 5, *model["y"].shape.eval())
     assert np.isfinite(draws).all()
@@ -587,7 +576,7 @@ def test_conditionals_of_several_outputs(rng):
     mean, cov = gp.predict(Xnew, point={"u": value}, model=model)
     assert mean.shape == (3, 5) and cov.shape == (5, 5)
     outputs = [joint, each, model["y_new"]]
-    draws = pm.compile([u], outputs, mode=FAST, random_seed=3)
+    draws = pm.compile([u], outputs, mode=RAW, random_seed=3)
     samples = [draws(value) for _ in range(300)]
     for k, want in ((0, np.diag(cov)), (1, np.diag(cov))):
         f = np.array([s[k] for s in samples])
@@ -607,7 +596,7 @@ def test_posterior_predictive_of_two_processes(rng):
             freeze_vars=["u", "w"],
             trace=az.from_dict({"posterior": {"u": u, "w": w, "u_ls": ls, "w_ls": ls}}),
             var_names=["y_new"],
-            compile_kwargs={"mode": FAST},
+            compile_kwargs={"mode": RAW},
             progressbar=False,
             random_seed=rng,
         )

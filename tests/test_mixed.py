@@ -5,13 +5,13 @@ import pymc as pm
 import pytest
 import xarray as xr
 
+from modes import RAW
 from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.model.coregionalized import Coregionalized
 
-FAST = "FAST_COMPILE"
 N, P = 9, 3
 rng = np.random.default_rng(20)
 X = np.sort(rng.uniform(0, 3, (N, 1)), axis=0)
@@ -61,7 +61,7 @@ def test_stage_of_normal_outputs_is_exact(approx):
     sigma = np.array([0.3, 0.5, 0.7])
     model = mixed_model(vsgp.Gaussian(sigma, approx=approx), Y)
     stage = vsgp.fit_gaussian(
-        model=model, tol=1e-9, progressbar=False, compile_kwargs={"mode": FAST}
+        model=model, tol=1e-9, progressbar=False, compile_kwargs={"mode": RAW}
     )
     np.testing.assert_allclose(stage.elbo, evidence(approx, sigma), rtol=1e-9)
     Q, gamma, A = explained()
@@ -83,10 +83,10 @@ def test_parameters_by_row_and_by_output(exposure, rng):
     terms = COUNTS * (mu + np.log(e)) - e * np.exp(mu + gamma / 2) - special.gammaln(COUNTS + 1)
     for block_size in (4, False):
         model = mixed_model(vsgp.Poisson(exposure), COUNTS, block_size)
-        logp = model.compile_fn(model.logp(vars=model["y"], sum=False)[0], mode=FAST)
+        logp = model.compile_fn(model.logp(vars=model["y"], sum=False)[0], mode=RAW)
         got = logp({"u_whitened__": _whitened(u)})
         np.testing.assert_allclose(got, terms.sum(axis=1), rtol=1e-7)
-    draws = pm.draw(model["y"], draws=3, mode=FAST, random_seed=1)
+    draws = pm.draw(model["y"], draws=3, mode=RAW, random_seed=1)
     assert draws.shape == (3, N, P)
     posterior = xr.Dataset({"u": (["chain", "draw", "u_inducing"], u[None, None])})
     idata = xr.DataTree.from_dict({"posterior": posterior})

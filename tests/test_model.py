@@ -6,6 +6,8 @@ import pymc as pm
 import pytest
 import xarray as xr
 
+from modes import RAW
+
 import pymc_vsgp as vsgp
 
 N, M = 40, 6
@@ -36,14 +38,12 @@ def model(data):
 @pytest.fixture
 def idata(model):
     """Ten draws, from the prior: enough for everything that only needs the groups."""
-    prior = pm.sample_prior_predictive(
-        10, model=model, random_seed=1, compile_kwargs={"mode": "FAST_COMPILE"}
-    )
+    prior = pm.sample_prior_predictive(10, model=model, random_seed=1, compile_kwargs={"mode": RAW})
     prior["posterior"] = xr.DataTree(prior["prior"].to_dataset())
     return prior
 
 
-fast = {"compile_kwargs": {"mode": "FAST_COMPILE"}, "progressbar": False}
+fast = {"compile_kwargs": {"mode": RAW}, "progressbar": False}
 
 
 def test_it_lives_in_pm_gp():
@@ -88,9 +88,7 @@ def test_prior_predictive_draws_have_the_prior_moments(data):
         Xu = np.linspace(0, 10, M)[:, None]
         gp.prior("u", Xu=Xu)
         gp.likelihood("y", vsgp.Gaussian(sigma=0.4), X=X, y=y.astype(float))
-        prior = pm.sample_prior_predictive(
-            20_000, random_seed=2, compile_kwargs={"mode": "FAST_COMPILE"}
-        )
+        prior = pm.sample_prior_predictive(20_000, random_seed=2, compile_kwargs={"mode": RAW})
     u = prior["prior"]["u"].values.reshape(-1, M)
     np.testing.assert_allclose(u.mean(0), 0.7, atol=5 * np.sqrt(1.5 / 20_000))
     np.testing.assert_allclose(np.cov(u.T), cov(Xu).eval(), atol=0.07)
@@ -102,7 +100,7 @@ def test_prior_predictive_draws_have_the_prior_moments(data):
 def test_posterior_predictive_and_pointwise_groups(model, idata):
     with model:
         predictive = pm.sample_posterior_predictive(idata, random_seed=3, **fast)
-        pm.compute_log_likelihood(idata, progressbar=False, compile_kwargs={"mode": "FAST_COMPILE"})
+        pm.compute_log_likelihood(idata, progressbar=False, compile_kwargs={"mode": RAW})
     assert dict(predictive["posterior_predictive"]["y"].sizes) == {
         "chain": 1,
         "draw": 10,
@@ -138,7 +136,7 @@ def test_new_inputs_by_set_data(data):
         gp.prior("u", Xu=X[::8])
         gp.likelihood("y", vsgp.Poisson(), X=inputs, y=y)
         assert model.named_vars_to_dims["y"] == ("obs",)
-        idata = pm.sample_prior_predictive(4, compile_kwargs={"mode": "FAST_COMPILE"})
+        idata = pm.sample_prior_predictive(4, compile_kwargs={"mode": RAW})
         idata["posterior"] = xr.DataTree(idata["prior"].to_dataset())
         pm.set_data({"X": np.linspace(0, 1, 3)[:, None]}, coords={"obs": np.arange(3)})
         draws = pm.sample_posterior_predictive(idata, predictions=True, random_seed=1, **fast)
@@ -156,14 +154,12 @@ def test_graph_and_text(model):
 
 def test_do_and_observe(model):
     fixed = pm.do(model, {"lengthscale": 1.3})
-    draws = pm.sample_prior_predictive(
-        5, model=fixed, random_seed=1, compile_kwargs={"mode": "FAST_COMPILE"}
-    )
+    draws = pm.sample_prior_predictive(5, model=fixed, random_seed=1, compile_kwargs={"mode": RAW})
     assert np.isfinite(draws["prior_predictive"]["y"]).all()
     observed = pm.observe(model, {"scale": 1.1})
     point = observed.initial_point()
     assert "scale_log__" not in point
-    assert np.isfinite(observed.compile_logp(mode="FAST_COMPILE")(point))
+    assert np.isfinite(observed.compile_logp(mode=RAW)(point))
 
 
 def test_saved_and_loaded(model, idata, tmp_path):
@@ -194,8 +190,8 @@ def test_a_family_from_outside_the_package(data, rng):
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
         gp.prior("u", Xu=X[::8])
         gp.likelihood("y", Laplace(b), X=X, y=y.astype(float))
-    assert np.isfinite(model.compile_logp(mode="FAST_COMPILE")(model.initial_point()))
+    assert np.isfinite(model.compile_logp(mode=RAW)(model.initial_point()))
     draws = pm.sample_prior_predictive(
-        3, model=model, compile_kwargs={"mode": "FAST_COMPILE"}, random_seed=rng
+        3, model=model, compile_kwargs={"mode": RAW}, random_seed=rng
     )
     assert draws["prior_predictive"]["y"].shape == (1, 3, N)

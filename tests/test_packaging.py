@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tomllib
 
-import pymc as pm
 import pytest
+
+from modes import RAW
 
 import pymc_vsgp as vsgp
 
@@ -275,9 +276,26 @@ def code_blocks(page):
     return compile(program, str(page), "exec")
 
 
-def quick(function, **settings):
-    """`function` with `settings` that win over those of the page."""
-    return lambda *args, **kwargs: function(*args, **{**kwargs, **settings})
+# One page runs on the backend that users have; compiling for it takes most of its time.
+COMPILED = "docs/quickstart.md"
+SHORT = {"draws": 20, "tune": 20, "chains": 2, "cores": 1, "progressbar": False}
+UNCOMPILED = {
+    "nuts_sampler": "pymc",
+    "compile_kwargs": {"mode": RAW},
+    "nuts": {"max_treedepth": 3},
+}
+
+
+def quick(page):
+    """`vsgp.sample` with settings that win over those of the page."""
+    sample = vsgp.sample
+
+    def shorter(*args, **kwargs):
+        # Only nutpie writes to disk.
+        other = {} if page == COMPILED or "store" in kwargs else UNCOMPILED
+        return sample(*args, **kwargs | SHORT | other)
+
+    return shorter
 
 
 @pytest.mark.slow
@@ -286,8 +304,7 @@ def quick(function, **settings):
 @pytest.mark.parametrize("page", pages_with_code)
 def test_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = {"draws": 20, "tune": 20, "chains": 2, "cores": 1, "progressbar": False}
-    monkeypatch.setattr(pm, "sample", quick(pm.sample, **settings))
+    monkeypatch.setattr(vsgp, "sample", quick(page))
     exec(code_blocks(ROOT / page), {"__name__": "__main__"})
 
 

@@ -1,9 +1,5 @@
 """Predictions from draws: moments by identity, chunks, labels, files, and what they refuse."""
 
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -12,6 +8,7 @@ import pytest
 import reference_gp
 import xarray as xr
 
+from modes import RAW
 from prior_draws import prior_draws
 from scipy import stats
 
@@ -91,7 +88,7 @@ def test_moments_equal_the_conditional_of_pm_gp_where_Xu_is_X():
         latent = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.5), cov_func=cov)
         f = latent.prior("f", X, reparameterize=False, jitter=1e-10)
         mu, K = latent._build_conditional(XNEW, X, f, latent.cov_func, latent.mean_func, 1e-10)
-        at = pytensor.function([f], [mu, K], mode="FAST_COMPILE", on_unused_input="ignore")
+        at = pytensor.function([f], [mu, K], mode=RAW, on_unused_input="ignore")
         for s in range(2):
             mean, covariance = at(idata["posterior"]["u"].values[0, s])
             found = predict(idata.isel(draw=[s]), XNEW, "moments", model=model, **quiet)
@@ -369,31 +366,6 @@ def test_saved_and_loaded(poisson, tmp_path):
         predict(loaded, XNEW, "moments", model=model, **quiet),
         predict(idata, XNEW, "moments", model=model, **quiet),
     )
-
-
-@pytest.mark.slow
-def test_in_a_new_process(poisson, data, tmp_path):
-    pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
-    model, _, idata = poisson
-    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
-    np.savez(tmp_path / "data.npz", X=data[0], y=data[1])
-    script = """
-        import sys
-        import numpy as np, xarray as xr
-        from test_prediction import XNEW, build
-        import pymc_vsgp as vsgp
-        from pymc_vsgp.results.prediction import predict
-        data = np.load("data.npz")
-        model, _ = build(vsgp.Poisson(exposure=2.0), data["X"], data["y"])
-        idata = xr.open_datatree("draws.nc", engine="h5netcdf")
-        found = predict(idata, XNEW, "moments", model=model, progressbar=False)
-        found.to_netcdf("found.nc", engine="h5netcdf")
-    """
-    code = f"import sys; sys.path[:0] = {sys.path!r}\n" + textwrap.dedent(script)
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    there = xr.open_dataset(tmp_path / "found.nc", engine="h5netcdf")
-    here = predict(idata, XNEW, "moments", model=model, **quiet)
-    xr.testing.assert_allclose(there, here, rtol=1e-12)
 
 
 def test_several_functions(data):

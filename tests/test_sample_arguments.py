@@ -4,11 +4,13 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from modes import RAW
+
 import pymc_vsgp as vsgp
 
 X = np.linspace(0.0, 4.0, 12)[:, None]
 QUICK = {"draws": 3, "tune": 3, "chains": 1, "progressbar": False, "nuts_sampler": "pymc"}
-QUICK |= {"compile_kwargs": {"mode": "FAST_COMPILE"}, "compute_convergence_checks": False}
+QUICK |= {"compile_kwargs": {"mode": RAW}, "compute_convergence_checks": False}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from modes import RAW
+
 import pymc_vsgp as vsgp
 
 pytestmark = pytest.mark.slow
@@ -81,7 +83,7 @@ def test_advi(method, rng):
 def test_find_map(rng):
     with build(rng) as model:
         point = pm.find_MAP(progressbar=False, jitter=False, random_seed=1)
-    logp = model.compile_logp(mode="FAST_COMPILE")
+    logp = model.compile_logp(mode=RAW)
     best = logp({name: point[name] for name in model.initial_point()})
     assert best > logp(model.initial_point())
     assert point["u"].shape == (6,)
@@ -123,7 +125,7 @@ def sample_rate(counts, sparse):
                 predictions=True,
                 random_seed=9,
                 progressbar=False,
-                compile_kwargs={"mode": "FAST_COMPILE"},
+                compile_kwargs={"mode": RAW},
             )["predictions"]["f"].to_numpy()
         else:
             f = posterior["f"].to_numpy()

@@ -7,6 +7,7 @@ import pytest
 import reference_gp
 
 from differences import slopes
+from modes import RAW
 from pymc.initial_point import make_initial_point_fn
 from pymc.model.transform.optimization import freeze_dims_and_data
 
@@ -77,13 +78,13 @@ def test_collapsed_density_and_gradient(approx, data):
     whole = collapse(model)
     new = whole.model
     assert [rv.name for rv in new.free_RVs] == ["ls", "variance", "c", "s"]
-    logp = new.compile_logp(mode="CVM")
-    prior = new.compile_logp(vars=new.free_RVs, mode="CVM")
+    logp = new.compile_logp(mode=RAW)
+    prior = new.compile_logp(vars=new.free_RVs, mode=RAW)
     Q, gamma, residual = dense(X, y, Xu, np.array([1.1, 1.4]), 1.3, 0.2, 0.35)
     expected = REFERENCES[approx](residual, Q, gamma, 0.35**2)
     np.testing.assert_allclose(logp(POINT) - prior(POINT), expected, rtol=1e-8)
 
-    gradient = new.compile_dlogp(mode="CVM")(POINT)
+    gradient = new.compile_dlogp(mode=RAW)(POINT)
     found = slopes(logp, POINT, [v.name for v in new.value_vars])
     np.testing.assert_allclose(gradient, found, rtol=1e-5, atol=1e-5)
 
@@ -111,7 +112,7 @@ def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data):
         kwargs = {"chains": 2, "random_seed": 1, "progressbar": False}
         trees = [vsgp.sample(1000, stage=stage, collapse=flag, **kwargs) for flag in (None, False)]
         drawn = pm.sample_posterior_predictive(
-            trees[0], progressbar=False, random_seed=1, compile_kwargs={"mode": "FAST_COMPILE"}
+            trees[0], progressbar=False, random_seed=1, compile_kwargs={"mode": RAW}
         )
     assert drawn["posterior_predictive"]["y"].shape == (2, 1000, N)
     summaries = [az.summary(t, round_to="none") for t in trees]

@@ -8,6 +8,7 @@ import pytest
 import reference_torus
 
 from differences import slopes
+from modes import RAW
 from scipy import special, stats
 
 import pymc_vsgp as vsgp
@@ -18,7 +19,6 @@ from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.ops.interpolation import FromGrid, ToGrid
 
-FAST = "FAST_COMPILE"
 PERIOD = {1: (2.5,), 2: (2.5, 3.0)}
 COUNTS = {1: (40,), 2: (7, 5)}
 CENTER = {1: (0.4,), 2: (0.4, 0.1)}
@@ -36,7 +36,7 @@ def everywhere(monkeypatch):
 
 @pytest.mark.parametrize(
     ("mode", "D"),
-    [(FAST, 1), (FAST, 2)]
+    [(RAW, 1), (RAW, 2)]
     # numba's loops are those that Python runs, and take long to compile with what is around them.
     + [
         pytest.param(m, d, marks=pytest.mark.slow)
@@ -121,7 +121,7 @@ def test_log_density_and_gradient(D, everywhere, rng):
     start = model.initial_point()
     point = {n: 0.4 * rng.normal(size=np.shape(start[n])) for n in sorted(start)}
     point["ls_log__"] -= 1.5
-    logp, dlogp = model.compile_logp(mode=FAST), model.compile_dlogp(mode=FAST)
+    logp, dlogp = model.compile_logp(mode=RAW), model.compile_dlogp(mode=RAW)
     expected = log_density(X, y, features_of(D), point)
     assert logp(point) != expected  # or nothing was interpolated
     np.testing.assert_allclose(logp(point), expected, rtol=1e-6)
@@ -141,7 +141,7 @@ def test_bound_equals_that_of_the_waves(monkeypatch):
     found = []
     for fewest in (1, 1000):
         monkeypatch.setattr(scattered, "FEWEST_ROWS", fewest)
-        bound = Bound(build(X, y, features_of(2)), mode=FAST)
+        bound = Bound(build(X, y, features_of(2)), mode=RAW)
         rng = np.random.default_rng(1)
         sites = [Sites(*(rng.normal(size=x.shape) for x in s)) for s in bound.no_sites()]
         offsets = [0.3 * rng.normal(size=x.shape) for x in bound.no_offsets()]

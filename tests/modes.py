@@ -1,0 +1,11 @@
+"""How to compile where the backend is not what is tested."""
+
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.link.vm import VMLinker
+
+# Each operation once, by numpy: rewriting a graph takes longer than evaluating it a few times.
+RAW = Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["merge"]))
+
+# All that is done to a graph for speed, without the minutes that a compiler takes.
+REWRITTEN = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run").excluding("fusion")
