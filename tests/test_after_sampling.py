@@ -62,12 +62,12 @@ def test_numbers(run):
 
 
 def shown(collection):
-    """Whether every panel of a figure shows numbers."""
+    """Whether every panel of a figure shows numbers, or the labels of them."""
     figure = collection.viz["figure"].item()
     figure.canvas.draw()
     panels = [ax for ax in figure.axes if ax.get_visible() and ax.axison]
     lines = [[line.get_xydata() for line in ax.lines] for ax in panels]
-    other = [len(ax.collections) + len(ax.patches) for ax in panels]
+    other = [len(ax.collections) + len(ax.patches) + len(ax.texts) for ax in panels]
     drawn = [
         n or any(np.isfinite(xy).all() and len(xy) for xy in of)
         for of, n in zip(lines, other, strict=True)

@@ -205,7 +205,8 @@ def test_time_is_told_in_two_parts(data, rng):
     total = time.perf_counter() - began
     # To build and to compile takes most of such a short fit.
     assert 0.3 * total < stage.compile_seconds < total
-    assert stage.compile_seconds + stage.seconds == pytest.approx(total, abs=0.1)
+    # Relative, because what else runs here slows all of it alike.
+    assert stage.compile_seconds + stage.seconds == pytest.approx(total, rel=0.15)
 
 
 def test_report_of_minibatches(data, rng):
