@@ -62,3 +62,25 @@ html_theme_options = {
     "show_prev_next": False,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
 }
+
+# What functions return, and nobody makes: the attributes are documented, not the constructor.
+RETURNED = {
+    "Calibration",
+    "ExactWeights",
+    "GaussianStage",
+    "InducingCheck",
+    "PointProcess",
+    "Suggestion",
+}
+
+
+def without_constructor(app, what, name, obj, options, signature, annotation):
+    """Leave out the signature of classes that functions return."""
+    if what == "class" and obj.__name__ in RETURNED:
+        return "", annotation
+    return None
+
+
+def setup(app):
+    """Connect it."""
+    app.connect("autodoc-process-signature", without_constructor)

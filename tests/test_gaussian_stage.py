@@ -180,7 +180,7 @@ def test_curvature_is_that_of_the_bound_at_its_best(data, rng):
         prior = stats.halfnorm.logpdf(sigma) + stats.gamma.logpdf(ls, 3.0, scale=0.5)
         return value + prior + theta.sum()
 
-    center, h = stage.theta_normal()[0], 1e-3 * np.eye(2)
+    center, h = stage._theta_normal()[0], 1e-3 * np.eye(2)
     hessian = [
         [
             (

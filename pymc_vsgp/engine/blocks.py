@@ -97,7 +97,7 @@ def stream(
             rows.append(node.inputs[0])
     params = {}
     for name, param in likelihood.params.items():
-        if likelihood.goes_with_rows(name):
+        if likelihood._goes_with_rows(name):
             params[name] = len(rows)
             rows.append(param)
     arguments, parts = list(rows), []
@@ -206,7 +206,7 @@ def _block(recipe: Recipe, inputs, roots_at):
     mu, gamma = stack_latents(moments)
     if extra:
         spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
-        terms = lik.expected_over_means(mu, gamma, spread, y)
+        terms = lik._expected_over_means(mu, gamma, spread, y)
     else:
         terms = lik.expected_logp(mu, gamma, y)
     if (

@@ -243,7 +243,7 @@ def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
     """Fit the proposal density in a few rounds."""
     points = weigher.points
     order = _order(points, stage)
-    center, _ = stage.theta_normal()
+    center, _ = stage._theta_normal()
     center, cov = center[order], stage.theta_covariance[np.ix_(order, order)]
     d = len(center)
     try:
@@ -330,7 +330,7 @@ def _inner_variance(batch, log_w) -> float:
 def _order(points: Points, stage: GaussianStage) -> np.ndarray:
     """Where the entries of theta of `points` are in that of the stage."""
     at = np.arange(sum(np.size(v) for v in stage.theta_unconstrained.values()))
-    return points.ravel(stage.split_theta(at)).astype(int)
+    return points.ravel(stage._split_theta(at)).astype(int)
 
 
 def finite(log_w):
@@ -356,7 +356,7 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     center[order] = w @ theta
     away = theta - w @ theta
     cov[np.ix_(order, order)] = away.T @ (away * w[:, None])
-    return replace(stage, theta_unconstrained=stage.split_theta(center), theta_covariance=cov)
+    return replace(stage, theta_unconstrained=stage._split_theta(center), theta_covariance=cov)
 
 
 def _refuse(log_w, khat, ess) -> str:

@@ -352,7 +352,7 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
             **(compile_kwargs or {}),
         }
         return {"compile_kwargs": settings}
-    points = stage.points(stage.draw_theta(chains, rng, DISPERSION), DISPERSION, rng)
+    points = stage._points(stage._draw_theta(chains, rng, DISPERSION), DISPERSION, rng)
     names = [rv.name for rv in model.free_RVs]
     found = at_points(model, model.free_RVs, points)
     return {"initvals": [dict(zip(names, values, strict=True)) for values in found]}
@@ -363,14 +363,14 @@ def _random_start(model, stage) -> dict[str, Any]:
 
     By name, for nutpie compiles a copy of the model for JAX.
     """
-    center, root = stage.theta_normal()
+    center, root = stage._theta_normal()
     theta = pt.constant(center)
     if center.size:
         noise = pm.Normal.dist(0.0, 1.0, size=center.size)
         theta = theta + pt.dot(pt.constant(DISPERSION * root), noise)
-    values = stage.split_theta(theta)
+    values = stage._split_theta(theta)
     for u in inducing_variables(model):
-        epsilon = pm.Normal.dist(0.0, DISPERSION, size=stage.shape_of_epsilon(u))
+        epsilon = pm.Normal.dist(0.0, DISPERSION, size=stage._shape_of_epsilon(u))
         values[model.rvs_to_values[u].name] = epsilon
     outputs = model.replace_rvs_by_values(model.free_RVs)
     swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}

@@ -116,12 +116,12 @@ class GaussianStage:
         """Put inducing inputs and coordinates of this stage into its model."""
         hand_over(self.model, self.sites, self.Xu)
 
-    def draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
+    def _draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
         """Draw unconstrained parameters from the normal approximation, n of them."""
-        center, root = self.theta_normal()
+        center, root = self._theta_normal()
         return center + scale * rng.normal(size=(n, center.size)) @ root.T
 
-    def theta_normal(self) -> tuple[np.ndarray, np.ndarray]:
+    def _theta_normal(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean of the unconstrained parameters, and a root of their covariance."""
         parts = [np.ravel(v) for v in self.theta_unconstrained.values()]
         center = np.concatenate([np.empty(0), *parts])
@@ -130,7 +130,7 @@ class GaussianStage:
         w, V = np.linalg.eigh(self.theta_covariance)
         return center, V * np.sqrt(np.clip(w, 0.0, None))
 
-    def split_theta(self, theta) -> dict[str, Any]:
+    def _split_theta(self, theta) -> dict[str, Any]:
         """Return a vector of parameters, of numbers or a tensor, by value variable."""
         point, at = {}, 0
         for name, value in self.theta_unconstrained.items():
@@ -138,19 +138,19 @@ class GaussianStage:
             at += np.size(value)
         return point
 
-    def shape_of_epsilon(self, u) -> tuple[int, ...]:
+    def _shape_of_epsilon(self, u) -> tuple[int, ...]:
         """Shape of the value of inducing values in the sampler's coordinates."""
         shape = self.mean[u.name].shape
         return shape[1:] if u.type.ndim == 1 else shape
 
-    def points(self, theta: np.ndarray, epsilon_scale: float, rng) -> list[dict[str, np.ndarray]]:
+    def _points(self, theta: np.ndarray, epsilon_scale: float, rng) -> list[dict[str, np.ndarray]]:
         """Unconstrained points of the model, one for each row of theta."""
         us = inducing_variables(self.model)
         out = []
         for row in theta:
-            point = self.split_theta(row)
+            point = self._split_theta(row)
             for u in us:
-                epsilon = epsilon_scale * rng.normal(size=self.shape_of_epsilon(u))
+                epsilon = epsilon_scale * rng.normal(size=self._shape_of_epsilon(u))
                 point[self.model.rvs_to_values[u].name] = epsilon
             out.append(point)
         return out
@@ -169,7 +169,7 @@ class GaussianStage:
         model = self.model
         with _applied(self):
             variables = model.free_RVs + model.deterministics
-            points = self.points(self.draw_theta(draws, rng), 1.0, rng)
+            points = self._points(self._draw_theta(draws, rng), 1.0, rng)
             results = at_points(model, variables, points)
         stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
         posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}

@@ -120,7 +120,7 @@ class Likelihood:
             return quadrature.product_expectation(fn, mu, gamma, ndim, self.n_nodes)
         return self._expect(lambda f: self.log_prob(f, y), mu, gamma, y, self.bend(y))
 
-    def expected_over_means(self, mu, gamma, spread, y):
+    def _expected_over_means(self, mu, gamma, spread, y):
         """`expected_logp` averaged over ``N(mu, spread)`` in place of mu, elementwise."""
         return self.expected_logp(mu, gamma + spread, y)
 
@@ -164,7 +164,7 @@ class Likelihood:
         """
         return y, classes
 
-    def goes_with_rows(self, name):
+    def _goes_with_rows(self, name):
         """Whether that parameter has one entry for each observation, by its type."""
         if name in self.shared_params:
             return False

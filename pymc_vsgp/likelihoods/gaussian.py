@@ -75,7 +75,7 @@ class Gaussian(Located):
             return normal_logp(y - mu, variance + gamma)
         return normal_logp(y - mu, variance) - self.left_out(gamma / variance) / 2.0
 
-    def expected_over_means(self, mu, gamma, spread, y):
+    def _expected_over_means(self, mu, gamma, spread, y):
         """`expected_logp` averaged over ``N(mu, spread)`` in place of mu, elementwise."""
         variance = self.sigma**2 + (gamma if self.approx == "FITC" else np.float64(0.0))
         return self.expected_logp(mu, gamma, y) - spread / (2.0 * variance)

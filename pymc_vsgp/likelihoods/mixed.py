@@ -95,11 +95,11 @@ class Mixed(Likelihood):
         mu, gamma = self._moments(mu, gamma)
         return self._over_seen(lambda at: self._now.expected_logp(mu, gamma, at), y)
 
-    def expected_over_means(self, mu, gamma, spread, y):
+    def _expected_over_means(self, mu, gamma, spread, y):
         """`expected_logp` averaged over ``N(mu, spread)`` in place of mu."""
         mu, gamma = self._moments(mu, gamma)
         spread = self._mix(spread, self.W**2)
-        return self._over_seen(lambda at: self._now.expected_over_means(mu, gamma, spread, at), y)
+        return self._over_seen(lambda at: self._now._expected_over_means(mu, gamma, spread, at), y)
 
     def log_predictive(self, mu, gamma, y):
         """Sum over the outputs of ``log E[p(y | f)]``: of each on its own, not of all jointly."""

@@ -423,7 +423,7 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
         check_param_shapes(lik, len(Xnew), "Xnew")
     except ValueError as error:
         raise ValueError(f"{error} For example likelihood=vsgp.{kind}(...).") from None
-    if X is not None and (rows := [n for n in lik.params if lik.goes_with_rows(n)]):
+    if X is not None and (rows := [n for n in lik.params if lik._goes_with_rows(n)]):
         raise ValueError(
             f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
             f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."

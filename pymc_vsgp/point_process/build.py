@@ -121,4 +121,4 @@ def point_process(
             f"unit has {len(units)} entries, and the window {region.ndim} dimensions. "
             "Pass one unit for all, or one for each."
         )
-    return PointProcess.counted(points, region, edges, mask, exposure, covariates, names, units)
+    return PointProcess._counted(points, region, edges, mask, exposure, covariates, names, units)

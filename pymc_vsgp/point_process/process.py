@@ -68,7 +68,7 @@ class PointProcess:
     _mask: np.ndarray | None = None
 
     @classmethod
-    def counted(
+    def _counted(
         cls, points, window, edges, mask, exposure, covariates, dims, unit
     ) -> "PointProcess":
         """Count events, which are inside the window, in the bins of a grid."""
@@ -175,7 +175,7 @@ class PointProcess:
 
         covariates = {f.name: moved(f) for f in self._fields} or None
         effort = None if self._effort is None else moved(self._effort)
-        return PointProcess.counted(
+        return PointProcess._counted(
             self.events, self.window, edges, None, effort, covariates, self.dims, self.unit
         )
 

@@ -227,9 +227,9 @@ class Fitted:
                 "Pass a likelihood of as many functions."
             )
         # What is passed now holds now, whatever was kept with the draws under its name.
-        values = {n: known_value(p) for n, p in lik.params.items() if lik.goes_with_rows(n)}
+        values = {n: known_value(p) for n, p in lik.params.items() if lik._goes_with_rows(n)}
         lik = lik.replace(**{n: v for n, v in values.items() if v is not None})
-        rows = tuple(n for n in lik.params if lik.goes_with_rows(n))
+        rows = tuple(n for n in lik.params if lik._goes_with_rows(n))
         return self.compiled.observation._replace(likelihood=lik, row_params=rows)
 
     def check_rows(self, n: int, what: str) -> None:
