@@ -1,6 +1,16 @@
 """What the inducing variables are, and where to put them."""
 
+from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.placement import greedy_variance, grid, kmeans, subset
+from pymc_vsgp.inducing.points import Dense
 
-__all__ = ["Fourier", "greedy_variance", "grid", "kmeans", "subset"]
+__all__ = [
+    "Dense",
+    "Fourier",
+    "InducingVariables",
+    "greedy_variance",
+    "grid",
+    "kmeans",
+    "subset",
+]

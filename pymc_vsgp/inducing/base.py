@@ -145,6 +145,8 @@ class Conditional(ABC):
         Number of inputs of f.
     """
 
+    noun: str = "inducing variables"
+    """What they are, in reports."""
     layout: Any = None
     """How the rows of the data lie, if that is made use of: they are one block then."""
     follows_X: bool = True

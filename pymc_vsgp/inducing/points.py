@@ -143,6 +143,7 @@ class GivenDense(Conditional):
 
     def __init__(self, process, n_columns, kernel: Kernel, covariance: Kernel, n_places: int):
         super().__init__(process, n_columns)
+        self.noun = "points" if n_places else "inducing variables"
         self.kernel, self.covariance, self.theta = kernel, covariance, 2 + n_places
 
     def moments(self, X, args):

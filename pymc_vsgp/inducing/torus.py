@@ -148,6 +148,7 @@ class GivenCoefficients(Conditional):
     made for, and the axes of the layout.
     """
 
+    noun = "Fourier coefficients"
     follows_X = False
 
     def __init__(self, process, features, mean: Kernel, covariance: Kernel, layout=None):

@@ -103,6 +103,7 @@ class InducingCheck:
     gain_error: float = np.nan
     khat: float = np.nan
     weakest: str = ""
+    nouns: dict[str, str] = field(default_factory=dict)
     obs_dim: str = "obs"
     coords: dict[str, Any] = field(default_factory=dict)
 
@@ -112,7 +113,8 @@ class InducingCheck:
         points = sum(len(z) for z in self.Xu.values())
         waves = sum(self.numbers.values()) - points
         words = [f"{points} inducing points"] if points else []
-        return " and ".join([*words, *([f"{waves} Fourier coefficients"] if waves else [])])
+        others = [noun for noun in self.nouns.values() if noun != "points"]
+        return " and ".join([*words, *([f"{waves} {others[0]}"] if waves else [])])
 
     @property
     def certain(self) -> bool:
@@ -152,7 +154,9 @@ class InducingCheck:
         waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
         where = "check.added says where" if more else "spread them over the data"
         if waves:
-            where = "raise n_frequencies"
+            where = "use more of them"
+            if "Fourier coefficients" in self.nouns.values():
+                where = "raise n_frequencies"
         if self.wrap > WRAPPED:
             return (
                 f"The period is short: opposite ends of the data are correlated by {self.wrap:.2f} "
@@ -181,8 +185,7 @@ class InducingCheck:
         low, middle, high = np.quantile(self.missing, [0.05, 0.5, 0.95])
         rows = [f"Inducing points of {self.name!r}: {self.verdict}"]
         for name, number in self.numbers.items():
-            kind = "points" if len(self.Xu[name]) else "Fourier coefficients"
-            rows.append(f"  {name}: {number} {kind} for {len(self.X)} observations")
+            rows.append(f"  {name}: {number} {self.nouns[name]} for {len(self.X)} observations")
         rows.append(
             f"  missing to the exact posterior    about {_nats(middle)} nats, "
             f"{_nats(low)} to {_nats(high)} over draws"
@@ -323,6 +326,7 @@ def check_inducing(
             name=fit.name,
             X=X,
             Xu=Xu,
+            nouns={p.u.name: p.conditional.noun for p in parts},
             numbers={p.u.name: fit.draws.values(p.u.name).shape[-1] for p in parts},
             added={},
             missing=missing,
