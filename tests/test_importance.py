@@ -12,6 +12,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.importance import Weigher, weigh
 
 N = 40
 
@@ -228,3 +229,50 @@ def test_two_modes_are_found_or_refused():
     assert 0.02 < long < 0.98
     found = float((np.log(idata["posterior"]["ls"]) > 0.5).mean())
     assert idata["posterior"].attrs["refused"] or abs(found - long) < 0.05
+
+
+def test_an_interrupt_keeps_what_was_drawn(monkeypatch):
+    model, stage = made(counts)
+    weigher, rng = Weigher(model), np.random.default_rng(4)
+    plain, calls = weigher.plain, []
+
+    def interrupted(theta, epsilon, advance):
+        calls.append(len(theta))
+        found = plain(theta, epsilon, advance)
+        return [x[:77] for x in found] if len(theta) == 400 else found
+
+    interrupted.cost = plain.cost
+    weigher.plain = interrupted
+    found = weigh(stage, weigher, 400, rng, progressbar=False)
+    assert calls[-1] == 400
+    assert found.theta.shape == (77, 2)
+    assert found.epsilon.shape == (77, 6)
+    assert len(found.log_weight) == 77
+    # Before there is anything to keep it is an interrupt.
+    weigher.plain = lambda theta, epsilon, advance: [x[:3] for x in plain(theta, epsilon, advance)]
+    weigher.plain.cost = plain.cost
+    with pytest.raises(KeyboardInterrupt):
+        weigh(stage, weigher, 400, rng, progressbar=False)
+
+
+def test_settings_of_nuts_ask_for_it(monkeypatch):
+    model, stage = made(counts)
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.Weigher", None)  # fails where it is called
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
+    for asked in ({"target_accept": 0.95}, {"nuts_sampler": "pymc"}, {"initvals": {"ls_u": 1.0}}):
+        assert vsgp.sample(3, stage=stage, method="auto", model=model, **asked) == "nuts"
+    assert vsgp.sample(3, stage=stage, method="nuts", model=model, backend="jax") == "nuts"
+    with pytest.raises(ValueError, match="no method 'gibbs'.*Choose one of"):
+        vsgp.sample(stage=stage, method="gibbs", model=model)
+
+
+def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
+    model, stage = made(counts)
+    monkeypatch.setattr("pymc_vsgp.fit.importance.LARGEST_K", -9.0)
+    seen = {}
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: seen.update(kwargs))
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        vsgp.sample(100, stage=stage, method="auto", model=model, progressbar=False)
+    assert "NUTS takes over" in caplog.text
+    assert seen["draws"] == 100
+    assert "importance" not in stage.method

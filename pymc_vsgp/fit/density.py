@@ -7,6 +7,7 @@ of the time goes into.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -45,6 +46,7 @@ class Points:
 
     def __init__(self, model: Model):
         self.model = model
+        self._functions: dict[Any, Callable] = {}
         start = model.initial_point()
         self.inner = [model.rvs_to_values[u] for u in inducing_variables(model)]
         self.outer = [v for v in model.value_vars if v not in self.inner]
@@ -60,8 +62,7 @@ class Points:
 
     def log_density(self) -> Callable:
         """Return the log density as a function of theta, S x d, and epsilon, S x K x m: S x K."""
-        logp = rewrite_pregrad(self.model.logp())
-        return self.function(_value_alone([logp]))
+        return self._known("plain", lambda: _value_alone([rewrite_pregrad(self.model.logp())]))
 
     def refined(self) -> Callable:
         """Return the same for epsilon in coordinates that are fitted to the data at each theta.
@@ -70,11 +71,19 @@ class Points:
         Newton step where the posterior of the inducing values is normal. Returns the log density,
         and epsilon in the coordinates of the stage.
         """
-        return self.function(_value_alone(refined_logp(self.model)))
+        return self._known("refined", lambda: _value_alone(refined_logp(self.model)))
 
     def variables(self, variables: Sequence[Variable]) -> Callable:
         """Return variables of the model as a function of theta, S x d, and epsilon, S x 1 x m."""
-        return self.function(self.model.replace_rvs_by_values(list(variables)))
+        variables = list(variables)
+        key = tuple(v.name for v in variables)
+        return self._known(key, lambda: self.model.replace_rvs_by_values(variables))
+
+    def _known(self, key, build) -> Callable:
+        """Compile what is asked for the first time. Sites and data may change after that."""
+        if key not in self._functions:
+            self._functions[key] = self.function(build())
+        return self._functions[key]
 
     def function(self, outputs) -> Callable:
         """Vectorize a graph of the model's values, and compile it.

@@ -32,7 +32,7 @@ from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.progress import progress
 
-__all__ = ["Weighed", "weigh"]
+__all__ = ["Weighed", "Weigher", "weigh"]
 
 ROUNDS = 5
 EPSILON_BYTES = 32_000_000  # that are held at once
@@ -77,6 +77,8 @@ class Weighed:
     refused: str
     start: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
     """Theta, epsilon and log weights of draws that chains can start at."""
+    points: Points = field(repr=False)
+    """The variables that theta and epsilon stand for."""
     better: GaussianStage = field(repr=False)
     """The stage, with what the weights say of theta: where NUTS may start."""
 
@@ -130,14 +132,23 @@ class _Batch:
         )
 
 
-class _Weigher:
-    """Draws proposals and evaluates the target."""
+class Weigher:
+    """Draws proposals of a model, and evaluates its density.
 
-    def __init__(self, model: Model, rng):
+    What it compiles stays valid where data and coordinates change, so one serves many data sets.
+    """
+
+    def __init__(self, model: Model):
         self.points = Points(model)
-        self.plain = self.density = self.points.log_density()
-        self.rng = rng
-        self.n_evaluations = 0
+        self.plain = self.points.log_density()
+        try:
+            self.prior = Prior(self.points)
+        except NotImplementedError:  # an improper one
+            self.prior = None
+
+    def begin(self, rng) -> None:
+        """Start anew, with this source of proposals."""
+        self.rng, self.n_evaluations, self.density = rng, 0, self.plain
 
     def refine(self) -> bool:
         """Let epsilon be in coordinates that are fitted to the data at each theta."""
@@ -185,32 +196,36 @@ class _Weigher:
         return _Batch(theta[:n], inner, epsilon[:n][at], score[at])
 
 
-def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) -> Weighed:
+def weigh(
+    stage: GaussianStage, weigher: Weigher, n: int, rng, *, give_up=True, progressbar=True
+) -> Weighed:
     """Draw n proposals of a model and weigh them.
 
     Parameters
     ----------
     stage : GaussianStage
         Whose coordinates the model has.
-    model : Model
-        That of the stage, or the same with the inducing values integrated out.
+    weigher : Weigher
+        Of the model of the stage, or of the same with the inducing values integrated out.
     n : int
         Number of proposals, after those that the proposal density is fitted to.
     rng : Generator
         Source of the proposals.
+    give_up : bool
+        Whether to stop early where there is no hope.
     progressbar : bool
         Whether to show progress.
     """
     began = time.perf_counter()
     with progress("Importance", n, progressbar) as advance:
-        weigher = _Weigher(model, rng)
+        weigher.begin(rng)
         q, K, last = _fit_proposal(weigher, stage, rng)
         log_w = last.log_marginal - q.logpdf(last.theta)
         start = (last.theta, last.epsilon, log_w)
         khat, ess = _tail(log_w)
         hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
         batch = last
-        if not hopeless:
+        if not (hopeless and give_up):
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             log_w = batch.log_marginal - q.logpdf(batch.theta)
             khat, ess = _tail(log_w)
@@ -235,21 +250,18 @@ def weigh(stage: GaussianStage, model: Model, n: int, rng, progressbar: bool) ->
         seconds=time.perf_counter() - began,
         refused=refused,
         start=start,
+        points=weigher.points,
         better=_better(stage, weigher.points, batch.theta, log_w),
     )
 
 
-def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
+def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     """Fit the proposal density in a few rounds."""
     points = weigher.points
     order = _order(points, stage)
     center, _ = stage._theta_normal()
     center, cov = center[order], stage.theta_covariance[np.ix_(order, order)]
     d = len(center)
-    try:
-        prior = Prior(points, rng)
-    except NotImplementedError:  # an improper one
-        prior = None
     n, K = int(np.clip(50 * d, 250, 1000)), 1
     if points.n_epsilon:
         of_theta, of_epsilon = weigher.density.cost
@@ -258,7 +270,7 @@ def _fit_proposal(weigher: _Weigher, stage: GaussianStage, rng):
     rounds: list[tuple[Any, _Batch]] = []
     spread: list[float] = []
     for i in range(ROUNDS):
-        q = _mixture(center, cov, prior)
+        q = _mixture(center, cov, weigher.prior)
         batch = weigher(q, n, K)
         rounds.append((q, batch))
         log_w = batch.log_marginal - q.logpdf(batch.theta)

@@ -42,7 +42,7 @@ class StudentT:
 class Prior:
     """The prior of theta, where it can be drawn from."""
 
-    def __init__(self, points: Points, rng):
+    def __init__(self, points: Points):
         model = points.model
         inner = set(inducing_variables(model))
         others = [rv for rv in model.free_RVs if rv not in inner]
@@ -52,7 +52,6 @@ class Prior:
             raise NotImplementedError("Theta has no prior of its own.")
         self._logp = points.function([logp])
         self._m = points.n_epsilon
-        self._points, self._rng = points, rng
         self._outputs = []
         for v in points.outer:
             rv = model.values_to_rvs[v]
@@ -60,7 +59,7 @@ class Prior:
             self._outputs.append(
                 rv if transform is None else transform.forward(rv, *rv.owner.inputs)
             )
-        self.draw(1, rng)
+        self.draw(1, np.random.default_rng(0))  # an improper prior has no draws
 
     def draw(self, n, rng):
         """Draw n of theta."""

@@ -28,7 +28,7 @@ from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
-from pymc_vsgp.fit.importance import weigh
+from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.store import check_new, complete, sample_to_disk
 from pymc_vsgp.fit.walk import draws_of
@@ -248,7 +248,8 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     whole = collapse_model(model) if collapse is not False and can_collapse(model) else None
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
-        found = weigh(stage, target, draws * chains, rng, progressbar)
+        settings = {"give_up": method == "auto", "progressbar": progressbar}
+        found = weigh(stage, Weigher(target), draws * chains, rng, **settings)
         if found.refused and method == "auto":
             _log.info("%s: NUTS takes over", found)
             return found

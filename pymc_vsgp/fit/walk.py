@@ -8,7 +8,6 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.fit.collapsed import Collapsed
-from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weighed, finite
 from pymc_vsgp.fit.stage import label
 from pymc_vsgp.fit.store import complete
@@ -41,7 +40,7 @@ def draws_of(
     epsilon = np.concatenate([found.epsilon, found.start[1]])[places]
     target = model if whole is None else whole.model
     variables = [*target.free_RVs, *target.deterministics]
-    values = Points(target).variables(variables)(theta, epsilon[:, None])
+    values = found.points.variables(variables)(theta, epsilon[:, None])
     posterior = {
         v.name: x[:, 0][inverse.reshape(state.shape)]
         for v, x in zip(variables, values, strict=True)

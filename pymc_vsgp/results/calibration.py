@@ -19,11 +19,15 @@ import scipy.stats
 from pymc.model.core import Model
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.sampling import sample
+from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.progress import progress
 
 __all__ = ["Calibration", "calibrate"]
 
+# Of importance weights: for each draw that is kept, and in all.
+PROPOSALS, FEWEST_PROPOSALS = 4, 500
 FEWEST = 50  # replicates that say something of uniformity
 
 
@@ -218,13 +222,16 @@ def _some(n: int, wanted: int) -> np.ndarray:
 
 
 class _Sampler:
-    """Sample the posterior of one data set after the other; with nutpie, compile once."""
+    """Sample the posterior of one data set after the other, and compile once.
+
+    By importance weights where they prove to be good, else by NUTS.
+    """
 
     def __init__(self, model, shared, draws, tune):
         self.model, self.shared = model, shared
         self.draws, self.tune = draws, tune
         self.inducing: set[str] = set()
-        self.compiled = None
+        self.weigher, self.compiled = None, None
 
     def __call__(self, y, seed) -> dict[str, np.ndarray]:
         self.shared.set_value(y)
@@ -232,6 +239,14 @@ class _Sampler:
         stage = fit_gaussian(model=model, progressbar=False)
         self.inducing = set(stage.mean)
         names = [rv.name for rv in model.free_RVs]
+        if self.weigher is None:
+            self.weigher = Weigher(model)
+        rng = np.random.default_rng(seed)
+        each = max(PROPOSALS, FEWEST_PROPOSALS // self.draws)
+        found = weigh(stage, self.weigher, each * self.draws, rng, progressbar=False)
+        if not found.refused:
+            tree = draws_of(found, model, None, 1, rng)
+            return {n: tree["posterior"][n].values[0, each - 1 :: each] for n in names}
         if importlib.util.find_spec("nutpie") is None:
             with model:
                 tree = sample(

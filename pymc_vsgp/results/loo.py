@@ -312,7 +312,7 @@ def _take(array: Any, rows: np.ndarray) -> Any:
 def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
     from pymc_vsgp.fit.sampling import sample
 
-    return sample(model=model, progressbar=False, random_seed=rng)
+    return sample(model=model, method="auto", progressbar=False, random_seed=rng)
 
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
