@@ -53,7 +53,7 @@ print(f"{y.sum()} explosions in {len(y)} bins of {width[0]:.2f} years")
 with pm.Model(coords={"bin": years}) as model:
     lengthscale = pm.Gamma("lengthscale", 1.1, 0.1)
     variance = pm.Gamma("variance", 1.0, 0.3)
-    gp = pm.gp.VariationalSparse(cov_func=variance * pm.gp.cov.ExpQuad(1, ls=lengthscale))
+    gp = vsgp.VariationalSparse(cov_func=variance * pm.gp.cov.ExpQuad(1, ls=lengthscale))
     Xu = vsgp.inducing.grid(X, 30)
     gp.prior("u", Xu=Xu)
     gp.likelihood("y", vsgp.Poisson(exposure=width), X=X, y=y, dims="bin")
@@ -85,7 +85,7 @@ print(
 # %% [markdown]
 # ## The rate over time
 #
-# The picture shows one year at a time, so `diag=True` will do: it draws the function at each year
+# The figure shows one year at a time, so `diag=True` will do: it draws the function at each year
 # on its own, which is much faster than joint draws of the whole curve.
 
 # %%
@@ -125,6 +125,6 @@ ax.axhline(0, color=muted, lw=0.8)
 ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False, ncols=2, loc="upper right")
 
-picture = pathlib.Path("coal_mining.png").resolve()
-fig.savefig(picture, dpi=150)
-print(f"Picture written to {picture}")
+figure = pathlib.Path("coal_mining.png").resolve()
+fig.savefig(figure, dpi=150)
+print(f"Figure written to {figure}")

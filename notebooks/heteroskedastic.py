@@ -73,13 +73,13 @@ ls_mu = spacing + 3 * ls_sigma
 with pm.Model() as model:
     ls = pm.InverseGamma("ls", mu=ls_mu, sigma=ls_sigma)
     eta = pm.Gamma("eta", alpha=2, beta=1)
-    mean = pm.gp.VariationalSparse(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+    mean = vsgp.VariationalSparse(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
     Xu = inputs[1::2, None]
     mean.prior("u", Xu)
 
     noise_ls = pm.InverseGamma("noise_ls", mu=ls_mu, sigma=ls_sigma)
     noise_eta = pm.Gamma("noise_eta", alpha=2, beta=1)
-    log_sd = pm.gp.VariationalSparse(cov_func=noise_eta**2 * pm.gp.cov.ExpQuad(1, ls=noise_ls))
+    log_sd = vsgp.VariationalSparse(cov_func=noise_eta**2 * pm.gp.cov.ExpQuad(1, ls=noise_ls))
     log_sd.prior("u_noise", Xu)
     vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [mean, log_sd], X=X, y=y)
 
@@ -133,6 +133,6 @@ axes[1].set(title="Standard deviation of the noise", xlabel="x", ylim=(0, None))
 axes[1].legend(frameon=False)
 for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
-picture = pathlib.Path("heteroskedastic.png").resolve()
-fig.savefig(picture, dpi=110)
-print(f"Picture written to {picture}")
+figure = pathlib.Path("heteroskedastic.png").resolve()
+fig.savefig(figure, dpi=110)
+print(f"Figure written to {figure}")

@@ -12,9 +12,9 @@
 # # A Gaussian process inside a hierarchical model
 #
 # Weekly cases of a disease in twelve regions. All regions share an epidemic curve, whose shape
-# nobody knows: a Gaussian process. Each has its own level, and the levels are pooled. The process
-# is one part of an ordinary PyMC model; what is special about a region goes into the exposure,
-# which may be any expression of random variables.
+# nobody knows: a Gaussian process. Each has its own intercept, and the intercepts are pooled. The
+# process is one part of an ordinary PyMC model; what is special about a region goes into the
+# exposure, which may be any expression of random variables.
 
 # %%
 import os
@@ -54,9 +54,9 @@ def curve(week):
     return -2.5 + first + second
 
 
-true_level = rng.normal(0.0, 0.5, size=len(regions))
+true_intercept = rng.normal(0.0, 0.5, size=len(regions))
 region, week = (a.ravel() for a in np.meshgrid(np.arange(len(regions)), weeks, indexing="ij"))
-cases = rng.poisson(population[region] * np.exp(curve(week) + true_level[region]))
+cases = rng.poisson(population[region] * np.exp(curve(week) + true_intercept[region]))
 X = week[:, None]
 
 # %% [markdown]
@@ -68,15 +68,15 @@ with pm.Model(coords={"region": regions}) as model:
     lengthscale = pm.InverseGamma("lengthscale", mu=10, sigma=5)
     scale = pm.HalfNormal("scale", 1.5)
     overall = pm.Normal("overall", -2, 1)
-    gp = pm.gp.VariationalSparse(
+    gp = vsgp.VariationalSparse(
         mean_func=pm.gp.mean.Constant(overall),
         cov_func=scale**2 * pm.gp.cov.Matern52(1, ls=lengthscale),
     )
     gp.prior("u", Xu=Xu)
 
-    spread = pm.HalfNormal("spread", 1)
-    level = pm.ZeroSumNormal("level", sigma=spread, dims="region")
-    at_risk = population[region] * pm.math.exp(level[region])
+    sigma = pm.HalfNormal("sigma", 1)
+    intercept = pm.ZeroSumNormal("intercept", sigma=sigma, dims="region")
+    at_risk = population[region] * pm.math.exp(intercept[region])
     gp.likelihood("cases", vsgp.Poisson(exposure=at_risk), X=X, y=cases)
 
     start = time.perf_counter()
@@ -87,7 +87,7 @@ with pm.Model(coords={"region": regions}) as model:
     check = vsgp.check_inducing(idata, 30, nested=False, progressbar=False)
 
 # %%
-names = ["lengthscale", "scale", "overall", "spread", "level"]
+names = ["lengthscale", "scale", "overall", "sigma", "intercept"]
 summary = az.summary(idata, var_names=names, round_to=3)
 print(stage)
 print(summary[["mean", "sd", "ess_bulk", "ess_tail", "r_hat"]])
@@ -99,11 +99,11 @@ print(
 )
 
 # %% [markdown]
-# ## The curve, and the levels
+# ## The curve, and the intercepts
 #
-# The curve follows both winters. Levels of small regions are pulled towards the others and have
-# wide intervals; large regions speak for themselves. Only the sum of curve and level is seen, so
-# the levels are relative to their mean.
+# The curve follows both winters. Intercepts of small regions are pulled towards the others and have
+# wide intervals; large regions speak for themselves. Only the sum of curve and intercept is seen,
+# so the intercepts are relative to their mean.
 
 # %%
 fig, (left, right) = plt.subplots(
@@ -113,23 +113,23 @@ rate = np.exp(f).stack(sample=("chain", "draw"))
 low, middle, high = np.quantile(rate.values, [0.05, 0.5, 0.95], axis=rate.get_axis_num("sample"))
 left.fill_between(weeks, low, high, color="#8e9bb3", alpha=0.6, lw=0, label="90 %")
 left.plot(weeks, middle, color="#1f3a5f", lw=1.5, label="median")
-truth = np.exp(curve(weeks) + true_level.mean())
+truth = np.exp(curve(weeks) + true_intercept.mean())
 left.plot(weeks, truth, "--", color="#c4532b", lw=1, label="truth")
 left.set(xlabel="week", ylabel="cases a week and thousand", ylim=(0, None), title="Shared curve")
 left.legend(frameon=False)
 
 order = np.argsort(population)
-levels = idata.posterior["level"].stack(sample=("chain", "draw")).values[order]
-low, middle, high = np.quantile(levels, [0.05, 0.5, 0.95], axis=1)
+intercepts = idata.posterior["intercept"].stack(sample=("chain", "draw")).values[order]
+low, middle, high = np.quantile(intercepts, [0.05, 0.5, 0.95], axis=1)
 at = np.arange(len(regions))
 right.hlines(at, low, high, color="#8e9bb3", lw=3, label="90 %")
 right.plot(middle, at, "o", color="#1f3a5f", ms=5, label="median")
-right.plot((true_level - true_level.mean())[order], at, "x", color="#c4532b", label="truth")
-right.set(xlabel="level", title="Levels, by population (thousands)")
+right.plot((true_intercept - true_intercept.mean())[order], at, "x", color="#c4532b", label="truth")
+right.set(xlabel="intercept", title="Intercepts, by population (thousands)")
 right.set_yticks(at, [f"{population[i]:g}" for i in order])
 right.legend(frameon=False)
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
-picture = pathlib.Path("hierarchical.png").resolve()
-fig.savefig(picture, dpi=110)
-print(f"Picture written to {picture}")
+figure = pathlib.Path("hierarchical.png").resolve()
+fig.savefig(figure, dpi=110)
+print(f"Figure written to {figure}")

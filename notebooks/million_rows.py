@@ -9,15 +9,16 @@
 # ---
 
 # %% [markdown]
-# # A million rows and more: the calendar of Beijing's air
+# # A million observations and more: the calendar of Beijing's air
 #
 # Readings of four pollutants at twelve stations, every hour from March 2013 to February 2017: 1.6
 # million of them. When is the air dirty? A smooth function of the day of the year and of the hour
 # of the day, and all of the uncertainty about it and about how smooth it is.
 #
 # Both inputs go around: after December comes January, after 23 h midnight. That is the torus of
-# Fourier features, so nothing is approximated but the fastest waves. With normal noise the data
-# enter by sums that are taken once: a step of the sampler does not know how many rows there are.
+# Fourier features, so nothing is approximated but the highest frequencies. With normal noise the
+# data enter by sums that are taken once: a step of the sampler does not know how many observations
+# there are.
 #
 # The data are `beijing_air.npz` (Zhang et al. 2017, from the UCI repository) in the folder that the
 # environment variable PYMC_VSGP_DATA names.
@@ -39,7 +40,7 @@ import pymc_vsgp as vsgp
 
 SEED = 2013
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
-DRAWS, TUNE, CHAINS, STATIONS, WAVES = (
+DRAWS, TUNE, CHAINS, STATIONS, FREQUENCIES = (
     (150, 150, 2, 1, (4, 3)) if SMOKE else (1000, 500, 4, 12, (9, 6))
 )
 POLLUTANTS = ["PM2.5", "PM10", "NO2", "CO"]
@@ -77,8 +78,8 @@ with pm.Model() as model:
     scale = pm.HalfNormal("scale", 1)
     noise = pm.HalfNormal("noise", 2)
     cov = scale**2 * pm.gp.cov.Matern52(2, ls=[days, hours_])
-    gp = pm.gp.VariationalSparse(cov_func=cov)
-    gp.prior("u", inducing=vsgp.inducing.Fourier(period=(YEAR, DAY), n_frequencies=WAVES))
+    gp = vsgp.VariationalSparse(cov_func=cov)
+    gp.prior("u", inducing=vsgp.inducing.Fourier(period=(YEAR, DAY), n_frequencies=FREQUENCIES))
     gp.likelihood("y", vsgp.Gaussian(noise), X=X, y=y)
 
     start = time.perf_counter()
@@ -102,10 +103,10 @@ print(
 print(f"Gaussian stage {fitted:.0f} s, compilation, NUTS and coefficients {sampled:.0f} s")
 
 # %% [markdown]
-# Were the waves enough? What is left out has a variance that is known exactly, and the check weighs
-# it against what the data say. With a million readings two parts in ten thousand count, so it asks
-# for more: those waves would follow the weather of these four years. It also finds the period
-# short, as it should be here: the last day of the year is next to the first.
+# Were the frequencies enough? What is left out has a variance that is known exactly, and the check
+# weighs it against what the data say. With a million readings two parts in ten thousand count, so
+# it asks for more: higher frequencies would follow the weather of these four years. It also finds
+# the period short, as it should be here: the last day of the year is next to the first.
 
 # %%
 with model:
@@ -146,9 +147,9 @@ for k in range(n_years):
         of_years[k, m] = y[(year == k) & (month == m)].mean()
 daily = f.mean(axis=2)  # over the hours
 center = (np.arange(12) + 0.5) * YEAR / 12
-spread = np.nanstd(of_years, axis=0, ddof=1).mean()
+of_years_sd = np.nanstd(of_years, axis=0, ddof=1).mean()
 of_curve = daily.std(axis=0).mean()
-print(f"Months differ between years by an sd of {spread:.2f}; the curve's is {of_curve:.4f}")
+print(f"Months differ between years by an sd of {of_years_sd:.2f}; the curve's is {of_curve:.4f}")
 
 # %%
 ink, warm, grey = "#1f3a5f", "#c4572e", "#8e9bb3"
@@ -187,7 +188,7 @@ ax.legend(frameon=False)
 for name in ("year", "day"):
     axes[name].axhline(0, color=grey, lw=0.8, zorder=0)
     axes[name].spines[["top", "right"]].set_visible(False)
-picture = Path.cwd() / "million_rows.png"
-fig.savefig(picture, dpi=130)
+figure = Path.cwd() / "million_rows.png"
+fig.savefig(figure, dpi=130)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-print(f"Saved {picture}; {time.perf_counter() - began:.0f} s in all, {peak:.1f} GB at most")
+print(f"Saved {figure}; {time.perf_counter() - began:.0f} s in all, {peak:.1f} GB at most")

@@ -91,9 +91,9 @@ y = pattern.counts
 
 # %%
 with pm.Model(coords=pattern.coords) as regression:
-    level = pm.Normal("level", 4.5, 1)  # log of hickories per hectare
+    intercept = pm.Normal("intercept", 4.5, 1)  # log of hickories per hectare
     beta = pm.Normal("beta", 0, 1)
-    pm.Poisson("y", hectares * pm.math.exp(level + beta * maple), observed=y, dims="bin")
+    pm.Poisson("y", hectares * pm.math.exp(intercept + beta * maple), observed=y, dims="bin")
     plain = pm.sample(
         DRAWS, tune=500, chains=CHAINS, random_seed=SEED, progressbar=False, backend="jax"
     )
@@ -104,14 +104,14 @@ with pm.Model(coords=pattern.coords) as regression:
 with pm.Model(coords=pattern.coords) as spatial:
     lengthscale = pm.InverseGamma("lengthscale", mu=40, sigma=20)  # metres
     scale = pm.HalfNormal("scale", 1)
-    level = pm.Normal("level", 4.5, 1)
+    intercept = pm.Normal("intercept", 4.5, 1)
     beta = pm.Normal("beta", 0, 1)
     cov = scale**2 * pm.gp.cov.ExpQuad(2, ls=lengthscale)
-    gp = pm.gp.VariationalSparse(mean_func=pm.gp.mean.Constant(level), cov_func=cov)
-    waves = vsgp.inducing.Fourier.for_data(
+    gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(intercept), cov_func=cov)
+    features = vsgp.inducing.Fourier.for_data(
         pattern.X, cov, residual=0.001, max_features=200 if SMOKE else 1600
     )
-    gp.prior("u", inducing=waves)
+    gp.prior("u", inducing=features)
     at_risk = hectares * pm.math.exp(beta * maple)
     gp.likelihood("y", vsgp.Poisson(exposure=at_risk), X=pattern.X, y=y, dims="bin")
 
@@ -131,9 +131,11 @@ with pm.Model(coords=pattern.coords) as spatial:
     check = vsgp.check_inducing(idata, 30, nested=False, progressbar=False)
 
 # %%
-print(f"{waves.n_features} Fourier coefficients; fitted, compiled and sampled in {seconds:.0f} s")
-print(az.summary(plain, var_names=["level", "beta"]).to_string())
-print(az.summary(idata, var_names=["lengthscale", "scale", "level", "beta"]).to_string())
+print(
+    f"{features.n_features} Fourier coefficients; fitted, compiled and sampled in {seconds:.0f} s"
+)
+print(az.summary(plain, var_names=["intercept", "beta"]).to_string())
+print(az.summary(idata, var_names=["lengthscale", "scale", "intercept", "beta"]).to_string())
 everything = az.summary(idata, round_to="none")
 print(
     f"Of all {len(everything)} variables: R-hat up to {everything['r_hat'].max():.3f}, "
@@ -219,9 +221,9 @@ quarters = {
 expected = pattern.expected_count(intensity / 1e4, quarters)
 rng = np.random.default_rng(SEED)
 for name, region in quarters.items():
-    laws = expected.sel(region=name).to_numpy().ravel()
-    low, high = np.quantile(laws, [0.05, 0.95])
-    count_low, count_high = np.quantile(rng.poisson(laws), [0.05, 0.95])
+    means = expected.sel(region=name).to_numpy().ravel()
+    low, high = np.quantile(means, [0.05, 0.95])
+    count_low, count_high = np.quantile(rng.poisson(means), [0.05, 0.95])
     print(
         f"{name} quarter: {pattern.count(region)} counted, {low:.0f} to {high:.0f} expected, "
         f"{count_low:.0f} to {count_high:.0f} in a new count (90 %)"
@@ -284,6 +286,6 @@ axes["check"].set(title="Patchiness of simulated counts", xlabel="variance over 
 axes["check"].legend(frameon=False)
 for ax in axes.values():
     ax.spines[["top", "right"]].set_visible(False)
-picture = pathlib.Path("spatial_counts.png").resolve()
-fig.savefig(picture, dpi=110)
-print(f"Picture written to {picture}")
+figure = pathlib.Path("spatial_counts.png").resolve()
+fig.savefig(figure, dpi=110)
+print(f"Figure written to {figure}")

@@ -14,8 +14,8 @@
 # The lung-cancer trial of the Veterans' Administration: 137 men, of whom 128 died while they were
 # followed. The logarithm of the typical time is a Gaussian process of two covariates, the Karnofsky
 # score (how well a patient manages by himself, 10 to 99) and age; type of tumour and treatment
-# shift it. Nobody has to decide whether the score acts linearly. Two laws of the times around it
-# are compared: Weibull, and log-normal.
+# shift it. Nobody has to decide whether the score acts linearly. Two distributions of the times
+# around it are compared: Weibull, and log-normal.
 
 # %%
 import os
@@ -79,10 +79,10 @@ patients = pd.DataFrame(records, columns=columns)
 print(f"{len(patients)} patients, {(~patients['censored']).sum()} deaths")
 
 # %% [markdown]
-# ## Two laws of the times
+# ## Two distributions of the times
 #
-# `vsgp.Weibull` knows censoring, and its expectation has a closed form. A log-normal law with
-# censoring takes a family of our own; its expectation is by quadrature.
+# `vsgp.Weibull` knows censoring, and its expectation has a closed form. A log-normal distribution
+# with censoring takes a family of our own; its expectation is by quadrature.
 
 
 # %%
@@ -121,7 +121,7 @@ KINDS = ["small", "adeno", "large"]  # against squamous
 
 
 def inputs(table):
-    """Return a row of X for each patient."""
+    """Return the inputs of each patient."""
     indicators = [table["tumour"] == kind for kind in KINDS] + [table["arm"] == "test"]
     return np.column_stack([table["score"] / 20, table["age"] / 10, *indicators]).astype(float)
 
@@ -133,37 +133,39 @@ Xu = np.zeros((M, X.shape[1]))
 Xu[:, :2] = vsgp.inducing.kmeans(X[:, :2], M, random_seed=SEED)
 
 
-def build(law):
-    """Build the model with one of the two laws."""
+def build(family):
+    """Build the model with one of the two distributions."""
     coords = {"covariate": ["score", "age"], "indicator": [*KINDS, "test arm"]}
     with pm.Model(coords=coords) as model:
         lengthscale = pm.InverseGamma("lengthscale", mu=3, sigma=2, dims="covariate")
         scale = pm.HalfNormal("scale", 1)
-        level = pm.Normal("level", np.log(100), 1.5)
+        intercept = pm.Normal("intercept", np.log(100), 1.5)
         effect = pm.Normal("effect", 0, 1, dims="indicator")
-        spread = pm.LogNormal("spread", 0, 0.5)
+        sigma = pm.LogNormal("sigma", 0, 0.5)
         kernel = pm.gp.cov.Matern52(X.shape[1], ls=lengthscale, active_dims=[0, 1])
         coefficients = pm.math.concatenate([np.zeros(2), effect])
-        gp = pm.gp.VariationalSparse(
-            mean_func=pm.gp.mean.Linear(coeffs=coefficients, intercept=level),
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Linear(coeffs=coefficients, intercept=intercept),
             cov_func=scale**2 * kernel,
         )
         gp.prior("u", Xu)
-        if law == "Weibull":
-            likelihood = vsgp.Weibull(1 / spread, censored=censored)
+        if family == "Weibull":
+            likelihood = vsgp.Weibull(1 / sigma, censored=censored)
         else:
-            likelihood = LogNormalTimes(spread, censored)
+            likelihood = LogNormalTimes(sigma, censored)
         gp.likelihood("days", likelihood, X=X, y=days)
     return model
 
 
-models = {law: build(law) for law in (["log-normal"] if SMOKE else ["Weibull", "log-normal"])}
+models = {
+    family: build(family) for family in (["log-normal"] if SMOKE else ["Weibull", "log-normal"])
+}
 drawn, loo = {}, {}
-for law, model in models.items():
+for family, model in models.items():
     start = time.perf_counter()
     with model:
         stage = vsgp.fit_gaussian(progressbar=False)
-        drawn[law] = vsgp.sample(
+        drawn[family] = vsgp.sample(
             DRAWS,
             stage=stage,
             tune=TUNE,
@@ -173,16 +175,18 @@ for law, model in models.items():
             backend="jax",
         )
         seconds = time.perf_counter() - start
-        loo[law] = vsgp.loo(drawn[law], progressbar=False)
-        check = vsgp.check_inducing(drawn[law], 5 if SMOKE else 30, nested=False, progressbar=False)
-    names = ["lengthscale", "scale", "level", "effect", "spread"]
-    everything = az.summary(drawn[law], round_to="none")
-    print(f"\n{law} times: fitted, compiled and sampled in {seconds:.0f} s")
-    print(az.summary(drawn[law], var_names=names).to_string())
+        loo[family] = vsgp.loo(drawn[family], progressbar=False)
+        check = vsgp.check_inducing(
+            drawn[family], 5 if SMOKE else 30, nested=False, progressbar=False
+        )
+    names = ["lengthscale", "scale", "intercept", "effect", "sigma"]
+    everything = az.summary(drawn[family], round_to="none")
+    print(f"\n{family} times: fitted, compiled and sampled in {seconds:.0f} s")
+    print(az.summary(drawn[family], var_names=names).to_string())
     print(
         f"Of all {len(everything)} variables: R-hat up to {everything['r_hat'].max():.3f}, "
         f"ESS from {everything['ess_bulk'].min():.0f}; "
-        f"{int(drawn[law].sample_stats['diverging'].sum())} divergences"
+        f"{int(drawn[family].sample_stats['diverging'].sum())} divergences"
     )
     print(check)
 if len(loo) > 1:
@@ -191,20 +195,20 @@ if len(loo) > 1:
 # %% [markdown]
 # ## Survival curves
 #
-# The probability to live longer than t is $\exp(-(t / e^f)^\alpha)$ given a draw of a Weibull law,
-# and $\Phi((f - \log t) / \sigma)$ of a log-normal one. Bands are over the draws: what is not known
-# about the curve of patients like this one.
+# The probability to live longer than t is $\exp(-(t / e^f)^\alpha)$ given a draw of a Weibull
+# distribution, and $\Phi((f - \log t) / \sigma)$ of a log-normal one. Bands are over the draws:
+# what is not known about the curve of patients like this one.
 
 
 # %%
-def survival(law, table, times):
-    """Return draws of the survival of each row at times: an array (draw, patient, time)."""
-    with models[law]:
-        f = vsgp.predict(drawn[law], inputs(table), "f", random_seed=SEED, progressbar=False)
+def survival(family, table, times):
+    """Return draws of the survival of each patient at times: an array (draw, patient, time)."""
+    with models[family]:
+        f = vsgp.predict(drawn[family], inputs(table), "f", random_seed=SEED, progressbar=False)
     f = f.to_numpy().reshape(-1, len(table), 1)
-    spread = drawn[law].posterior["spread"].to_numpy().reshape(-1, 1, 1)
-    z = (np.log(np.maximum(times, 1e-6)) - f) / spread
-    return np.exp(-np.exp(z)) if law == "Weibull" else scipy.special.ndtr(-z)
+    sigma = drawn[family].posterior["sigma"].to_numpy().reshape(-1, 1, 1)
+    z = (np.log(np.maximum(times, 1e-6)) - f) / sigma
+    return np.exp(-np.exp(z)) if family == "Weibull" else scipy.special.ndtr(-z)
 
 
 times = np.linspace(0.0, 500.0, 126)
@@ -227,10 +231,11 @@ for i, patient in two.iterrows():
 # The survival of a group is the mean of the curves of its patients, and the estimate of Kaplan and
 # Meier needs no model. It is a check of the fit, as these are the patients that the model has seen.
 #
-# Leave-one-out cannot tell the two laws apart. The log-normal one is closer to the patients with
-# low and middling scores, and is shown below. Neither follows those with a score of 70 and more:
-# after 90 days 0.77 ± 0.06 of them were alive, and by the models 0.62 and 0.60. The score says less
-# of later times than of the first weeks; a Weibull law whose shape depends on it comes to 0.65.
+# Leave-one-out cannot tell the two distributions apart. The log-normal one is closer to the
+# patients with low and middling scores, and is shown below. Neither follows those with a score of
+# 70 and more: after 90 days 0.77 ± 0.06 of them were alive, and by the models 0.62 and 0.60. The
+# score says less of later times than of the first weeks; a Weibull distribution whose shape depends
+# on it comes to 0.65.
 
 
 # %%
@@ -250,17 +255,17 @@ groups = {
     "score 70 and more": patients["score"] >= 70,
 }
 fitted = {}
-for law in models:
-    everyone = survival(law, patients, times)
-    fitted[law] = {name: everyone[:, chosen].mean(axis=1) for name, chosen in groups.items()}
+for family in models:
+    everyone = survival(family, patients, times)
+    fitted[family] = {name: everyone[:, chosen].mean(axis=1) for name, chosen in groups.items()}
     for name, chosen in groups.items():
         at, alive, error = kaplan_meier(days[chosen], censored[chosen])
         told = []
         for t in (30.0, 90.0, 180.0):
             k = np.searchsorted(at, t, side="right") - 1
-            ours = fitted[law][name][:, np.searchsorted(times, t)]
+            ours = fitted[family][name][:, np.searchsorted(times, t)]
             told.append(f"{t:.0f} days {ours.mean():.2f}, {alive[k]:.2f} ± {error[k]:.2f}")
-        print(f"{law}, {name} ({chosen.sum()}), model and Kaplan-Meier: {'; '.join(told)}")
+        print(f"{family}, {name} ({chosen.sum()}), model and Kaplan-Meier: {'; '.join(told)}")
 
 # %%
 ink, warm, grey = "#1f3a5f", "#c4572e", "#8e9bb3"
@@ -324,6 +329,6 @@ of_effects.set_xticks(ticks, [f"{t:g}" for t in ticks])
 of_effects.minorticks_off()
 for ax in axes.ravel():
     ax.spines[["top", "right"]].set_visible(False)
-picture = pathlib.Path("survival.png").resolve()
-fig.savefig(picture, dpi=110)
-print(f"Picture written to {picture}")
+figure = pathlib.Path("survival.png").resolve()
+fig.savefig(figure, dpi=110)
+print(f"Figure written to {figure}")

@@ -59,7 +59,7 @@ y = np.array(CLASSES)[labels]
 with pm.Model(coords={"class": CLASSES}) as model:
     lengthscale = pm.Gamma("lengthscale", 3.0, 3.0)
     kernel = pm.gp.cov.ExpQuad(2, ls=lengthscale) + pm.gp.cov.WhiteNoise(0.3)
-    gp = pm.gp.VariationalSparse(cov_func=kernel)
+    gp = vsgp.VariationalSparse(cov_func=kernel)
     Xu = vsgp.inducing.kmeans(X, M, random_seed=SEED)
     gp.prior("u", Xu, n_outputs=3, output_dims="class")
     gp.likelihood("y", vsgp.RobustMax(3, EPSILON), X=X, y=y)
@@ -94,10 +94,10 @@ with model:
         p = vsgp.predict(draws, grid, "mean", num_samples=1000, progressbar=False)
         probability[name] = p.mean(["chain", "draw"]).to_numpy()
 cell = (ticks[1] - ticks[0]) ** 2
-for level in (0.95, 0.99):
-    area = {n: cell * (p.max(axis=1) > level).sum() for n, p in probability.items()}
+for p_min in (0.95, 0.99):
+    area = {n: cell * (p.max(axis=1) > p_min).sum() for n, p in probability.items()}
     print(
-        f"Area where a class has probability above {level}: "
+        f"Area where a class has probability above {p_min}: "
         + ", ".join(f"{a:.1f} ({n.lower()})" for n, a in area.items())
     )
 
@@ -156,6 +156,6 @@ axes[0].legend(frameon=False, fontsize=8, markerscale=4)
 axes[1].set_title("Draws at the inducing point with the circle")
 for ax in axes.values():
     ax.spines[["top", "right"]].set_visible(False)
-picture = pathlib.Path("three_classes.png").resolve()
-fig.savefig(picture, dpi=100)
-print(f"Picture written to {picture}")
+figure = pathlib.Path("three_classes.png").resolve()
+fig.savefig(figure, dpi=100)
+print(f"Figure written to {figure}")

@@ -1,6 +1,6 @@
-"""Draws the pictures of `how_it_works.md` into `docs/_static`: python docs/make_pictures.py.
+"""Draws the figures of `how_it_works.md` into `docs/_static`: python docs/make_figures.py.
 
-Plain numpy, so that the pictures show the mathematics and not this package's own answer to it.
+Plain numpy, so that the figures show the mathematics and not this package's own answer to it.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ def given_inducing_values(x, z, v, lengthscale, variance=1.0):
 
 
 def clean(ax):
-    """Take off what a picture this small does not need."""
+    """Take off what a figure this small does not need."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)
 
