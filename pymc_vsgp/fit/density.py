@@ -6,7 +6,7 @@ coordinates of the inducing values at the same parameters share the kernel and t
 of the time goes into.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Points:
 
     def __init__(self, model: Model):
         self.model = model
-        self._functions: dict[Any, Callable] = {}
+        self._functions: dict[Any, Any] = {}
         start = model.initial_point()
         self.inner = [model.rvs_to_values[u] for u in inducing_variables(model)]
         self.outer = [v for v in model.value_vars if v not in self.inner]
@@ -60,11 +60,11 @@ class Points:
         parts = [np.ravel(point[v.name]) for v in self.outer]
         return np.concatenate([np.empty(0), *parts])
 
-    def log_density(self) -> Callable:
+    def log_density(self) -> Any:
         """Return the log density as a function of theta, S x d, and epsilon, S x K x m: S x K."""
         return self._known("plain", lambda: _value_alone([rewrite_pregrad(self.model.logp())]))
 
-    def refined(self) -> Callable:
+    def refined(self) -> Any:
         """Return the same for epsilon in coordinates that are fitted to the data at each theta.
 
         Those of the Gaussian stage have sites of one theta. A natural-gradient step from them is a
@@ -73,19 +73,19 @@ class Points:
         """
         return self._known("refined", lambda: _value_alone(refined_logp(self.model)))
 
-    def variables(self, variables: Sequence[Variable]) -> Callable:
+    def variables(self, variables: Sequence[Variable]) -> Any:
         """Return variables of the model as a function of theta, S x d, and epsilon, S x 1 x m."""
         variables = list(variables)
         key = tuple(v.name for v in variables)
         return self._known(key, lambda: self.model.replace_rvs_by_values(variables))
 
-    def _known(self, key, build) -> Callable:
+    def _known(self, key, build) -> Any:
         """Compile what is asked for the first time. Sites and data may change after that."""
         if key not in self._functions:
             self._functions[key] = self.function(build())
         return self._functions[key]
 
-    def function(self, outputs) -> Callable:
+    def function(self, outputs) -> Any:
         """Vectorize a graph of the model's values, and compile it.
 
         The function returns less than was asked for if it is interrupted. Its `cost` is that of a
@@ -122,7 +122,8 @@ class Points:
             return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
         a, b = (sum(x) for x in zip(*sizes, strict=True)) if sizes else (1, 0)
-        evaluate.cost = (a * (3.0 + widest / 8.0), 10.0 * b + a / 4.0)
+        cost = (a * (3.0 + widest / 8.0), 10.0 * b + a / 4.0)
+        evaluate.cost = cost  # type: ignore[attr-defined]
         return evaluate
 
     def _split(self, theta, epsilon) -> list[np.ndarray]:

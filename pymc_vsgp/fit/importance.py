@@ -141,10 +141,11 @@ class Weigher:
     def __init__(self, model: Model):
         self.points = Points(model)
         self.plain = self.points.log_density()
+        self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)
         except NotImplementedError:  # an improper one
-            self.prior = None
+            pass
 
     def begin(self, rng) -> None:
         """Start anew, with this source of proposals."""
