@@ -30,6 +30,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 NAMES = [str(f.relative_to(ROOT)) for f in FILES]
 
 
+MOST_LINES = 450  # that are not blank
+
+
 def imports(path):
     """Modules of the package that a file imports anywhere, the ones in functions included."""
     found = []
@@ -51,6 +54,12 @@ def test_imports_point_down(path):
         return
     up = [p for p in imports(path) if LAYERS.index(p[0]) > LAYERS.index(mine)]
     assert not up, f"{path} imports from above: {['.'.join(p) for p in up]}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_files_are_short(path):
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    assert len(lines) <= MOST_LINES, f"{path} has {len(lines)} lines. Split what it does."
 
 
 def test_no_circles():

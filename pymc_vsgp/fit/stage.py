@@ -10,7 +10,12 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 
-from pymc.backends.arviz import find_constants, find_observations
+from arviz_base import dict_to_dataset
+from pymc.backends.arviz import (
+    coords_and_dims_for_inferencedata,
+    find_constants,
+    find_observations,
+)
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
@@ -174,27 +179,24 @@ class GaussianStage:
         stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
         posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}
         tree = xr.DataTree()
-        tree["posterior"] = xr.DataTree(label(model, posterior, 2))
+        tree["posterior"] = xr.DataTree(label(model, posterior))
         tree["posterior"].attrs.update(
             {"inference_library": "pymc_vsgp", "method": self.method, "elbo": self.elbo}
         )
-        tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
-        tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
+        add_data(tree, model)
         return tree
 
 
-def label(model, arrays: dict[str, Any], n_sample_dims: int) -> xr.Dataset:
+def label(model: Model, arrays: dict[str, Any], sample_dims=("chain", "draw")) -> xr.Dataset:
     """Label arrays with the dims and coords of the model."""
-    variables = {}
-    for name, array in arrays.items():
-        array = np.asarray(array)
-        shape = array.shape[n_sample_dims:]
-        dims = list(model.named_vars_to_dims.get(name) or [None] * len(shape))
-        dims = [d or f"{name}_dim_{i}" for i, d in enumerate(dims)]
-        variables[name] = (["chain", "draw"][:n_sample_dims] + dims, array)
-    used = {d for dims, _ in variables.values() for d in dims}
-    coords = {d: np.asarray(c) for d, c in model.coords.items() if d in used and c is not None}
-    return xr.Dataset(variables, coords=coords)
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    return dict_to_dataset(arrays, coords=coords, dims=dims, sample_dims=list(sample_dims))
+
+
+def add_data(tree: xr.DataTree, model: Model) -> None:
+    """Add the groups of the data of a model."""
+    tree["observed_data"] = xr.DataTree(label(model, find_observations(model), ()))
+    tree["constant_data"] = xr.DataTree(label(model, find_constants(model), ()))
 
 
 class _applied:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc.backends.arviz import find_constants, find_observations
+from pymc.backends.arviz import find_observations
 from pymc.model.core import Model
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.compile.mode import get_mode
@@ -18,7 +18,7 @@ from pytensor.link.jax.linker import JAXLinker
 
 from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
-from pymc_vsgp.fit.stage import label
+from pymc_vsgp.fit.stage import add_data, label
 
 __all__ = ["check_new", "complete", "open_draws", "sample_to_disk"]
 
@@ -133,8 +133,7 @@ def sample_to_disk(
 
     path = check_new(path)
     tree = xr.DataTree()
-    tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
-    tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+    add_data(tree, model)
     tree["gaussian_stage"] = xr.DataTree(stage)
     tree.to_zarr(path, consolidated=False)
     settings = resolve_backend_compile_kwargs(backend, compile_kwargs)
@@ -185,10 +184,10 @@ def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng: np.random.
         arrays = recover(whole, theta, int(rng.integers(2**31)))
         arrays |= {name: theta[name].values for name in theta.data_vars}
         names = [v.name for v in model.free_RVs + model.deterministics if v.name in arrays]
-        data = label(model, {name: arrays[name] for name in names}, 2)
+        data = label(model, {name: arrays[name] for name in names})
         data = data.assign_coords(chain=theta["chain"], draw=theta["draw"])
         idata[group] = xr.DataTree(data.assign_attrs(theta.attrs))
-    idata["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
+    idata["observed_data"] = xr.DataTree(label(model, find_observations(model), ()))
 
 
 def _lacks_inducing(tree: xr.DataTree, model: Model) -> bool:

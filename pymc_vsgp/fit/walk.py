@@ -3,13 +3,12 @@
 import numpy as np
 import xarray as xr
 
-from pymc.backends.arviz import find_constants, find_observations
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.fit.collapsed import Collapsed
 from pymc_vsgp.fit.importance import Weighed, finite
-from pymc_vsgp.fit.stage import label
+from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
 
 __all__ = ["draws_of"]
@@ -46,14 +45,13 @@ def draws_of(
         for v, x in zip(variables, values, strict=True)
     }
     tree = xr.DataTree()
-    data = label(model, posterior, 2)
+    data = label(model, posterior)
     tree["posterior"] = xr.DataTree(data.assign_coords(_counted(state.shape)))
     if whole is not None:
         complete(tree, model, whole, rng)
     names = {d: (("chain", "draw"), x) for d, x in stats.items()}
     tree["sample_stats"] = xr.DataTree(xr.Dataset(names, coords=_counted(state.shape)))
-    tree["observed_data"] = xr.DataTree(label(model, find_observations(model), 0))
-    tree["constant_data"] = xr.DataTree(label(model, find_constants(model), 0))
+    add_data(tree, model)
     return tree
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc.gp.cov import BaseCovariance, Constant, Covariance
+from pymc.gp.cov import BaseCovariance, Constant
 from pymc.gp.gp import Base
 from pymc.gp.mean import Mean, Zero
 from pymc.gp.util import stabilize
@@ -22,15 +22,14 @@ from pymc_vsgp.checks import (
     check_jitter,
     check_new_name,
     column_names,
-    depends_on_random,
     kind,
-    known_value,
 )
 from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import JITTER, Moments
 from pymc_vsgp.inducing.points import Points
 from pymc_vsgp.model import latents
+from pymc_vsgp.model.functions import check_functions, check_one_kind, conditioning_process
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.variable import Coefficients, Inducing
 
@@ -148,7 +147,7 @@ class VariationalSparse(Base):
         u : TensorVariable, shape (M,), or (n_outputs, M) for several functions
         """
         model = pm.modelcontext(model)
-        _check_one_kind(Xu, inducing)
+        check_one_kind(Xu, inducing)
         if self._prior is not None:
             raise RuntimeError(
                 f"This process already has the inducing values {self._prior.u.name!r}. "
@@ -204,8 +203,7 @@ class VariationalSparse(Base):
                 "Pass numbers or a pm.Data container."
             )
         check_distinct(Xu_value)
-        self._check_kernel(Xu_value, "Xu")
-        self._check_shapes(Xu_value, "Xu")
+        check_functions(self, Xu_value, "Xu")
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
         names = column_names(Xu, "Xu", model)
@@ -239,8 +237,7 @@ class VariationalSparse(Base):
         """Check inducing variables that are not points, and name their dimension."""
         inducing = inducing.of_columns(getattr(self.cov_func, "input_dim", 1))
         example = np.zeros((1, inducing.n_columns))
-        self._check_kernel(example, "inducing")
-        self._check_shapes(example, "inducing")
+        check_functions(self, example, "inducing")
         length = inducing.n_inducing
         check_dim(model, inducing_dim, length, "the vector of inducing variables")
         if inducing_dim not in model.dim_lengths:
@@ -472,7 +469,7 @@ class VariationalSparse(Base):
     ) -> Moments:
         # In a sum the inducing values belong to the total: their factor and their mean are the
         # total's, and only the covariance between f and u, and f's own prior, are the component's.
-        source = _conditioning_process(self, given)
+        source = conditioning_process(self, given)
         prior = source._require_prior(method)
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
@@ -481,69 +478,3 @@ class VariationalSparse(Base):
         names = column_names(Xnew, "Xnew", model)
         X, _ = latents.in_order(model, [source], names, X, value, "Xnew")
         return self._moments(prior, X, diag)
-
-    def _check_kernel(self, Xu: np.ndarray, what: str) -> None:
-        if isinstance(self.cov_func, Covariance) and self.cov_func.input_dim != Xu.shape[1]:
-            raise ValueError(
-                f"The covariance function has input_dim {self.cov_func.input_dim}, but {what} has "
-                f"{Xu.shape[1]} columns. Give it input_dim={Xu.shape[1]}, with active_dims to use "
-                "some of them only."
-            )
-        diagonal = pt.as_tensor(self.cov_func(pt.constant(Xu), diag=True))
-        if depends_on_random(diagonal):
-            return
-        values = known_value(diagonal)
-        if values is None:
-            return
-        bad = ~(np.isfinite(values) & (values > 0))
-        if bad.any():
-            raise ValueError(
-                f"The covariance function gives the variance {values[bad][0]:g}, so there is no "
-                "function to learn. Pass a cov_func with positive variance."
-            )
-
-    def _check_shapes(self, Xu: np.ndarray, what: str) -> None:
-        # What the two raise, they raise here, before the model has new variables.
-        for which, function in (("cov_func", self.cov_func), ("mean_func", self.mean_func)):
-            try:
-                function(pt.constant(Xu))
-            except (IndexError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"{which} cannot be evaluated at {what}, shape {Xu.shape}: {error}. "
-                    "Give its parameters one entry for each column that it uses."
-                ) from error
-
-
-def _check_one_kind(Xu: Any, inducing: Any) -> None:
-    if (Xu is None) == (inducing is None):
-        raise TypeError(
-            "A process has inducing points or inducing features. Pass one of Xu and inducing, for "
-            "example Xu=vsgp.inducing.kmeans(X, 50) or inducing=vsgp.inducing.Fourier(...)."
-        )
-    if inducing is not None and not isinstance(inducing, InducingVariables):
-        raise TypeError(
-            f"inducing is {kind(inducing)}, not a kind of features. "
-            "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
-        )
-
-
-def _conditioning_process(gp: VariationalSparse, given: dict[str, Any] | None) -> VariationalSparse:
-    if not given:
-        return gp
-    if not isinstance(given, dict):
-        raise TypeError(
-            f"given is {kind(given)}, not a dict. "
-            "Pass given={'gp': total}, where total is the sum that has the inducing values."
-        )
-    unknown = set(given) - {"gp"}
-    if unknown:
-        raise ValueError(
-            f"given has the entries {sorted(unknown)}, which are not used here. "
-            "Pass given={'gp': total}, where total is the sum that has the inducing values."
-        )
-    if not isinstance(given["gp"], VariationalSparse):
-        raise TypeError(
-            f"given['gp'] is {kind(given['gp'])}. "
-            "Pass the VariationalSparse that has the inducing values."
-        )
-    return given["gp"]

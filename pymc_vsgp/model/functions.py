@@ -1,0 +1,73 @@
+"""What a process is made of, checked."""
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc.gp.cov import Covariance
+
+from pymc_vsgp.checks import depends_on_random, kind, known_value
+from pymc_vsgp.inducing.base import InducingVariables
+
+__all__ = ["check_functions", "check_one_kind", "conditioning_process"]
+
+
+def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
+    """Raise unless the kernel and the mean of a process can be evaluated at these inputs."""
+    columns = Xu.shape[1]
+    if isinstance(gp.cov_func, Covariance) and gp.cov_func.input_dim != columns:
+        raise ValueError(
+            f"The covariance function has input_dim {gp.cov_func.input_dim}, but {what} has "
+            f"{columns} columns. Give it input_dim={columns}, with active_dims to use some of them "
+            "only."
+        )
+    diagonal = pt.as_tensor(gp.cov_func(pt.constant(Xu), diag=True))
+    values = None if depends_on_random(diagonal) else known_value(diagonal)
+    if values is not None and (bad := ~(np.isfinite(values) & (values > 0))).any():
+        raise ValueError(
+            f"The covariance function gives the variance {values[bad][0]:g}, so there is no "
+            "function to learn. Pass a cov_func with positive variance."
+        )
+    # What the two raise, they raise here, before the model has new variables.
+    for which, function in (("cov_func", gp.cov_func), ("mean_func", gp.mean_func)):
+        try:
+            function(pt.constant(Xu))
+        except (IndexError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{which} cannot be evaluated at {what}, shape {Xu.shape}: {error}. "
+                "Give its parameters one entry for each column that it uses."
+            ) from error
+
+
+def check_one_kind(Xu: Any, inducing: Any) -> None:
+    """Raise unless there is one kind of inducing variables."""
+    if (Xu is None) == (inducing is None):
+        raise TypeError(
+            "A process has inducing points or inducing features. Pass one of Xu and inducing, for "
+            "example Xu=vsgp.inducing.kmeans(X, 50) or inducing=vsgp.inducing.Fourier(...)."
+        )
+    if inducing is not None and not isinstance(inducing, InducingVariables):
+        raise TypeError(
+            f"inducing is {kind(inducing)}, not a kind of features. "
+            "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
+        )
+
+
+def conditioning_process(gp: Any, given: dict[str, Any] | None) -> Any:
+    """Return the process that has the inducing values: this one, or the sum that `given` names."""
+    if not given:
+        return gp
+    todo = "Pass given={'gp': total}, where total is the sum that has the inducing values."
+    if not isinstance(given, dict):
+        raise TypeError(f"given is {kind(given)}, not a dict. {todo}")
+    if unknown := set(given) - {"gp"}:
+        raise ValueError(
+            f"given has the entries {sorted(unknown)}, which are not used here. {todo}"
+        )
+    if not isinstance(given["gp"], type(gp)):
+        raise TypeError(
+            f"given['gp'] is {kind(given['gp'])}. "
+            "Pass the VariationalSparse that has the inducing values."
+        )
+    return given["gp"]
