@@ -44,23 +44,35 @@ def observed(y, dims, coords=None, X=X, weights=W):
     [
         (Y, ("obs", "output"), None),
         (Y, ("obs", "output"), COORDS),
-        (Y, ("output", "obs"), COORDS),
-        (Y, ("output", "obs"), {"output": COORDS["output"]}),
-        (Y, ("output", "obs"), {"obs": COORDS["obs"]}),
-        (Y.T, ("output", "obs"), None),
         (Y.T, ("output", "obs"), COORDS),
-        (Y.T, ("obs", "output"), COORDS),
-        (Y.T, "obs", None),
-        (Y.T, None, None),
+        (Y.T, ("output", "obs"), {"output": COORDS["output"]}),
+        (Y.T, ("output", "obs"), {"obs": COORDS["obs"]}),
+        (Y, "obs", None),
+        (Y, None, None),
     ],
 )
-def test_outputs_and_rows_in_either_order(y, dims, coords):
+def test_outputs_and_rows_are_as_dims_say(y, dims, coords):
     model = observed(y, dims, coords)
     rows, outputs = model.named_vars_to_dims["y"]
     assert rows == ("y_obs" if dims is None else "obs")
     assert outputs == ("output" if isinstance(dims, tuple) else "y_output")
     assert model.dim_lengths[rows].eval() == N and model.dim_lengths[outputs].eval() == P
     np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, Y)
+
+
+@pytest.mark.parametrize(
+    ("y", "dims", "coords"),
+    [
+        (Y, ("output", "obs"), COORDS),
+        (Y.T, ("obs", "output"), COORDS),
+        (Y.T, ("output", "obs"), None),
+        (Y.T, "obs", None),
+        (Y.T, None, None),
+    ],
+)
+def test_axes_are_not_guessed(y, dims, coords):
+    with pytest.raises(ValueError, match="but X has 9 rows and W has 3. Pass one row for"):
+        observed(y, dims, coords)
 
 
 def test_a_square_of_observations_is_as_its_dims_say():

@@ -17,6 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from pytensor.graph.basic import Variable
+from scipy.cluster.vq import vq
 
 from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.inducing.kernel_values import compile_kernel
@@ -26,8 +27,6 @@ __all__ = ["greedy_variance", "grid", "kmeans", "pivots", "subset"]
 # Lloyd's rounds cost rows x M: beyond this many rows the centres hardly move any more.
 _KMEANS_ROWS = 20_000
 _KMEANS_ROUNDS = 100
-# Distances are formed for as many rows at a time as fit in cache next to M of them.
-_BLOCK_BYTES = 2**22
 _GRID_POINTS = 10_000
 
 RandomSeed = int | np.random.Generator | None
@@ -312,29 +311,10 @@ def _seed_centres(
     return points[chosen]
 
 
-def _assign(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return the nearest centre of each point."""
-    # |x - c|^2 up to |x|^2, which does not change which centre is nearest.
-    half_norm = 0.5 * np.einsum("md,md->m", centres, centres)
-    block = max(1, _BLOCK_BYTES // (8 * len(centres)))
-    labels = np.empty(len(points), dtype=int)
-    for start in range(0, len(points), block):
-        rows = slice(start, start + block)
-        score = points[rows] @ centres.T
-        np.subtract(half_norm, score, out=score)
-        labels[rows] = score.argmin(axis=1)
-    return labels
-
-
-def _fill_empty(points: np.ndarray, centres: np.ndarray, labels: np.ndarray) -> None:
+def _fill_empty(labels: np.ndarray, distance: np.ndarray, M: int) -> None:
     """Give each empty cluster, in place, the point farthest from its centre."""
-    size = np.bincount(labels, minlength=len(centres))
-    empty = np.flatnonzero(size == 0)
-    if not len(empty):
-        return
-    offset = points - centres[labels]
-    distance = np.einsum("nd,nd->n", offset, offset)
-    for cluster in empty:
+    size = np.bincount(labels, minlength=M)
+    for cluster in np.flatnonzero(size == 0):
         # There are more points than clusters, so some cluster always has one to give.
         donor = np.where(size[labels] > 1, distance, -1.0).argmax()
         size[labels[donor]] -= 1
@@ -348,8 +328,8 @@ def _lloyd(points: np.ndarray, mass: np.ndarray, M: int, rng: np.random.Generato
     centres = _seed_centres(points, mass, M, rng)
     labels = np.full(len(points), -1)
     for _ in range(_KMEANS_ROUNDS):
-        previous, labels = labels, _assign(points, centres)
-        _fill_empty(points, centres, labels)
+        previous, (labels, distance) = labels, vq(points, centres)
+        _fill_empty(labels, distance, M)
         # The last changes are a few points on the border of two clusters.
         if np.count_nonzero(labels != previous) <= 1e-3 * len(points):
             break
@@ -363,8 +343,7 @@ def _separate(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
     missing = len(centres) - len(distinct)
     if not missing:
         return centres
-    offset = points - distinct[_assign(points, distinct)]
-    order = np.argsort(-np.einsum("nd,nd->n", offset, offset), kind="stable")
+    order = np.argsort(-vq(points, distinct)[1], kind="stable")
     taken = set(map(tuple, distinct))
     spare = [row for row in order if tuple(points[row]) not in taken]
     return np.vstack([distinct, points[spare[:missing]]])

@@ -81,13 +81,12 @@ class Coregionalized:
             a vector with one entry for each output.
         X : array_like or pm.Data, shape (N, D)
             Inputs.
-        y : array_like, shape (N, P) or (P, N)
-            Observations, nan where there is none. Random draws have all of them. An array with a
-            row for each output is transposed; one with N = P has a row for each input, unless
-            `dims` says otherwise.
+        y : array_like, shape (N, P)
+            Observations, nan where there is none. Random draws have all of them. A row for each
+            output needs `dims` that say so.
         dims : sequence of str, optional
-            Dimensions of `y`: of the rows of X and of the outputs. In either order where the model
-            knows one of them, from its coords or from those of W or X; else in that of `y`.
+            Dimensions of `y`, in its order: of the rows of X and of the outputs. The outputs may
+            come first where the model knows one of the two, from its coords or the dims of W or X.
         block_size : int or False, optional
             As in :meth:`VariationalSparse.likelihood`.
         model : Model, optional
@@ -204,22 +203,19 @@ class Coregionalized:
         """Return y with a row for each input, and its dims in that order."""
         X_value, n_outputs = known_value(X), self.W.type.shape[0]
         n_rows = None if X_value is None else len(X_value)
-        pair = not (dims is None or isinstance(dims, str)) and len(dims) == 2
-        known = None  # whether the first of the dims is that of the outputs
-        if pair:
-            is_output = [self._is_output(model, d, X, n_rows) for d in dims]
-            if True in is_output or False in is_output:
-                known = is_output[0] is True or is_output[1] is False
         # Data containers stay as they are: what is observed has to be the container itself.
-        shape = () if is_symbolic(y) else np.shape(y)
-        turned = len(shape) == 2 and shape == (n_outputs, n_rows)
-        if n_rows == n_outputs:
-            turned = turned and known is True
-        if turned:
-            y = np.asarray(y).T
-        if known or (pair and turned and known is None):
-            dims = dims[::-1]
-        return y, dims
+        shape = None if is_symbolic(y) else np.shape(y)
+        pair = not (dims is None or isinstance(dims, str)) and len(dims) == 2
+        of_outputs = [self._is_output(model, d, X, n_rows) for d in dims] if pair else [None, None]
+        turned = of_outputs[0] is True or of_outputs[1] is False
+        rows_first = shape[::-1] if turned and shape else shape
+        if rows_first == (n_outputs, n_rows) and n_rows != n_outputs:
+            says = f" and the dims {tuple(dims)}" if pair else ""
+            raise ValueError(
+                f"y has shape {shape}{says}, but X has {n_rows} rows and W has {n_outputs}. Pass "
+                "one row for each row of X, or dims in the order of y, with coords in the model."
+            )
+        return (np.asarray(y).T if turned and shape else y), (dims[::-1] if turned else dims)
 
     def _is_output(self, model, dim, X, n_rows):
         """Whether a dimension is that of the outputs; None if the model does not know."""
