@@ -135,7 +135,7 @@ class Variables:
         if not us:
             raise ValueError(
                 "The model has no variationally sparse process. "
-                "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+                "Add one with vsgp.VariationalSparse and call its prior and likelihood."
             )
         discrete = [v.name for v in model.discrete_value_vars]
         if discrete:

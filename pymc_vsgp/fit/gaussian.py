@@ -107,7 +107,7 @@ def fit_gaussian(
     if not inducing_variables(model):
         raise ValueError(
             "The model has no variationally sparse process. "
-            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
         )
     if "n" in kwargs:
         raise TypeError("The number of iterations is maxiter here. Pass it in place of n.")

@@ -58,7 +58,7 @@ class Fourier(Features, InducingVariables):
     .. code-block:: python
 
         cov = variance * pm.gp.cov.Matern52(2, ls=lengthscale)
-        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp = vsgp.VariationalSparse(cov_func=cov)
         gp.prior("u", inducing=vsgp.inducing.Fourier.for_data(X, cov))
         gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
     """

@@ -41,7 +41,7 @@ class Coregionalized:
 
         with pm.Model(coords={"output": ["Cd", "Ni", "Zn"]}):
             W = pm.Normal("W", shape=(3, 2))
-            g = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(2, ls=1.0))
+            g = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(2, ls=1.0))
             g.prior("u", Xu=Xu, n_outputs=2)
             f = vsgp.Coregionalized(W, g)
             f.likelihood("y", vsgp.Gaussian(sigma=0.1), X=X, y=Y, dims=("obs", "output"))

@@ -38,9 +38,9 @@ __all__ = ["VariationalSparse"]
 
 class VariationalSparse(Base):
     R"""
-    Variationally sparse Gaussian process.
+    Variationally sparse Gaussian process; ``pm.gp.VariationalSparse`` is the same class.
 
-    The `gp.VariationalSparse` class puts a Gaussian process with any likelihood into a model at a
+    It puts a Gaussian process with any likelihood into a model at a
     cost of :math:`\mathcal{O}(N M^2)` an evaluation, where :math:`M` is the number of inducing
     points. The inducing values :math:`u = f(X_u)` are random variables of the model and nothing is
     assumed about the shape of their posterior, which is sampled jointly with the parameters of the
@@ -67,10 +67,10 @@ class VariationalSparse(Base):
 
         with pm.Model() as model:
             lengthscale = pm.Gamma("lengthscale", 2, 1)
-            gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
             gp.prior("u", Xu=vsgp.inducing.kmeans(X, 30, random_seed=1))
             gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
-            idata = pm.sample()
+            idata = vsgp.sample(random_seed=1)
 
             gp.conditional("f_new", Xnew)
             pm.sample_posterior_predictive(idata, var_names=["f_new"], predictions=True)
@@ -124,7 +124,7 @@ class VariationalSparse(Base):
             Values of an expression such as ``X[::10]`` are kept, too: ``pm.set_data`` of X leaves
             them alone.
             Columns of it that only the mean uses, such as covariates, need no thought: `likelihood`
-            fills them with averages of X over the rows that are nearest in the other columns.
+            fills them with averages of X over the observations nearest in the other columns.
         inducing : Fourier, optional
             In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
             one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
@@ -278,9 +278,9 @@ class VariationalSparse(Base):
             Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
             dims, else ``{name}_obs``.
         block_size : int or False, optional
-            Rows of `X` that are worked on at a time; memory does not grow with the rest. By
+            Observations that are worked on at a time; memory does not grow with the rest. By
             default as many as keep a block in the processor's cache. False builds an ordinary
-            graph that holds all rows at once, which has second derivatives.
+            graph that holds all of them at once, which has second derivatives.
         model : Model, optional
             By default the model on the context stack.
 
@@ -363,6 +363,8 @@ class VariationalSparse(Base):
         -------
         f : TensorVariable, shape (N,), or (n_outputs, N) for several functions
         """
+        if "pred_noise" in kwargs:
+            raise TypeError("conditional is of the function. Call predictive for observations.")
         check_jitter(jitter)
         moments = self._conditional(Xnew, given, diag)
         check_new_name(pm.modelcontext(None), name)
@@ -384,7 +386,11 @@ class VariationalSparse(Base):
         **kwargs,
     ) -> TensorVariable:
         """
-        Put new observations at new inputs into the model.
+        Put new observations at new inputs into the model: what ``y`` would be where X is Xnew.
+
+        It is to :meth:`likelihood` what :meth:`conditional` is to :meth:`prior`. In
+        ``pm.gp.Marginal`` this is ``conditional(..., pred_noise=True)``; here the noise may be any
+        likelihood. To predict from draws without changing the model, see :func:`predict`.
 
         Parameters
         ----------
@@ -394,8 +400,8 @@ class VariationalSparse(Base):
             New inputs.
         likelihood : Likelihood, callable or str, optional
             The distribution of an observation: by default that of the only `likelihood` of this
-            process. With several, the name of one. One whose parameters go with the rows of X,
-            such as an exposure, needs to be given anew for the rows of Xnew.
+            process. With several, the name of one. One with a parameter for each observation,
+            such as an exposure, needs to be given anew for Xnew.
         given : dict, optional
             As in :meth:`conditional`.
         **kwargs

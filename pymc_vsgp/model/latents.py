@@ -114,9 +114,9 @@ def likelihood(
     .. code-block:: python
 
         with pm.Model():
-            mean = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            mean = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
             mean.prior("u_mean", Xu=Xu)
-            scale = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=3.0))
+            scale = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=3.0))
             scale.prior("u_scale", Xu=Xu)
             vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [mean, scale], X=X, y=y)
     """
@@ -156,6 +156,8 @@ def predictive(
 ) -> TensorVariable:
     """
     Put new observations of several latent functions at new inputs into the model.
+
+    It is to :func:`likelihood` what :meth:`VariationalSparse.predictive` is for one process.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def find_observation(model: Model, name: str | None) -> Observation:
     if not any(_is_inducing(rv) for rv in model.free_RVs):
         raise ValueError(
             "The model has no variationally sparse process. "
-            "Add one with pm.gp.VariationalSparse and call its prior and likelihood."
+            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
         )
     known = observations(model)
     if not known:

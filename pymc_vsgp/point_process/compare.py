@@ -67,7 +67,7 @@ def compare_bins(
         def build(X, y, likelihood):
             with pm.Model() as model:
                 ls = pm.Gamma("ls", 2, 0.1)
-                gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
+                gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
                 gp.prior("u", Xu=Xu)
                 gp.likelihood("y", likelihood, X=X, y=y)
             return model

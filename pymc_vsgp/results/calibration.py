@@ -140,14 +140,14 @@ def calibrate(
         def build(y):
             with pm.Model() as model:
                 lengthscale = pm.Gamma("lengthscale", 4, 4)
-                gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+                gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
                 gp.prior("u", Xu=Xu)
                 gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
             return model
 
 
         result = vsgp.calibrate(build, y)
-        result.plot()
+        vsgp.plot_calibration(result)
     """
     if n_replicates < FEWEST:
         raise ValueError(

@@ -298,7 +298,7 @@ def check_inducing(
     --------
     .. code-block:: python
 
-        check = vsgp.check_inducing(idata)
+        check = vsgp.check_inducing(idata, model=model)
         print(check)
         vsgp.plot_inducing(check)
     """

@@ -1,0 +1,113 @@
+"""The examples of docstrings run, and messages and docstrings keep to the words of the field."""
+
+import inspect
+import re
+import textwrap
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_vsgp as vsgp
+
+X = np.linspace(0.0, 9.0, 12)[:, None]
+Y = np.random.default_rng(1).poisson(2.0, size=12)
+BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:    .*\n?|\n)+)", re.MULTILINE)
+
+
+def members():
+    """Every public object with its own docstring, by its name."""
+    found = {}
+    for name in vsgp.__all__:
+        o = getattr(vsgp, name)
+        inside = {k: getattr(o, k) for k in getattr(o, "__all__", ())}
+        found |= {f"{name}.{k}": v for k, v in inside.items()} or {name: o}
+    for name, o in list(found.items()):
+        if inspect.isclass(o):
+            own = {k: getattr(v, "__func__", v) for k, v in vars(o).items() if k[0] != "_"}
+            found |= {f"{name}.{k}": v for k, v in own.items() if inspect.isfunction(v)}
+    return found
+
+
+DOCSTRINGS = {n: inspect.getdoc(o) or "" for n, o in members().items() if not isinstance(o, str)}
+EXAMPLES = {
+    f"{name}-{i}": textwrap.dedent(code)
+    for name, text in DOCSTRINGS.items()
+    for i, code in enumerate(BLOCK.findall(text))
+}
+
+
+def build(X, y):
+    with pm.Model() as model:
+        lengthscale = pm.Gamma("lengthscale", 2, 1)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=lengthscale))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model = build(X, Y)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    return model, stage, stage.to_datatree(60, random_seed=1)
+
+
+@pytest.fixture
+def names(fitted, monkeypatch, tmp_path):
+    """What the examples take for granted, and stand-ins for what takes minutes."""
+    model, stage, idata = fitted
+    monkeypatch.chdir(tmp_path)
+    compare = vsgp.compare_bins
+
+    def sample(*, stage=None, **kwargs):
+        stage = stage or vsgp.fit_gaussian(progressbar=False)
+        return stage.to_datatree(10, random_seed=1)
+
+    def compare_bins(pattern, build, bins, quadrature):
+        return compare(pattern, build, [b // 2 for b in bins[:1]], draws=5)
+
+    monkeypatch.setattr(vsgp, "sample", sample)
+    monkeypatch.setattr(vsgp, "compare_bins", compare_bins)
+    ranks = {"lengthscale": np.arange(100) % 50}
+    monkeypatch.setattr(vsgp, "calibrate", lambda build, y: vsgp.Calibration(ranks, 49))
+    copy = idata.copy(deep=True)
+    space = {"az": az, "np": np, "pm": pm, "vsgp": vsgp, "model": model, "stage": stage}
+    space |= {"idata": copy, "a": copy, "b": copy, "model_a": model, "model_b": model}
+    space |= {"X": X, "Xnew": X[:3], "Xu": X[::4], "y": Y, "counts": Y, "build": build}
+    space["pattern"] = vsgp.point_process(X[:, 0], (0.0, 9.5), bins=12)
+    with pm.Model():
+        space["cov"] = pm.gp.cov.Matern52(1, ls=2.0)
+        space["gp"] = vsgp.VariationalSparse(cov_func=space["cov"])
+    space |= {"lengthscale": np.ones(2), "variance": 1.0}
+    yield space
+    plt.close("all")
+
+
+def prepare(name, space):
+    """What one example alone takes for granted."""
+    planes = np.stack([X[:, 0], X[::-1, 0] ** 1.5], axis=1)
+    if name.startswith("open_draws"):
+        pytest.importorskip("zarr")
+        space["idata"].to_zarr("draws.zarr", consolidated=False)
+    if name.startswith("Coregionalized"):
+        space |= {"X": planes, "Xu": planes[::4], "Y": np.ones((12, 3))}
+    if name.startswith("inducing.Fourier"):
+        space["X"] = planes
+    if name.startswith("suggest_inducing"):
+        space["model"] = pm.Model()
+    if name.startswith("VariationalSparse"):  # has 30 inducing points
+        space |= {"X": np.linspace(0.0, 9.0, 32)[:, None], "counts": np.arange(32) % 3}
+    if name.startswith("PointProcess.quadrature"):
+        space["gp"].prior("u", Xu=X[::4])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+@pytest.mark.filterwarnings("ignore:The period")
+def test_examples_run(name, names):
+    with pm.Model():
+        prepare(name, names)
+        exec(compile(EXAMPLES[name], name, "exec"), names)
