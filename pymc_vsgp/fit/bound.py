@@ -45,7 +45,7 @@ from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import InducingRV, is_independent
-from pymc_vsgp.ops.cholesky import SafeCholesky, failed
+from pymc_vsgp.ops.cholesky import guarded
 
 __all__ = ["Bound", "Evaluation", "Variables", "inducing_variables", "whitened_coordinates"]
 
@@ -230,9 +230,7 @@ class Bound(Variables):
             m, L, C = p.pieces(mean, chol)
             trace = pt.sum(C**2) + pt.sum(m**2) - p.n_functions * p.n_inducing
             log_det = pt.log(L if p.diagonal else pt.diagonal(L, axis1=1, axis2=2)).sum()
-            bound = bound - trace / 2.0 - log_det
-            if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
-                bound = pt.switch(failed(chol), np.float64(-np.inf), bound)
+            bound = guarded(bound - trace / 2.0 - log_det, chol)
             pieces += [m, L, C, mean, chol]
         per = len(pieces) // len(self.processes)
         pieces = [pieces[i : i + per] for i in range(0, len(pieces), per)]

@@ -37,7 +37,7 @@ from pymc_vsgp.fit.collapsed_waves import Integrated
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import is_independent
-from pymc_vsgp.ops.cholesky import SafeCholesky, failed
+from pymc_vsgp.ops.cholesky import guarded
 
 __all__ = ["Collapsed", "can_collapse", "collapse", "loops", "recover"]
 
@@ -140,10 +140,7 @@ def _integrate_points(node, n: int) -> Integrated:
     m_, C_, L_ = (held(x) for x in (m, C, L))
     best = stream_gaussian(node, [m_], [C_])
     divergence = (pt.sum(C_**2) + pt.sum(m_**2) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
-    R = node.inputs[part.at[1]]
-    bound = best.outputs[0] - divergence
-    if R.owner is not None and isinstance(R.owner.op, SafeCholesky):
-        bound = pt.switch(failed(R), np.float64(-np.inf), bound)
+    bound = guarded(best.outputs[0] - divergence, node.inputs[part.at[1]])
     return Integrated(bound, half, L)
 
 

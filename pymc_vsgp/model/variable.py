@@ -11,7 +11,7 @@ from pymc.pytensorf import normalize_rng_param
 from pytensor.tensor.random.utils import normalize_size_param
 
 from pymc_vsgp.inducing.coordinates import Whitened, log_determinant, unwhiten, whiten
-from pymc_vsgp.ops.cholesky import SafeCholesky, failed
+from pymc_vsgp.ops.cholesky import guarded
 
 __all__ = ["Coefficients", "Inducing", "InducingRV", "is_independent"]
 
@@ -123,8 +123,4 @@ def inducing_logprob(op, values, rng, mean, chol, linear, root, **kwargs):
     (u,) = values
     v = whiten(u, mean, chol)
     normalizer = log_determinant(chol) + v.shape[-1] * np.log(2 * np.pi) / 2
-    logp = -0.5 * pt.sum(v**2, axis=-1) - normalizer
-    if chol.owner is not None and isinstance(chol.owner.op, SafeCholesky):
-        # Everything else is finite where the factor is not one, so that no gradient is NaN.
-        logp = pt.switch(failed(chol), np.float64(-np.inf), logp)
-    return logp
+    return guarded(-0.5 * pt.sum(v**2, axis=-1) - normalizer, chol)

@@ -15,7 +15,7 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg.lapack import dpotrf
 
-__all__ = ["LARGEST_JITTER", "SafeCholesky", "factor", "failed"]
+__all__ = ["LARGEST_JITTER", "SafeCholesky", "factor", "failed", "guarded"]
 
 LARGEST_JITTER = 1e-2
 """No more than this is added unasked, as a fraction of the mean of the diagonal."""
@@ -153,3 +153,13 @@ def failed(R: TensorVariable) -> TensorVariable:
     if R.owner is None or not isinstance(R.owner.op, SafeCholesky):
         raise TypeError("failed() takes the first output of factor(). It got another variable.")
     return pt.isinf(R.owner.outputs[1])
+
+
+def guarded(logp: TensorVariable, R: TensorVariable) -> TensorVariable:
+    """Return a log density, minus infinity where R was to be a factor and is not one.
+
+    Everything else is finite there, so that no gradient is NaN.
+    """
+    if R.owner is None or not isinstance(R.owner.op, SafeCholesky):
+        return logp
+    return pt.switch(failed(R), np.float64(-np.inf), logp)
