@@ -79,7 +79,8 @@ with pm.Model() as model:
     noise = pm.HalfNormal("noise", 2)
     cov = scale**2 * pm.gp.cov.Matern52(2, ls=[days, hours_])
     gp = vsgp.VariationalSparse(cov_func=cov)
-    gp.prior("u", inducing=vsgp.inducing.Fourier(period=(YEAR, DAY), n_frequencies=FREQUENCIES))
+    features = vsgp.inducing.Fourier((YEAR, DAY), FREQUENCIES, periodic=True)
+    gp.prior("u", inducing=features)
     gp.likelihood("y", vsgp.Gaussian(noise), X=X, y=y)
 
     start = time.perf_counter()
@@ -105,8 +106,7 @@ print(f"Gaussian stage {fitted:.0f} s, compilation, NUTS and coefficients {sampl
 # %% [markdown]
 # Were the frequencies enough? What is left out has a variance that is known exactly, and the check
 # weighs it against what the data say. With a million readings two parts in ten thousand count, so
-# it asks for more: higher frequencies would follow the weather of these four years. It also finds
-# the period short, as it should be here: the last day of the year is next to the first.
+# it asks for more: higher frequencies would follow the weather of these four years.
 
 # %%
 with model:

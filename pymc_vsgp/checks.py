@@ -4,6 +4,8 @@ Labels (pandas, xarray, ``pm.Data``) stop here: the rest of the package sees flo
 tensor variables. Every message has two sentences: what is wrong, and what to do.
 """
 
+import warnings
+
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,11 @@ __all__ = [
     "known_value",
     "match_columns",
     "names_of",
+    "warn_of_offset",
 ]
+
+# Times its range that a column may be from zero: PyMC's distances are differences of squares.
+FAR = 1e4
 
 
 def depends_on_random(variable: Variable) -> bool:
@@ -90,12 +96,13 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             f"Convert it with {what}.astype('float64')."
         )
     if array.dtype.kind != "f":
-        labels = array.dtype.kind not in "iub"
-        todo = "Code categories as numbers and convert them" if labels else "Convert it"
-        raise TypeError(
-            f"{what} has dtype {array.dtype}, but a kernel needs real numbers. "
-            f"{todo} with {what}.astype('float64')."
-        )
+        todo = f"Convert it with {what}.astype('float64')."
+        if array.dtype.kind in "mM":
+            start = f"({what} - {what}.min())" if array.dtype.kind == "M" else what
+            todo = f"Pass the time in a unit, such as {start} / np.timedelta64(1, 'D')."
+        elif array.dtype.kind not in "iub":
+            todo = f"Code categories as numbers and convert them with {what}.astype('float64')."
+        raise TypeError(f"{what} has dtype {array.dtype}, but a kernel needs real numbers. {todo}")
     bad = ~np.isfinite(array)
     if bad.any():
         row, column = np.argwhere(bad)[0]
@@ -199,10 +206,10 @@ def names_of(labels: Any) -> tuple[str, ...] | None:
     return None if names == tuple(map(str, range(len(names)))) else names
 
 
-def column_names(X: Any, what: str, model: pm.Model) -> tuple[str, ...] | None:
-    """Return the names of the columns of a table or of a ``pm.Data`` with coordinates."""
+def column_names(X: Any, what: str, model: pm.Model | None = None) -> tuple[str, ...] | None:
+    """Return the names of the columns of a table, or of a ``pm.Data`` of the model."""
     labels = getattr(X, "columns", None)
-    if isinstance(X, Variable):
+    if isinstance(X, Variable) and model is not None:
         dims = tuple(model.named_vars_to_dims.get(X.name) or ())
         labels = model.coords.get(dims[1]) if len(dims) == 2 else None
     elif isinstance(X, xr.DataArray):
@@ -300,6 +307,21 @@ def check_distinct(Xu: np.ndarray) -> None:
         raise ValueError(
             f"Rows {row} and {twin} of Xu are equal, so its covariance is singular. "
             "Drop the repeated rows, or use vsgp.inducing.kmeans, which never repeats one."
+        )
+
+
+def warn_of_offset(X: np.ndarray) -> None:
+    """Warn where inputs are so far from zero that their distances lose digits."""
+    far = np.abs(X).max(axis=0) > FAR * np.ptp(X, axis=0)
+    far &= np.ptp(X, axis=0) > 0.0
+    if far.any():
+        d = int(np.argmax(far))
+        warnings.warn(
+            f"Column {d} of Xu is about {X[0, d]:.3g} with a range of {np.ptp(X[:, d]):.3g}, so "
+            "distances lose digits in the kernel. Subtract a constant from that column of X and "
+            "Xu, for example the smallest X.",
+            UserWarning,
+            stacklevel=4,
         )
 
 

@@ -113,6 +113,12 @@ def wrong_dims():
     observed(dims="day")
 
 
+def random_scales():
+    f = vsgp.Coregionalized(pm.Normal("W", shape=(3, 2)), with_prior(n_outputs=2))
+    sigma = pm.HalfNormal("sigma", shape=2)
+    f.likelihood("y", vsgp.Gaussian(sigma), X=X, y=np.ones((N, 3)))
+
+
 def two_likelihoods():
     gp = observed()
     return observed(gp=gp, name="z")
@@ -271,6 +277,26 @@ MISTAKES = {
         ["exposure of Poisson", "(12, 1)", "12 rows"],
     ),
     "negative exposure": (lambda: vsgp.Poisson(exposure=-1.0), ValueError, ["exposure", "-1"]),
+    "dates": (
+        lambda: observed(X=pd.DataFrame({"t": pd.date_range("2020", periods=N)})),
+        TypeError,
+        ["datetime64", "(X - X.min()) / np.timedelta64(1, 'D')"],
+    ),
+    "spans of time": (
+        lambda: observed(X=np.arange(N).astype("timedelta64[h]")[:, None]),
+        TypeError,
+        ["timedelta64", "X / np.timedelta64(1, 'D')"],
+    ),
+    "captured array": (
+        lambda: observed(lambda f: pm.Normal.dist(f, TIMES[:7])),
+        ValueError,
+        ["callable does not go with 12 observations", "one for each row of X"],
+    ),
+    "vector of random scales": (
+        random_scales,
+        ValueError,
+        ["sigma of Mixed has shape (2,)", "y has 3 columns"],
+    ),
     "masked exposure": (
         lambda: vsgp.Poisson(exposure=masked(TIMES)),
         TypeError,
@@ -596,3 +622,8 @@ def test_accepted(good):
         GOOD[good]()
     logp = model.compile_logp(mode=RAW)
     assert np.isfinite(logp(model.initial_point()))
+
+
+def test_inputs_far_from_zero():
+    with pm.Model(), pytest.warns(UserWarning, match="Column 1 of Xu is about 1e.06 with a range"):
+        with_prior(XU + np.array([0.0, 1e6]))

@@ -6,8 +6,11 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from prior_draws import prior_draws
+
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.compile import ONCE
 from pymc_vsgp.model.data import check_data
 
 N = 12
@@ -93,3 +96,54 @@ def test_what_depends_on_random_variables_passes():
         sigma = pm.HalfNormal("sigma") * pm.Data("factor", np.ones(N))
         gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=COUNTS)
     assert vsgp.check_model(model=model).ok
+
+
+GRID = np.stack(np.meshgrid(np.arange(4.0), np.arange(3.0), indexing="ij"), axis=-1).reshape(-1, 2)
+MISSING = np.delete(GRID, 5, axis=0)
+SERIES = np.arange(300.0)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("X", "new", "wanted"),
+    [
+        (GRID, GRID[:8], "other rows"),
+        (GRID, np.vstack([GRID, GRID]), "other rows"),
+        (GRID, np.roll(GRID, 1, axis=0), "other rows"),
+        (MISSING, MISSING[:8], "other rows"),
+        (MISSING, GRID, "other rows"),
+        (SERIES, SERIES[:200], "other rows"),
+        (SERIES, SERIES[::-1], None),
+        (SERIES, SERIES + 1e4, "beyond the window"),
+        (GRID, GRID / 2, None),
+    ],
+)
+def test_rows_of_features(X, new, wanted):
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(X.shape[1], ls=1.0))
+        features = vsgp.inducing.Fourier((2 * np.ptp(X, axis=0) + 1).tolist(), 2)
+        gp.prior("u", inducing=features)
+        x, y = pm.Data("x", X), pm.Data("seen", np.zeros(len(X)))
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=y)
+        pm.set_data({"x": new, "seen": np.zeros(len(new))})
+    if wanted is None:
+        check_data(model)
+        assert np.isfinite(model.compile_logp(mode=ONCE)(model.initial_point()))
+        return
+    with pytest.raises(ValueError, match=wanted):
+        check_data(model)
+
+
+def test_results_count_observations():
+    model = model_of(vsgp.Poisson, exposure=np.ones(N))
+    idata = prior_draws(model, 2)
+    del idata["constant_data"]
+    uses = (vsgp.check_inducing, vsgp.exact_weights, vsgp.loo)
+    with model:
+        for data, wanted in (
+            ({"x": X[:5]}, "have 5 rows, but there are 12"),
+            ({"x": X[:5], "seen": COUNTS[:5]}, "exposure of Poisson has 12 entries"),
+        ):
+            pm.set_data(data)
+            for use in uses:
+                with pytest.raises(ValueError, match=wanted):
+                    use(idata)

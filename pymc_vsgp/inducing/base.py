@@ -49,6 +49,9 @@ class InducingVariables(ABC):
     def n_inducing(self) -> int:
         """Number of inducing variables."""
 
+    columns: tuple[str, ...] | None = None
+    """Names of the inputs."""
+
     def of_columns(self, n: int) -> "InducingVariables":
         """Return the same for n inputs, where it was made without saying how many."""
         return self
@@ -176,6 +179,10 @@ class Conditional(ABC):
     def user_args(self, args: list[Variable]) -> list[Variable]:
         """Undo `block_args`."""
         return args
+
+    def complaint(self, X: np.ndarray, args: list[Variable]) -> str | None:
+        """Say why the rows of the data can't be replaced by these, where they can't."""
+        return None
 
     @abstractmethod
     def moments(self, X, args) -> tuple[Any, Moments]:

@@ -37,30 +37,35 @@ class Features:
         Frequencies in each input, without the constant.
     center : float or sequence of float
         Where phases are counted from.
+    periodic : bool or sequence of bool
+        Whether the function repeats after a period.
+    columns : sequence of str, optional
+        Names of the inputs.
     """
 
     period: tuple[float, ...]
     n_frequencies: tuple[int, ...]
     center: tuple[float, ...] = (0.0,)
+    periodic: tuple[bool, ...] = (False,)
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self):
         """Check, and give each input its own numbers."""
-        periods, counts, centers = (
-            tuple(np.atleast_1d(x).tolist()) for x in (self.period, self.n_frequencies, self.center)
-        )
-        n = max(len(periods), len(counts), len(centers))
+        names = ("period", "n_frequencies", "center", "periodic")
+        given = [tuple(np.atleast_1d(getattr(self, name)).tolist()) for name in names]
+        n = max(map(len, given))
         if n > 3:
             raise ValueError(
                 f"There are {n} inputs, and Fourier features grow too many beyond three. "
                 "Use inducing points: gp.prior(name, Xu=...)."
             )
-        for name, value in (("period", periods), ("n_frequencies", counts), ("center", centers)):
+        for name, value in zip(names, given, strict=True):
             if len(value) not in (1, n):
                 raise ValueError(
                     f"{name} has {len(value)} entries, but there are {n} inputs. "
                     "Pass one number, or one for each input."
                 )
-        periods, counts, centers = (v * n if len(v) == 1 else v for v in (periods, counts, centers))
+        periods, counts, centers, repeats = (v * n if len(v) == 1 else v for v in given)
         if not all(np.isfinite(p) and p > 0 for p in periods):
             raise ValueError(
                 f"period is {self.period}, but a length is needed. Pass positive numbers."
@@ -73,6 +78,7 @@ class Features:
         object.__setattr__(self, "period", tuple(map(float, periods)))
         object.__setattr__(self, "n_frequencies", tuple(map(int, counts)))
         object.__setattr__(self, "center", tuple(map(float, centers)))
+        object.__setattr__(self, "periodic", tuple(map(bool, repeats)))
 
     @property
     def n_columns(self) -> int:
@@ -117,14 +123,24 @@ class Features:
     def covariance(self, cov_func, X: TensorVariable, Z: TensorVariable) -> TensorVariable:
         """Prior covariance of the function on the torus."""
         n = NEAR[self.n_columns]
-        copies = np.array(list(itertools.product(range(-n, n + 1), repeat=self.n_columns)))
-        shifts = copies * np.array(self.period)
+        shifts = self._copies([n] * self.n_columns)
         center, origin = np.array(self.center), pt.zeros((1, self.n_columns))
         total, left = self.spectrum(cov_func)
         near = pt.sum(cov_func(pt.constant(shifts), origin))
         enough = pt.abs(near - total) <= np.float64(1e-3) * left + np.float64(2e-6) * total
         images = sum(cov_func(X - center, Z - center + pt.constant(s)) for s in shifts)
         return ifelse(enough, images.astype("float64"), self._of_more(cov_func, X, Z, total))
+
+    def on_plane(self, cov_func, X: TensorVariable, Z: TensorVariable) -> TensorVariable:
+        """Prior covariance of a function that repeats in its periodic inputs alone."""
+        n = NEAR[self.n_columns]
+        shifts = self._copies([n * repeats for repeats in self.periodic])
+        return sum(cov_func(X, Z + pt.constant(s)) for s in shifts).astype("float64")
+
+    def _copies(self, n: Sequence[int]) -> np.ndarray:
+        """Return where the copies of the torus are, so many on either side in each input."""
+        each = [np.arange(-k, k + 1) * length for k, length in zip(n, self.period, strict=True)]
+        return np.array(list(itertools.product(*each)))
 
     def _of_more(self, cov_func, X, Z, total):
         """Return the same by more waves, where lengthscales are long against the period.
@@ -142,16 +158,18 @@ class Features:
         """Return the lowest and the highest place at which waves stand for the function.
 
         That is the range of X, and of the data that the window `before` was for, and a quarter of
-        what the period leaves on either side.
+        what the period leaves on either side. Periodic inputs have no bounds.
         """
-        period = np.array(self.period)
+        repeats = np.array(self.periodic)
+        period = np.where(repeats, np.inf, self.period)
         low, high = X.min(axis=0), X.max(axis=0)
-        if np.isfinite(before).all():
+        if np.isfinite(before[:, ~repeats]).all() and not repeats.all():
+            before = np.where(repeats, [low, high], before)
             margin = (period - (before[1] - before[0])) / 2.0
             low, high = np.minimum(low, before[0] + margin), np.maximum(high, before[1] - margin)
         gap = period - (high - low)
         if (gap <= 0.0).any():
-            d = int(np.argmin(gap / period))
+            d = int(np.argmin(np.where(repeats, 1.0, gap / self.period)))
             raise ValueError(
                 f"Column {d} of X has the range {high[d] - low[d]:g}, but the period of the "
                 f"Fourier features is {period[d]:g}: places a period apart are the same. Pass "

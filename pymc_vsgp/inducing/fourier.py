@@ -13,14 +13,14 @@ What the waves that are left out contribute to the variance is known exactly and
 everywhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.checks import as_inputs, column_names
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
@@ -48,6 +48,13 @@ class Fourier(Features, InducingVariables):
     center : float or sequence of float
         Where phases are counted from, and where the mean function is that of the first coefficient.
         The posterior of the function does not depend on it.
+    periodic : bool or sequence of bool
+        Whether the function repeats after the period, as over the hours of a day. There is then no
+        end of the data in that input, and no return to the prior beyond it. The kernel becomes the
+        sum over its copies a period apart.
+    columns : sequence of str, optional
+        Names of the inputs, by which those of X and Xnew are matched; `for_data` takes those of a
+        table.
 
     See Also
     --------
@@ -81,8 +88,8 @@ class Fourier(Features, InducingVariables):
 
         Parameters
         ----------
-        X : array_like, shape (N, D)
-            Inputs.
+        X : array_like, DataFrame or DataArray, shape (N, D)
+            Inputs. Names of columns are kept.
         cov_func : Covariance
             The kernel. Its parameters may be random variables.
         residual : float
@@ -100,6 +107,7 @@ class Fourier(Features, InducingVariables):
         random_seed : int or Generator, optional
             Of the draws.
         """
+        names = column_names(X, "X")
         X = as_inputs(X, "X")
         low, high = X.min(axis=0), X.max(axis=0)
         width = np.where(high > low, high - low, 1.0)
@@ -124,7 +132,8 @@ class Fourier(Features, InducingVariables):
             period.append(size * axis.sum())
             share = residual / n_columns
             counts.append(_frequencies(cov_func, size * axis, share, quantile, draws, rng))
-        return cls(tuple(period), tuple(counts), tuple((low + high) / 2.0)).at_most(max_features)
+        center = tuple((low + high) / 2.0)
+        return cls(tuple(period), tuple(counts), center, columns=names).at_most(max_features)
 
     def at_most(self, n: int) -> "Fourier":
         """Return the same with fewer frequencies if there are more than `n` coefficients."""
@@ -133,13 +142,14 @@ class Fourier(Features, InducingVariables):
         counts = np.array(self.n_frequencies, dtype=float)
         while np.prod(2 * np.floor(counts) + 1) > n:
             counts *= 0.98
-        return Fourier(self.period, tuple(np.floor(counts).astype(int)), self.center)
+        return replace(self, n_frequencies=tuple(np.floor(counts).astype(int)))
 
     def of_columns(self, n: int) -> "Fourier":
         """Return the same for n inputs, where it was made from single numbers."""
         if self.n_columns > 1 or n == 1:
             return self
-        return Fourier(self.period * n, self.n_frequencies * n, self.center * n)
+        each = ("period", "n_frequencies", "center", "periodic")
+        return replace(self, **{name: getattr(self, name) * n for name in each})
 
     @property
     def n_inducing(self) -> int:

@@ -7,7 +7,8 @@ With Fourier features :math:`\phi_j` and coefficients :math:`u_j \sim N(m_j, S_j
 where gamma is the variance of the frequencies that are left out, the same for every x.
 
 Features repeat after a period, and the function does not. The window is where they stand for it:
-the range of the data, and a quarter of the gap that the period leaves on either side. Beyond it f
+the range of the data, and a quarter of the gap that the period leaves on either side; an input in
+which the function does repeat has no bounds. Beyond it f
 follows from its value at the nearest place p of the window alone, by the kernel on the plane,
 
 .. math:: f(x) = m(x) + \rho(x) (f(p) - m(p)) + \epsilon(x), \qquad \rho(x) = k(x, p) / k(p, p),
@@ -17,7 +18,8 @@ with :math:`\epsilon` what regression on f(p) leaves of f: far away this is the 
 
 import warnings
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -78,7 +80,8 @@ class FourierPrior(InducingPrior):
         x, z = (pt.tensor(dtype="float64", shape=(None, X.type.shape[1])) for _ in range(2))
         (mean,), theta = as_ops(([x], [mean_at(x)]))
         torus = self.features.covariance(cov_func, x, z)
-        (covariance,), prior = as_ops(([x, z], [torus, cov_func(x, z)]))
+        plane = self.features.on_plane(cov_func, x, z)
+        (covariance,), prior = as_ops(([x, z], [torus, plane]))
         conditional = GivenCoefficients(u.name, self.features, mean, covariance, layout)
         return conditional, [w, scale, residual, self.window, *theta, *prior]
 
@@ -90,7 +93,8 @@ class FourierPrior(InducingPrior):
     def cover(self, X):
         """Widen the window to these data, and to a quarter of the gap around all data so far."""
         self.window.set_value(self.features.window(X, self.window.get_value()))
-        ends = known_value(_correlated_ends(self.features, self.window, self.cov_func))
+        plane = partial(self.features.on_plane, self.cov_func)
+        ends = known_value(_correlated_ends(self.features, self.window, plane))
         if ends is not None and (text := short_period(self.name, float(ends))):
             warnings.warn(text, stacklevel=4)
 
@@ -103,10 +107,16 @@ def _spectrum(features, cov_func) -> tuple[TensorVariable, TensorVariable]:
 
 
 def _correlated_ends(features, window, plane) -> TensorVariable:
-    """Correlation of opposite ends of the data around the torus, in the input with the largest."""
+    """Correlation of opposite ends of the data around the torus, in the input with the largest.
+
+    Periodic inputs have no ends.
+    """
+    if all(features.periodic):
+        return pt.constant(np.float64(0.0))
     gap = 2.0 * (np.array(features.period) - (window[1] - window[0]))
     origin = pt.zeros((1, features.n_columns))
-    return pt.max(plane(pt.diag(gap), origin)) / plane(origin, origin)[0, 0]
+    ends = pt.diag(gap)[np.flatnonzero(~np.array(features.periodic))]
+    return pt.max(plane(ends, origin)) / plane(origin, origin)[0, 0]
 
 
 def short_period(name: str, correlation: float) -> str | None:
@@ -181,6 +191,28 @@ class GivenCoefficients(Conditional):
         if self.layout is not None:
             inside = inside & self.layout.holds(X, axes)
         return [*args, pt.switch(inside, 1.0, np.nan).astype("float64"), *axes]
+
+    def complaint(self, X, args):
+        """Say that rows are beyond the window, or do not lie as those of the model did."""
+        low, high = np.asarray(known_value(args[WINDOW]))
+        if (X.min(axis=0) < low).any() or (X.max(axis=0) > high).any():
+            return (
+                "has rows beyond the window that the Fourier features were set up for. "
+                "Make the model again with these data."
+            )
+        rows = pt.constant(X)
+        try:
+            same: Any = self.layout is None or known_value(
+                self.layout.holds(rows, self.layout.axes(rows))
+            )
+        except (ValueError, IndexError, AssertionError):  # a different number of rows
+            same = False
+        if same:
+            return None
+        return (
+            "has other rows than the grid or series that the model was made for. Make the model "
+            "again with these data, or pass block_size=1000 to likelihood: rows may then change."
+        )
 
     def user_args(self, args):
         """Drop what `block_args` appends."""

@@ -109,6 +109,14 @@ class Custom(Likelihood):
 
     def check_observed(self, y):
         """Raise ValueError if the distribution is discrete and y is not whole."""
+        f = pt.tensor(dtype="float64", shape=(len(y), self.n_latent)[: self.n_latent])
+        try:
+            self.log_prob(f, pt.constant(np.asarray(y)))
+        except ValueError as error:
+            raise ValueError(
+                f"The likelihood's callable does not go with {len(y)} observations. Arrays that it "
+                "takes from outside need one entry, or one for each row of X."
+            ) from error
         ok = np.isfinite(y)
         if self.discrete:
             require(self, y, ok & (y == np.floor(y)), "whole numbers")

@@ -117,10 +117,11 @@ class Mixed(Likelihood):
         for name, param in self._params.items():
             if name == "W" or name in self.family.shared_params or param.type.ndim == 0:
                 continue
-            n = known_value(param.shape)
-            if n is not None and n[-1] not in (1, y.shape[1]):
+            known = known_value(param.shape)
+            shape = param.type.shape if known is None else tuple(known.tolist())
+            if shape[-1] not in (None, 1, y.shape[1]):
                 raise ValueError(
-                    f"{name} of Mixed has shape {tuple(n.tolist())}, but y has {y.shape[1]} "
+                    f"{name} of Mixed has shape {shape}, but y has {y.shape[1]} "
                     "columns. Pass one number, one for each output, or a matrix with a row for "
                     "each observation."
                 )

@@ -30,6 +30,8 @@ def check_observation(o: Observation) -> None:
     check_param_shapes(o.likelihood, len(y), what)
     o.likelihood.check_observed(y)
     for part in o.parts:
+        if X is not None and (wrong := part.conditional.complaint(X, part.args)):
+            raise ValueError(f"{what} {wrong}")
         Xu = known_value(part.points)
         if Xu is not None and Xu.size:
             check_distinct(as_inputs(Xu, getattr(part.points, "name", None) or "Xu"))

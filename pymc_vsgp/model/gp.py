@@ -23,6 +23,7 @@ from pymc_vsgp.checks import (
     check_new_name,
     column_names,
     kind,
+    warn_of_offset,
 )
 from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
@@ -160,7 +161,7 @@ class VariationalSparse(Base):
         variables = (
             self._points(model, name, Xu, inducing_dim)
             if inducing is None
-            else self._of_a_kind(model, inducing, inducing_dim)
+            else self._of_a_kind(model, name, inducing, inducing_dim)
         )
         kind = variables.under(name, self.cov_func, self._mean_at, jitter)
         make = Inducing if kind.factor.type.ndim == 2 else Coefficients
@@ -203,6 +204,7 @@ class VariationalSparse(Base):
                 "Pass numbers or a pm.Data container."
             )
         check_distinct(Xu_value)
+        warn_of_offset(Xu_value)
         check_functions(self, Xu_value, "Xu")
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
@@ -233,7 +235,7 @@ class VariationalSparse(Base):
         of_kernel = getattr(self.cov_func, "active_dims", range(own.type.shape[1]))
         return Covariates.of(own, of_kernel)
 
-    def _of_a_kind(self, model, inducing, inducing_dim) -> InducingVariables:
+    def _of_a_kind(self, model, name, inducing, inducing_dim) -> InducingVariables:
         """Check inducing variables that are not points, and name their dimension."""
         inducing = inducing.of_columns(getattr(self.cov_func, "input_dim", 1))
         example = np.zeros((1, inducing.n_columns))
@@ -242,6 +244,9 @@ class VariationalSparse(Base):
         check_dim(model, inducing_dim, length, "the vector of inducing variables")
         if inducing_dim not in model.dim_lengths:
             model.add_coord(inducing_dim, length=length)
+        if inducing.columns is not None:
+            feature_dim = model.name_for(f"{name}_feature")
+            latents.name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
         return inducing
 
     def likelihood(

@@ -245,6 +245,18 @@ class Fitted:
                     f"rows. Pass one value, or one for each row of {what}."
                 )
 
+    @cached_property
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """The inputs and the observations, of which there are as many."""
+        X, y = self.X, np.asarray(self.y)
+        if len(X) != len(y):
+            raise ValueError(
+                f"The inputs of {self.name!r} have {len(X)} rows, but there are {len(y)} "
+                "observations. Set the model's data back to those of the draws."
+            )
+        self.check_rows(len(y), "X")
+        return X, y
+
     @property
     def name(self) -> str:
         """Name of the likelihood."""

@@ -119,7 +119,7 @@ def exact_weights(
             f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "
             "the exact posterior. Use check_inducing(idata, var_name=...) for each."
         )
-    X, y = fit.X, np.asarray(fit.y)
+    X, y = fit.seen
     if len(X) > LARGEST_EXACT:
         raise ValueError(
             f"There are {len(X)} observations, and exact weights take a matrix of all of them for "

@@ -303,7 +303,7 @@ def check_inducing(
         vsgp.plot_inducing(check)
     """
     fit = Fitted(idata, model, var_name, num_samples=num_samples)
-    X, y, n = fit.X, np.asarray(fit.y), fit.draws.n
+    (X, y), n = fit.seen, fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
     of_process = np.zeros(len(fit.observation.parts))

@@ -316,13 +316,7 @@ def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
 
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
-    X, y = fit.X, np.asarray(fit.y)
-    if len(X) != len(y):
-        raise ValueError(
-            f"The inputs of {fit.name!r} have {len(X)} rows, but there are {len(y)} observations. "
-            "Set the model's data back to those of the draws."
-        )
-    fit.check_rows(len(y), "X")
+    X, y = fit.seen
     phi, density = np.empty((2, fit.draws.n, len(y)))
     with progress("Scoring", len(y), progressbar) as advance:
         for start in range(0, len(y), ROWS):

@@ -1,0 +1,105 @@
+"""Fourier features of inputs that do repeat: no ends, no return to the prior."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import reference_gp
+
+from prior_draws import prior_draws
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.compile import ONCE
+
+DAY, LS = 24.0, 3.0
+HOURS = np.linspace(0.0, 23.5, 20)[:, None]
+Y = np.arange(20.0) % 3
+
+
+def build(X, features, ls=LS):
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(X.shape[1], ls=ls))
+        gp.prior("u", inducing=features)
+        gp.likelihood("y", vsgp.Gaussian(0.5), X=X, y=Y)
+    return model
+
+
+def torus_kernel(A, B, ls, periods):
+    """Sum over copies a period apart, of the inputs that have a period."""
+    copies = [np.arange(-4, 5) * p if p else np.zeros(1) for p in periods]
+    return sum(
+        reference_gp.ard_kernel(A, B + np.array(s), ls, 1.0) for s in itertools.product(*copies)
+    )
+
+
+def test_no_end_of_the_day():
+    model = build(HOURS, vsgp.inducing.Fourier(DAY, 12, periodic=True))
+    idata = prior_draws(model, 2)
+    near, far = (
+        vsgp.predict(idata, x, "moments", model=model, progressbar=False)
+        for x in (HOURS[:5], HOURS[:5] + 10 * DAY)
+    )
+    np.testing.assert_allclose(near["mean"], far["mean"], atol=1e-10)
+    np.testing.assert_allclose(near["variance"], far["variance"], rtol=1e-8)
+    assert vsgp.check_model(model=model).ok
+
+
+def test_prior_is_that_of_the_circle():
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(DAY, 12, periodic=True))
+        X = np.array([[0.5], [23.5], [30.0]])
+        left = gp.predict(X, {"u": np.zeros(25)})[1]
+    cosines = np.arange(13) * 2 * np.pi / DAY
+    S = LS * np.sqrt(2 * np.pi) / DAY * np.exp(-((cosines * LS) ** 2) / 2)
+    S[1:] *= 2.0
+    waves = np.cos(cosines * (X - X.T)[..., None])
+    exact = torus_kernel(X, X, [LS], [DAY])
+    np.testing.assert_allclose(waves @ S + left, exact, atol=2e-6)
+
+
+def test_one_input_of_two_repeats():
+    X = np.column_stack([np.linspace(0.0, 5.0, 20), HOURS[:, 0]])
+    ls = [1.0, LS]
+    features = vsgp.inducing.Fourier((15.0, DAY), (12, 8), (2.5, 0.0), periodic=(False, True))
+    model = build(X, features, ls)
+    idata = prior_draws(model, 2)
+    new = np.array([[2.0, 1.0], [2.0, 1.0 + DAY], [100.0, 1.0]])
+    found = vsgp.predict(idata, new, "moments", model=model, progressbar=False)
+    mean = found["mean"].values.reshape(2, 3)
+    np.testing.assert_allclose(mean[:, 0], mean[:, 1], atol=1e-10)
+    np.testing.assert_allclose(mean[:, 2], 0.0, atol=1e-12)
+    prior = torus_kernel(new, new, ls, [0.0, DAY])[2, 2]
+    np.testing.assert_allclose(found["variance"].values[..., 2], prior, rtol=1e-6)
+
+
+def test_same_density_as_without_an_end():
+    features = [vsgp.inducing.Fourier(60.0, 20, 12.0, periodic=p) for p in (False, True)]
+    models = [build(HOURS, f) for f in features]
+    at = models[0].initial_point(random_seed=1)
+    np.testing.assert_allclose(*(m.compile_logp(mode=ONCE)(at) for m in models), rtol=1e-12)
+
+
+def test_features_of_a_table_keep_the_names():
+    X = pd.DataFrame({"a": np.arange(9.0) % 5, "b": np.arange(9.0) % 4})
+    cov = pm.gp.cov.ExpQuad(2, ls=[1.0, 3.0])
+    features = vsgp.inducing.Fourier.for_data(X, cov, max_features=30)
+    assert features.columns == ("a", "b")
+    logps = []
+    for data in (X, X[["b", "a"]]):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=cov)
+            gp.prior("u", inducing=features)
+            gp.likelihood("y", vsgp.Gaussian(0.5), X=data, y=Y[:9])
+        logps.append(model.compile_logp(mode=ONCE)(model.initial_point(random_seed=1)))
+    np.testing.assert_allclose(*logps, rtol=1e-12)
+
+
+def test_wrong_number_of_flags():
+    with pytest.raises(ValueError, match="entries, but there are 3 inputs"):
+        vsgp.inducing.Fourier((5.0, DAY), 8, periodic=(True, False, True))
