@@ -27,6 +27,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 pytensor.config.traceback__limit = 0
 gc.set_threshold(50_000, 20, 20)
 
+# What no test asks a C compiler for is not given to it: the tests of that backend ask by name.
+COMPILER = pytensor.config.cxx
+pytensor.config.cxx = ""
+
+
+@pytest.fixture
+def c_compiler():
+    """The C compiler, for the length of a test."""
+    if not COMPILER:
+        pytest.skip("there is no C compiler")
+    with pytensor.config.change_flags(cxx=COMPILER):
+        yield
+
 
 @pytest.fixture
 def root():

@@ -5,7 +5,11 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 
 # Each operation once, by numpy: rewriting a graph takes longer than evaluating it a few times.
-RAW = Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["merge"]))
+# One rewrite is of use: numpy has no loop for a maximum whose gradient passes.
+RAW = Mode(
+    linker="py",
+    optimizer=RewriteDatabaseQuery(include=["merge", "plain_maximum_of_distances"]),
+)
 
 # All that is done to a graph for speed, without the minutes that a compiler takes.
 REWRITTEN = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run").excluding("fusion")

@@ -39,7 +39,9 @@ def build(rng):
         ("blackjax", None, "blackjax"),
     ],
 )
-def test_every_sampler(sampler, backend, package, rng):
+def test_every_sampler(sampler, backend, package, rng, request):
+    if backend == "c":
+        request.getfixturevalue("c_compiler")
     pytest.importorskip(package, reason=f"{package} is not installed")
     if backend == "jax":
         pytest.importorskip("jax", reason="JAX is not installed")

@@ -40,7 +40,7 @@ class Scattered(NamedTuple):
 
     def holds(self, X, axes) -> TensorVariable:
         """Any places will do."""
-        return pt.constant(True)
+        return pt.constant(np.array(True))  # of a bool alone PyTensor makes an int8
 
     def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return the places, in steps of the fine grid."""
