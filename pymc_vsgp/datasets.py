@@ -99,7 +99,7 @@ def coal_counts(bins: int = 100) -> pd.DataFrame:
 
 
 def load_kilauea() -> pd.DataFrame:
-    """Load the places of 185 earthquakes under the summit of Kilauea, Hawaii.
+    """Load the positions of 185 earthquakes under the summit of Kilauea, Hawaii.
 
     They are from nine hours of 5 June 2018, while the floor of the caldera sank.
 
@@ -128,7 +128,7 @@ def load_snelson1d() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        200 rows; columns `x` and `y`.
+        200 observations; columns `x` and `y`.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def load_glass() -> pd.DataFrame:
         Nine inputs: the refractive index `RI`, and the weight per cent of eight oxides, `Na` to
         `Fe`. Two targets: `type`, which is 1 or 2 (building windows, float processed or not), 3
         (vehicle windows), 5 (containers), 6 (tableware) or 7 (headlamps); and `window`, 1 for
-        types up to 3 and 0 for the others. One row is repeated.
+        types up to 3 and 0 for the others. One observation is repeated.
 
     Examples
     --------

@@ -1,6 +1,8 @@
 """The examples of docstrings run, and messages and docstrings keep to the words of the field."""
 
+import ast
 import inspect
+import pathlib
 import re
 import textwrap
 
@@ -111,3 +113,68 @@ def test_examples_run(name, names):
     with pm.Model():
         prepare(name, names)
         exec(compile(EXAMPLES[name], name, "exec"), names)
+
+
+# What was settled before the first release: the word of the field, and not ours.
+RETIRED = {
+    r"waves?": "Fourier features, or frequencies",
+    r"the (\w+ )?bound (rises|rose|gains|never)|bound of the Gaussian stage": "ELBO",
+    r"plot_bound|stage\.bound|stage\.history": "plot_elbo, stage.elbo, stage.elbo_history",
+    r"effective draws?": "effective samples",
+    r"laws?": "distributions",
+    r"peers?": "baselines, or packages",
+    r"pictures?|make_pictures": "figures",
+    r"trees? of draws": "DataTree, or idata",
+    r"kinds? of (inducing|features)": "types of inducing variables",
+    r"n_draws|max_rounds|row_params": "num_samples, maxiter, per_observation",
+    r"random_seed=0,?$": "random_seed=None",
+    r"sample\(stage[,)]": "sample(stage=stage)",
+    r"level = pm\.": "intercept",
+}
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TITLES = ("Kept are ", "Gone are ", "Not so ")  # openings of inverted sentences
+
+
+def messages():
+    """Every string of the package that is raised or warned with, by its place."""
+    for path in sorted((ROOT / "pymc_vsgp").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            warns = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warn")
+            if warns or isinstance(node, ast.Raise):
+                strings = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+                text = " ".join(s for s in strings if isinstance(s, str))
+                yield f"{path.name}:{node.lineno}", text
+
+
+def texts():
+    """Everything that a user reads."""
+    yield from DOCSTRINGS.items()
+    yield from messages()
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.py")]
+    for page in pages:
+        if page.name != "reproduction.md":  # speaks of papers, in their words
+            yield page.name, page.read_text(encoding="utf-8")
+
+
+def test_retired_words_stay_out():
+    found = []
+    for where, text in texts():
+        for word, instead in RETIRED.items():
+            for match in re.finditer(rf"(?<![\w.])({word})(?!\w)", text, re.M | re.I):
+                found.append(f"{where}: {match.group()!r}. Write {instead}.")
+        found += [f"{where}: {t!r} inverts a sentence." for t in TITLES if t in text]
+    assert not found, "\n".join(found)
+
+
+def test_retired_words_are_found():
+    text = "The waves of this picture are drawn from two laws."
+    assert sum(bool(re.search(rf"\b({w})\b", text)) for w in RETIRED) == 3
+
+
+def test_seeds_are_none_unless_given():
+    for name, o in members().items():
+        if callable(o) and not isinstance(o, str):
+            parameters = inspect.signature(o).parameters
+            if "random_seed" in parameters:
+                assert parameters["random_seed"].default is None, name
+            assert not {"n_draws", "seed", "rng", "names", "max_rounds"} & set(parameters), name

@@ -527,7 +527,7 @@ BAD = {
         "Pass one of Xu and inducing",
     ),
     "neither": (lambda gp, X: gp.prior("u"), TypeError, "Pass one of Xu and inducing"),
-    "not features": (lambda gp, X: gp.prior("u", inducing=X), TypeError, "not a kind of features"),
+    "not features": (lambda gp, X: gp.prior("u", inducing=X), TypeError, "not a type of features"),
     "period": (lambda gp, X: vsgp.inducing.Fourier(-1.0, 3), ValueError, "positive numbers"),
     "count": (lambda gp, X: vsgp.inducing.Fourier(1.0, 2.5), ValueError, "whole numbers"),
     "columns": (lambda gp, X: vsgp.inducing.Fourier((1.0,) * 4, 3), ValueError, "inducing points"),

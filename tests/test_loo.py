@@ -172,7 +172,7 @@ def test_folds_of_a_table_with_an_exposure():
         return xr.DataTree.from_dict({"posterior": u})
 
     folds = np.arange(N) % 2
-    options = {"fit": fit, "folds": folds, "row_params": {"exposure": exposure}, **quiet}
+    options = {"fit": fit, "folds": folds, "per_observation": {"exposure": exposure}, **quiet}
     result = kfold(build, table, counts, **options)
     assert seen == [(True, True)] * 2
     Z = np.linspace(0.0, 10.0, M)[:, None]
@@ -188,7 +188,7 @@ def test_folds_of_a_table_with_an_exposure():
         )
         np.testing.assert_allclose(result.elpd_i[n], np.log(density), rtol=1e-6)
     with pytest.raises(ValueError, match="exposure has 3 entries, but X has 25 rows"):
-        kfold(build, table, counts, **options | {"row_params": {"exposure": exposure[:3]}})
+        kfold(build, table, counts, **options | {"per_observation": {"exposure": exposure[:3]}})
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")

@@ -314,7 +314,7 @@ def _check_kwargs(kwargs, stage, target_accept, store) -> None:
         )
     if (kwargs.get("idata_kwargs") or {}).get("log_likelihood"):
         warnings.warn(
-            "az.loo of this log likelihood is pessimistic: it holds E[log p(y | f)] of each row. "
+            "az.loo of this log likelihood is pessimistic: it holds E[log p(y | f)]. "
             "Use vsgp.compute_log_likelihood(idata).",
             UserWarning,
             stacklevel=3,

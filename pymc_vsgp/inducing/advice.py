@@ -49,9 +49,9 @@ class Suggestion:
     Attributes
     ----------
     best : str
-        Kind of the cheapest option that explains enough.
+        Type of the cheapest option that explains enough.
     options : dict
-        All kinds that were looked at.
+        All types that were looked at.
     prior_kwargs : dict
         Arguments for ``gp.prior``: inducing points, or features.
     """
@@ -101,7 +101,7 @@ def suggest_inducing(
     draws : int
         Draws from the prior.
     random_seed : int or Generator, optional
-        Of the draws and of the places of points.
+        Of the draws and of the inducing inputs.
 
     Returns
     -------

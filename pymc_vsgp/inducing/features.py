@@ -72,7 +72,7 @@ class Features:
             )
         if not all(float(k).is_integer() and k >= 0 for k in counts):
             raise ValueError(
-                f"n_frequencies is {self.n_frequencies}, but it counts waves. "
+                f"n_frequencies is {self.n_frequencies}, but it is a number of frequencies. "
                 "Pass whole numbers, 0 or more."
             )
         object.__setattr__(self, "period", tuple(map(float, periods)))

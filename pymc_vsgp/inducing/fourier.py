@@ -1,15 +1,15 @@
 r"""Fourier features: the function's coefficients on a torus.
 
 On a torus of periods :math:`L_d`, longer than the range of the data, a stationary process is a sum
-of independent waves,
+of sines and cosines with independent coefficients,
 
 .. math:: f(x) = m(x) - m(c) + \sum_j u_j \phi_j(x), \qquad u_j \sim N(m_j, S_j),
 
 with products over the inputs of :math:`1, \sqrt 2 \cos(2\pi k x/L), \sqrt 2 \sin(2\pi k x/L)` for
 :math:`\phi_j` and the spectral density over the volume for :math:`S_j`. The first, constant one has
-the mean at the center c, :math:`m_0 = m(c)`, the others have the mean zero. The waves do not
+the mean at the center c, :math:`m_0 = m(c)`, the others have the mean zero. The features do not
 depend on the kernel's parameters and the prior is diagonal, so an evaluation costs :math:`N M`.
-What the waves that are left out contribute to the variance is known exactly and the same
+What the features that are left out contribute to the variance is known exactly and the same
 everywhere.
 """
 
@@ -41,9 +41,9 @@ class Fourier(Features, InducingVariables):
     ----------
     period : float or sequence of float
         Length of the torus in each input. Beyond the range of the data it should leave room for a
-        few lengthscales: what is a period apart is taken to be the same place.
+        few lengthscales: what is a period apart is taken to be the same point.
     n_frequencies : int or sequence of int
-        Waves in each input, without the constant. With :math:`k_d` of them there are
+        Frequencies in each input, without the constant. With :math:`k_d` of them there are
         :math:`\prod_d (2 k_d + 1)` coefficients. Single numbers are those of every input.
     center : float or sequence of float
         Where phases are counted from, and where the mean function is that of the first coefficient.

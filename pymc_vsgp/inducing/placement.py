@@ -74,12 +74,12 @@ def _first_occurrences(X: np.ndarray) -> np.ndarray:
 
 @_labelled
 def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
-    """Choose M distinct rows of X at random.
+    """Choose M distinct inputs at random.
 
     Parameters
     ----------
     X : array_like, DataFrame, DataArray or pm.Data
-        The inputs, one row per observation.
+        Inputs of the observations.
     M : int
         The number of inducing points.
     random_seed : int or numpy.random.Generator, optional
@@ -88,7 +88,7 @@ def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
     Returns
     -------
     ndarray, DataFrame or DataArray
-        M distinct rows of X. A row that is often repeated is more likely to be among them.
+        M distinct inputs. One that is often repeated is more likely to be among them.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
     Parameters
     ----------
     X : array_like, DataFrame, DataArray or pm.Data
-        The inputs, one row per observation.
+        Inputs of the observations.
     n : int or sequence of int
         Points along each column. A single number is used for every column, so D columns give
         ``n**D`` points.
@@ -207,15 +207,15 @@ def kmeans(
     Parameters
     ----------
     X : array_like, DataFrame, DataArray or pm.Data
-        The inputs, one row per observation. Of more than 20000 rows (or 20 for each inducing
+        Inputs of the observations. Of more than 20000 observations (or 20 for each inducing
         point, if that is more) a random choice of that many is used.
     M : int
         The number of inducing points.
     random_seed : int or numpy.random.Generator, optional
-        Seed of the choice of rows and of the first centres.
+        Seed of the choice of inputs and of the first centres.
     weights : array_like, optional
-        How much each row counts, for example the number of events in a bin. Rows with weight zero
-        are left out.
+        How much each input counts, for example the number of events in a bin. Inputs with weight
+        zero are left out.
 
     Returns
     -------
@@ -359,7 +359,7 @@ def greedy_variance(
     threshold: float = 1e-10,
     random_seed: RandomSeed = None,
 ) -> np.ndarray:
-    """Choose M rows of X, each where the function is least known given those before.
+    """Choose M inputs of the data, each where the function is least known given those before.
 
     This is the pivoted Cholesky factorisation of the kernel matrix, stopped after M steps [1]_. It
     never forms that matrix: time is O(N M^2) and memory O(N M). Choices are nested: the first m
@@ -368,7 +368,7 @@ def greedy_variance(
     Parameters
     ----------
     X : array_like, DataFrame, DataArray or pm.Data
-        The inputs, one row per observation.
+        Inputs of the observations.
     M : int
         The number of inducing points.
     cov_func : pymc.gp.cov.Covariance
@@ -381,13 +381,13 @@ def greedy_variance(
         Stop with an error where the largest variance left falls to this fraction of the largest
         prior variance: more points would only make the kernel matrix singular.
     random_seed : int or numpy.random.Generator, optional
-        Seed of the choice between rows of equal variance; the first point of a stationary kernel is
-        one. Without it the first such row is taken.
+        Seed of the choice between inputs of equal variance; the first point of a stationary kernel
+        is one. Without it the first such input is taken.
 
     Returns
     -------
     ndarray, DataFrame or DataArray
-        M distinct rows of X, in the order of choice.
+        M distinct inputs, in the order of choice.
 
     References
     ----------

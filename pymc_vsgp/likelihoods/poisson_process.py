@@ -11,17 +11,17 @@ from pymc_vsgp.likelihoods.poisson import RATE_LINKS, Poisson
 class PoissonProcess(Poisson):
     r"""Events at points of a continuous window, with intensity ``rate = link^-1(f)``.
 
-    Rows are the events, and then the nodes of a quadrature rule for the integral of the intensity
-    over the window. With y = 1 for an event and 0 for a node, and weights w = 0 for an event and
-    that of the rule for a node, the rows sum to the log density of the pattern,
+    Its entries are the events, and then the nodes of a quadrature rule for the integral of the
+    intensity over the window. Let y = 1 and w = 0 for an event; for a node y = 0 and w is the
+    weight of the rule. The entries then sum to the log density of the pattern,
 
     .. math:: \sum_n y_n E \log rate(f_n) - w_n E\, rate(f_n)
               \approx \sum_{events} E \log rate(f(x)) - \int E\, rate(f(x))\, dx.
 
-    ``vsgp.point_process(...).quadrature()`` makes such rows. A single row is not an observation: a
-    draw of y is a Poisson count of mean ``w * rate``, so 0 at an event, and at a node the events
-    of the stretch of window that it stands for. The sum over all rows is a draw of the number of
-    events. Leaving one row out, as :func:`loo` does, has no meaning here; bins have.
+    ``vsgp.point_process(...).quadrature()`` makes such entries. A single one is not an
+    observation. A draw of y is a Poisson count of mean ``w * rate``: 0 at an event, and at a node
+    the events of the stretch of window around it. The sum over all entries is a draw of the number
+    of events. Leaving one entry out, as :func:`loo` does, has no meaning here; bins have.
 
     Parameters
     ----------

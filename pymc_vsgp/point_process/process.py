@@ -37,7 +37,7 @@ class PointProcess:
     exposure : ndarray, shape (N,)
         The volume, times the exposure that was passed.
     covariates : DataFrame
-        A row for each bin.
+        One entry for each bin.
     events : ndarray
         Positions of the events inside the window.
     window : Window

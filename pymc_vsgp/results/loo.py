@@ -198,7 +198,7 @@ def kfold(
     fit: Callable[[Model], xr.DataTree] | None = None,
     var_name: str | None = None,
     folds: Any = None,
-    row_params: dict[str, Any] | None = None,
+    per_observation: dict[str, Any] | None = None,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> ELPDData:
@@ -222,9 +222,9 @@ def kfold(
     folds : array_like of int, shape (N,), optional
         Fold of each observation. By default folds of equal size at random; give them where
         neighbours should be left out together.
-    row_params : dict, optional
-        Parameters of the likelihood with an entry for each row of `X`, such as an exposure. `build`
-        takes those of its rows by that name: ``build(X, y, exposure=...)``.
+    per_observation : dict, optional
+        Parameters of the likelihood with an entry for each observation, such as an exposure.
+        `build` takes those of its observations by that name: ``build(X, y, exposure=...)``.
     random_seed : int or Generator, optional
         Seed of the folds, and of the draws where `fit` is not given.
     progressbar : bool
@@ -240,7 +240,7 @@ def kfold(
         raise ValueError(
             f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."
         )
-    params = row_params or {}
+    params = per_observation or {}
     for param, values in params.items():
         if len(values) != n:
             raise ValueError(

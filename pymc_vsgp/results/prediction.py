@@ -59,7 +59,7 @@ def predict(
         Draws, as :func:`sample` or ``pm.sample`` returned them, or as they were loaded from a file.
     Xnew : array_like, DataFrame, DataArray or pm.Data, shape (N, D), optional
         New inputs, by default those of the data. Where its columns and those of the data have
-        names, they are matched by name, in any order. Labels of rows are kept. A DataArray that is
+        names, they are matched by name, in any order. Their labels are kept. A DataArray that is
         backed by dask is worked on chunk by chunk, when the result is computed.
     what : str
         * "f": draws of the latent function. At each input on its own, unless `joint`.
@@ -74,8 +74,8 @@ def predict(
         Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
         Takes the place of the model's. Needed where that has a parameter with an entry for each
-        row of the data, such as an exposure: ``likelihood=vsgp.Poisson(exposure=new)``, with an
-        entry for each row of `Xnew`.
+        observation, such as an exposure: ``likelihood=vsgp.Poisson(exposure=new)``, with an entry
+        for each new input.
     quantiles : sequence of float
         Probabilities, for "quantiles".
     of : {"y", "f", "mean"}
@@ -108,8 +108,8 @@ def predict(
     Returns
     -------
     DataArray, Dataset or DataTree
-        Dimensions ``chain`` and ``draw`` where there are draws, then that of the rows. It has the
-        name that the rows have: the dimension of a DataArray or ``pm.Data``, the name of a
+        Dimensions ``chain`` and ``draw`` where there are draws, then that of the inputs. It has the
+        name that these have: the dimension of a DataArray or ``pm.Data``, the name of a
         DataFrame's index, ``point`` for those without; without `Xnew` the dimension of the
         observations, as in ``observed_data``. "moments" and "summary" are a Dataset. For "summary",
         "quantiles" and "density" memory does not grow with the number of draws times that of

@@ -1,6 +1,6 @@
 """Figures of a fit: the function, the inducing points, the ELBO, calibration.
 
-Each takes the axes to draw on and returns them. matplotlib is imported when a picture is asked for.
+Each takes the axes to draw on and returns them. matplotlib is imported when a figure is asked for.
 """
 
 from pymc_vsgp.results.plots.calibration import plot_calibration

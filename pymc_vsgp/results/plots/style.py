@@ -1,4 +1,4 @@
-"""Colors and axes that the pictures share."""
+"""Colors and axes that the figures share."""
 
 from typing import Any
 
