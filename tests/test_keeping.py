@@ -142,6 +142,8 @@ def test_inducing_values_that_were_integrated_out_come_back(tmp_path):
     assert idata["posterior"]["u"].dims == ("chain", "draw", "u_inducing")
     alone = vsgp.open_draws(tmp_path / "draws.zarr")
     assert "u" not in alone["posterior"]
+    read = vsgp.open_draws(tmp_path / "draws.zarr", model=model)
+    xr.testing.assert_equal(read["posterior"]["u"], idata["posterior"]["u"])
     read = vsgp.open_draws(tmp_path / "draws.zarr", model=model, random_seed=1)
     xr.testing.assert_equal(read["posterior"]["ls"], idata["posterior"]["ls"])
     # Two draws of u given the same parameters.

@@ -215,7 +215,10 @@ def sample(
             kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}
             for name in ("blas_cores", "quiet"):
                 kwargs.pop(name, None)
-            idata = sample_to_disk(store, model, target, _stage_dataset(stage), **kwargs)
+            # What is integrated out is not written: with this it is drawn again, the same.
+            rng = np.random.default_rng(seed := int(rng.integers(2**31)))
+            found = _stage_dataset(stage).assign_attrs(inducing_seed=seed)
+            idata = sample_to_disk(store, model, target, found, **kwargs)
         else:
             idata = pm.sample(
                 draws=draws,

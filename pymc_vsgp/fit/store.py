@@ -43,7 +43,8 @@ def open_draws(
     path : str or path-like
         File of ``idata.to_netcdf``, or folder of ``idata.to_zarr`` or of ``sample(store=...)``.
     random_seed : int or Generator, optional
-        Seed of the inducing values, where those were integrated out in a run that was killed.
+        Seed of the inducing values, where those were integrated out: they are not in the store,
+        and are drawn from their exact conditional. By default that of the run.
     model : Model, optional
         Only needed in that case. By default the model on the context stack, if there is one.
 
@@ -75,6 +76,8 @@ def open_draws(
     if model is None:
         model = Model.get_context(error_if_none=False)
     if model is not None and _lacks_inducing(tree, model) and can_collapse(model):
+        if random_seed is None and "gaussian_stage" in tree.children:
+            random_seed = tree["gaussian_stage"].attrs.get("inducing_seed")
         complete(tree, model, collapse(model), np.random.default_rng(random_seed))
     return tree
 
