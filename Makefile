@@ -31,10 +31,10 @@ demo: env
 	MPLBACKEND=Agg $(BIN)/python -u notebooks/coal_mining.py
 
 test: env
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-fast: env
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

@@ -122,6 +122,8 @@ def test_coefficients_are_drawn_from_their_conditional():
     np.testing.assert_allclose(along.std() / np.sqrt(w[0]), 1.0, atol=5.0 / np.sqrt(2 * n))
 
 
+# The period is short, and so is the fit.
+@pytest.mark.filterwarnings("ignore:The period of .* leaves too little room:UserWarning")
 @pytest.mark.parametrize("many", [False, True])
 def test_the_stage_is_at_the_maximum(many, monkeypatch):
     X, y = data_of()

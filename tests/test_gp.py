@@ -293,7 +293,7 @@ def test_conditional_draws_have_the_right_moments(inputs, rng):
             graph_replace([joint, marginal, y_new], fixed),
             20_000,
             random_seed=3,
-            mode=RAW,
+            mode="FAST_COMPILE",
         )
     ]
     scale = np.sqrt(np.diag(covariance))

@@ -77,8 +77,8 @@ class ObservationRV(SymbolicRandomVariable):
     def __init__(self, *args, likelihood: Likelihood, n_processes: int, block_size, **kwargs):
         super().__init__(*args, **kwargs)
         self.likelihood, self.n_processes, self.block_size = likelihood, n_processes, block_size
-        name = type(likelihood).__name__
-        self._print_name = (name, f"\\operatorname{{{name}}}")
+        self.name = type(likelihood).__name__  # in graphs that PyMC draws of models
+        self._print_name = (self.name, f"\\operatorname{{{self.name}}}")
 
     def rv_op(self, *params, size=None, rng=None):
         """Return the variable with other parameters or another size."""
