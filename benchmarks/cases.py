@@ -1,6 +1,6 @@
 """The problems of the gradient benchmark: seeded data, a point, and what an evaluation costs.
 
-Every peer takes one flat vector, in this order:
+Every baseline takes one flat vector, in this order:
 ``log_ls`` (D), ``log_eta`` (1), ``log_sigma`` (1, Gaussian case only), ``v`` (M x K, row-major).
 The kernel is ``eta^2 exp(-0.5 sum_d (x_d - z_d)^2 / ls_d^2)``, its jitter ``1e-6 eta^2``; each
 parameter and each whitened inducing value has the prior N(0, 1). Needs numpy only.
@@ -8,7 +8,7 @@ parameter and each whitened inducing value has the prior N(0, 1). Needs numpy on
 
 JITTER = 1e-6  # times the prior variance, as in pymc_vsgp
 EPSILON = 1e-3  # robust-max
-N_NODES = 20  # Gauss-Hermite, in the peers that need it
+N_NODES = 20  # Gauss-Hermite, in the baselines that need it
 
 CASES = {
     "a": {"N": 1000, "M": 50, "D": 18, "K": 1, "lik": "probit"},
@@ -32,8 +32,8 @@ TINY = {
     "d": {"N": 200, "M": 20, "D": 5, "K": 4},
     "e": {"N": 3000, "M": 20, "D": 4},
 }
-# Largest relative difference from the numpy peer, of the value and of the gradient. Where the
-# expectation has no closed form the peers differ by their quadrature.
+# Largest relative difference from the numpy baseline, of the value and of the gradient. Where the
+# expectation has no closed form the baselines differ by their quadrature.
 TOLERANCE = {"probit": 1e-3, "poisson": 1e-8, "gaussian": 1e-8, "robustmax": 2e-2}
 
 
@@ -100,5 +100,5 @@ def work(case):
 
 
 def dense_bytes(case):
-    """Memory of a peer that keeps whole M x N matrices: about ten of them at its peak."""
+    """Memory of a baseline that keeps whole M x N matrices: about ten of them at its peak."""
     return 10 * 8 * case["N"] * (case["M"] + case["K"] * (case["lik"] == "robustmax") * N_NODES)

@@ -1,4 +1,6 @@
-"""The environments of the peers, built under benchmarks/.envs on first use. Standard library only.
+"""The environments of the baselines, built under benchmarks/.envs on first use.
+
+Standard library only.
 
 Set PYMC_VSGP_BENCH_PYMC or PYMC_VSGP_BENCH_GPFLOW to the Python of an environment of your own to
 use that instead.
@@ -21,9 +23,9 @@ REQUIREMENTS = {
 }
 
 
-def environment_of(peer):
-    """Name of the environment that a peer runs in."""
-    return "gpflow" if peer == "gpflow" else "pymc"
+def environment_of(baseline):
+    """Name of the environment that a baseline runs in."""
+    return "gpflow" if baseline == "gpflow" else "pymc"
 
 
 def python(name):

@@ -1,6 +1,6 @@
-"""Time one value and gradient of the log density, this package against its peers.
+"""Time one value and gradient of the log density, this package against its baselines.
 
-``python benchmarks/gradient.py`` builds the peers' environments, runs every case and writes
+``python benchmarks/gradient.py`` builds the baselines' environments, runs every case and writes
 results/gradient.md and results/gradient.json. Standard library only; see README.md.
 """
 
@@ -19,7 +19,7 @@ import cases
 import envs
 
 HERE = Path(__file__).resolve().parent
-PEERS = [
+BASELINES = [
     "vsgp_numba",
     "vsgp_jax",
     "vsgp_c",
@@ -31,18 +31,18 @@ PEERS = [
 ]
 NOTE = """\
 Wall and CPU time: median over all evaluations; spread: half the interquartile range over the
-median. The peers of a case were alive at once and took turns. *x best*: ratio of the medians to
-the fastest peer, with the spread of the two. *first gradient*: from the start of the process,
+median. The baselines of a case were alive at once and took turns. *x best*: ratio of the medians to
+the fastest baseline, with the spread of the two. *first gradient*: from the start of the process,
 imports included, with an empty and with a filled cache of compiled code. *peak*: resident memory
 above that after the imports, while building and compiling, and while evaluating. *difference*:
-relative to the numpy peer, of value and gradient, at the first point. *floor*: the least number of
-flops at the measured speed of dgemm, and of each BLAS routine, plus the special functions at
-numpy's and scipy's speed.
+relative to the numpy baseline, of value and gradient, at the first point. *floor*: the least
+number of flops at the measured speed of dgemm, and of each BLAS routine, plus the special
+functions at numpy's and scipy's speed.
 """
 
 
 def measure_limits(sizes, threads):
-    """Run limits.py on the threads that the peers have."""
+    """Run limits.py on the threads that the baselines have."""
     command = [envs.python("pymc"), HERE / "limits.py", *map(str, sizes)]
     env = envs.variables(threads, envs.HERE / ".cache")
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
@@ -60,13 +60,13 @@ def ideal(work, limits, M, threads):
 
 
 class Worker:
-    """A peer's process."""
+    """A baseline's process."""
 
-    def __init__(self, peer, case, tiny, threads, cache, memory_limit):
+    def __init__(self, baseline, case, tiny, threads, cache, memory_limit):
         env = envs.variables(threads, cache)
         env["BENCH_MEMORY_LIMIT"] = str(memory_limit)
-        command = [envs.python(envs.environment_of(peer)), HERE / "worker.py", peer, case]
-        self.peer = peer
+        command = [envs.python(envs.environment_of(baseline)), HERE / "worker.py", baseline, case]
+        self.baseline = baseline
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             command + (["--tiny"] if tiny else []),
@@ -88,7 +88,7 @@ class Worker:
         last = [x.strip() for x in self.errors.read().splitlines() if x.strip()][-1:]
         if code == -9:
             last = ["killed, probably for its memory"]
-        return {"peer": self.peer, "skipped": f"failed ({code}): {' '.join(last)[:300]}"}
+        return {"baseline": self.baseline, "skipped": f"failed ({code}): {' '.join(last)[:300]}"}
 
     def time(self, repeat):
         """Time some evaluations."""
@@ -114,21 +114,23 @@ class Worker:
         self.errors.close()
 
 
-def start(peer, case, options):
-    """Start a peer twice, with an empty and a filled compile cache; the second one stays alive."""
+def start(baseline, case, options):
+    """Start one twice, with an empty and a filled compile cache; the second one stays alive."""
     settings = cases.settings(case, options.tiny)
     available = envs.available_bytes()
     # This package and the floor stream over the data, or are to; a failure is reported as one.
-    dense = peer != "numpy" and not peer.startswith("vsgp")
+    dense = baseline != "numpy" and not baseline.startswith("vsgp")
     if dense and cases.dense_bytes(settings) > 0.9 * available:
         need = cases.dense_bytes(settings) / 2**30
         reason = f"whole M x N matrices need about {need:.0f} GiB, {available / 2**30:.0f} are free"
-        return None, {"peer": peer, "case": case, "skipped": reason}
+        return None, {"baseline": baseline, "case": case, "skipped": reason}
     cache = envs.fresh_cache()
     try:
         cold = peak = None
         for attempt in ("cold", "warm")[: 1 if options.once else 2]:
-            worker = Worker(peer, case, options.tiny, options.threads, cache, int(0.9 * available))
+            worker = Worker(
+                baseline, case, options.tiny, options.threads, cache, int(0.9 * available)
+            )
             result = worker.read()
             if "skipped" in result:
                 worker.close()
@@ -147,7 +149,7 @@ def start(peer, case, options):
 
 
 def take_time(worker, result, repeat):
-    """Add some evaluations to a peer's result; say whether it is still alive."""
+    """Add some evaluations to a baseline's result; say whether it is still alive."""
     answer = worker.time(repeat)
     if "skipped" in answer:
         result["skipped"] = answer["skipped"]
@@ -158,16 +160,16 @@ def take_time(worker, result, repeat):
     return True
 
 
-def run_case(case, peers, options):
-    """Run the peers of a case in turn, `rounds` times."""
+def run_case(case, baselines, options):
+    """Run the baselines of a case in turn, `rounds` times."""
     results, alive = {}, {}
-    # Peers of a large case would not fit in memory side by side.
+    # Baselines of a large case would not fit in memory side by side.
     alone = cases.dense_bytes(cases.settings(case, options.tiny)) > 0.1 * envs.available_bytes()
-    for peer in peers:
-        worker, result = start(peer, case, options)
-        results[peer] = result
+    for baseline in baselines:
+        worker, result = start(baseline, case, options)
+        results[baseline] = result
         status = result.get("skipped") or f"first gradient {result['to_first_gradient_s']:.1f} s"
-        print(f"{case} {peer:11s} {status}", flush=True)
+        print(f"{case} {baseline:11s} {status}", flush=True)
         if worker is None:
             continue
         if alone:
@@ -176,23 +178,23 @@ def run_case(case, peers, options):
                     break
             worker.close()
         else:
-            alive[peer] = worker
+            alive[baseline] = worker
     compare(results, cases.settings(case, options.tiny))
     for _ in range(options.rounds):
-        for peer, worker in list(alive.items()):
-            if not take_time(worker, results[peer], options.evaluations):
-                alive.pop(peer).close()
+        for baseline, worker in list(alive.items()):
+            if not take_time(worker, results[baseline], options.evaluations):
+                alive.pop(baseline).close()
     for worker in alive.values():
         worker.close()
     return {"results": results, "interleaved": not alone, "load": envs.machine()["load"]}
 
 
 def compare(results, settings):
-    """Compare value and gradient of all peers with those of one that does not use PyTensor."""
+    """Compare value and gradient of all baselines with those of one that does not use PyTensor."""
     known = {p: r for p, r in results.items() if "gradient" in r}
     reference = known.get("numpy") or next(iter(known.values()), None)
     tolerance = cases.TOLERANCE[settings["lik"]]
-    for peer, result in known.items():
+    for baseline, result in known.items():
         g, h = reference["gradient"], result["gradient"]
         scale = max(abs(x) for x in g)
         result["value_difference"] = abs(result["value"] / reference["value"] - 1)
@@ -200,7 +202,9 @@ def compare(results, settings):
         worst = max(result["value_difference"], result["gradient_difference"])
         result["agrees"] = worst <= tolerance
         if not result["agrees"]:
-            print(f"  {peer} DISAGREES: relative difference {worst:.1e}, allowed {tolerance:.0e}")
+            print(
+                f"  {baseline} DISAGREES: relative difference {worst:.1e}, allowed {tolerance:.0e}"
+            )
     for result in known.values():
         del result["gradient"]
 
@@ -222,28 +226,28 @@ def table(case, outcome, limits, options):
     lines = [
         f"## ({case}) {cases.TITLES[case]}: {head}",
         "",
-        f"{options.rounds} rounds of {options.evaluations} evaluations, peers {turns}; "
+        f"{options.rounds} rounds of {options.evaluations} evaluations, baselines {turns}; "
         f"{options.threads} thread(s); load {outcome['load'][0]}.",
         "",
-        "| peer | wall ms | spread | CPU ms | x best | first gradient s: cold | warm "
+        "| baseline | wall ms | spread | CPU ms | x best | first gradient s: cold | warm "
         "| peak MB: building | evaluating | difference: value | gradient |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     timed = {p: r for p, r in outcome["results"].items() if r.get("wall") and "skipped" not in r}
     best = min(timed, key=lambda p: statistics.median(timed[p]["wall"]), default=None)
-    for peer, r in outcome["results"].items():
-        if peer not in timed:
-            lines.append(f"| {peer} | {r.get('skipped', 'not timed')} |" + " |" * 9)
+    for baseline, r in outcome["results"].items():
+        if baseline not in timed:
+            lines.append(f"| {baseline} | {r.get('skipped', 'not timed')} |" + " |" * 9)
             continue
         wall = statistics.median(r["wall"])
         r["median_wall_s"], r["median_cpu_s"] = wall, statistics.median(r["cpu"])
         r["spread"] = spread(r["wall"])
         r["ratio"] = wall / statistics.median(timed[best]["wall"])
-        both = 0.0 if peer == best else math.hypot(r["spread"], spread(timed[best]["wall"]))
+        both = 0.0 if baseline == best else math.hypot(r["spread"], spread(timed[best]["wall"]))
         flag = "" if r["agrees"] else " **disagrees**"
         warm = "" if options.once else f"{r['to_first_gradient_s']:.1f}"
         lines.append(
-            f"| {peer} | {1e3 * wall:.2f} | {100 * r['spread']:.0f} % "
+            f"| {baseline} | {1e3 * wall:.2f} | {100 * r['spread']:.0f} % "
             f"| {1e3 * r['median_cpu_s']:.2f} "
             f"| {r['ratio']:.2f} ± {both * r['ratio']:.2f} | {r['cold_s']:.1f} "
             f"| {warm} | {r['peak_mb']:.0f} "
@@ -254,7 +258,7 @@ def table(case, outcome, limits, options):
         f"| *floor* | {1e3 * gemm:.2f} to {1e3 * own:.2f} |" + " |" * 9,
         "",
         f"{flops / 1e9:.2f} GFLOP. "
-        + "GFLOP/s of each peer, on that count: "
+        + "GFLOP/s of each baseline, on that count: "
         + ", ".join(f"{p} {flops / 1e9 / r['median_wall_s']:.1f}" for p, r in timed.items())
         + ".",
         "",
@@ -282,7 +286,7 @@ def write(outcomes, limits, options):
     versions = {}
     for outcome in outcomes.values():
         for r in outcome["results"].values():
-            group = versions.setdefault(envs.environment_of(r["peer"]), {})
+            group = versions.setdefault(envs.environment_of(r["baseline"]), {})
             group.update(r.get("versions", {}))
     for name, group in versions.items():
         text.append(f"{name} environment: " + ", ".join(f"{k} {v}" for k, v in group.items()) + ".")
@@ -301,25 +305,25 @@ def main():
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default="a,b,c,d,e")
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--baselines", default=",".join(BASELINES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--evaluations", type=int, default=5, help="of each peer in a round")
+    parser.add_argument("--evaluations", type=int, default=5, help="of each baseline in a round")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tiny", action="store_true", help="small cases: a smoke test")
-    parser.add_argument("--once", action="store_true", help="start each peer once, cold")
+    parser.add_argument("--once", action="store_true", help="start each baseline once, cold")
     parser.add_argument("--output", default="gradient", help="name of the files in results/")
     options = parser.parse_args()
-    names, peers = options.cases.split(","), options.peers.split(",")
-    for kind, given, known in (("case", names, cases.CASES), ("peer", peers, PEERS)):
+    names, baselines = options.cases.split(","), options.baselines.split(",")
+    for kind, given, known in (("case", names, cases.CASES), ("baseline", baselines, BASELINES)):
         if unknown := sorted(set(given) - set(known)):
             parser.error(f"unknown {kind} {unknown}; choose from {list(known)}")
-    for name in dict.fromkeys(envs.environment_of(p) for p in peers):
+    for name in dict.fromkeys(envs.environment_of(p) for p in baselines):
         envs.python(name)
     sizes = [cases.settings(name, options.tiny)["M"] for name in names]
     limits = measure_limits(sizes, options.threads)
     outcomes = {}
     for name in names:
-        outcomes[name] = run_case(name, peers, options)
+        outcomes[name] = run_case(name, baselines, options)
         write(outcomes, limits, options)
     print((HERE / "results" / f"{options.output}.md").read_text())
 

@@ -1,4 +1,4 @@
-"""Effective samples per gradient and per second, this package's samplers against their peers.
+"""Effective samples per gradient and per second, this package's samplers against their baselines.
 
 ``python benchmarks/sampling.py`` writes results/sampling.md and results/sampling.json. Standard
 library only; see README.md.
@@ -29,7 +29,7 @@ CASES = {
     "poisson50": "simulated Poisson, mean count 50",
     "probit18": "simulated probit, 18 inputs, weak data",
 }
-PEERS = [
+BASELINES = [
     "vsgp",
     "vsgp_whitened",
     "vsgp_whitened_lowrank",
@@ -45,7 +45,8 @@ leapfrog steps of all chains with warm-up, and those of the draws alone. *total*
 the process to the last draw, with imports, compilation from an empty cache, the Gaussian stage and
 warm-up; *per s* divides by that. *compile*: for PyMC all that is neither the Gaussian stage nor
 sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*: largest difference of
-a parameter's mean from that of the first peer, in standard errors of the difference: above 4 the
+a parameter's mean from that of the first baseline, in standard errors of the difference: above 4
+the
 two do not sample the same posterior, which is as it should be for `latent`, `hsgp` and `vsgp`
 (its inducing inputs have moved).
 """
@@ -74,14 +75,14 @@ def last_json(text):
     return None
 
 
-def run(peer, case, folder, options):
-    """Run one peer in its own process, from an empty compile cache."""
-    out = folder / f"draws-{peer}.npz"
+def run(baseline, case, folder, options):
+    """Run one baseline in its own process, from an empty compile cache."""
+    out = folder / f"draws-{baseline}.npz"
     cache = envs.fresh_cache()
     command = [
-        envs.python(envs.environment_of(peer)),
+        envs.python(envs.environment_of(baseline)),
         HERE / "sampling_worker.py",
-        *(peer, case, out),
+        *(baseline, case, out),
         *("--draws", str(options.draws), "--tune", str(options.tune)),
         *("--chains", str(options.chains), "--cores", str(options.cores)),
         *("--seed", str(options.seed), "--backend", options.backend),
@@ -149,18 +150,18 @@ def table(name, outcome, options):
     if not outcome["results"]:
         return "\n".join(lines)
     lines += [
-        "| peer | ESS theta | ESS f | theta per 1000 gradients | without warm-up "
+        "| baseline | ESS theta | ESS f | theta per 1000 gradients | without warm-up "
         "| f per 1000 gradients | theta per s | f per s | total s | compile s | Gaussian stage s "
         "| gradients a draw | R-hat | divergences | theta off |",
         "|" + "---|" * 15,
     ]
-    for peer, r in outcome["results"].items():
+    for baseline, r in outcome["results"].items():
         if "skipped" in r:
-            lines.append(f"| {peer} | {r['skipped']} |" + " |" * 13)
+            lines.append(f"| {baseline} | {r['skipped']} |" + " |" * 13)
             continue
         each = r["gradients_draws"] or math.nan
         row = [
-            peer,
+            baseline,
             number(r, "ess_theta", 0),
             number(r, "ess_f", 0),
             number(r, "theta_per_1000", 1),
@@ -181,7 +182,7 @@ def table(name, outcome, options):
 
 
 def write(outcomes, options):
-    """Write both result files; called after every peer, so that a stop loses nothing."""
+    """Write both result files; called after every baseline, so that a stop loses nothing."""
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
     machine = envs.machine()
@@ -206,7 +207,7 @@ def main():
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--baselines", default=",".join(BASELINES))
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--tune", type=int, default=500)
     parser.add_argument("--chains", type=int, default=4)
@@ -214,15 +215,15 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="of BLAS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", choices=("numba", "jax"), default="numba")
-    parser.add_argument("--timeout", type=int, default=3600, help="seconds for one peer")
+    parser.add_argument("--timeout", type=int, default=3600, help="seconds for one baseline")
     parser.add_argument("--tiny", action="store_true", help="small cases: a smoke test")
     parser.add_argument("--output", default="sampling", help="name of the files in results/")
     options = parser.parse_args()
-    names, peers = options.cases.split(","), options.peers.split(",")
-    for kind, given, known in (("case", names, CASES), ("peer", peers, PEERS)):
+    names, baselines = options.cases.split(","), options.baselines.split(",")
+    for kind, given, known in (("case", names, CASES), ("baseline", baselines, BASELINES)):
         if unknown := sorted(set(given) - set(known)):
             parser.error(f"unknown {kind} {unknown}; choose from {list(known)}")
-    for name in dict.fromkeys(["pymc", *(envs.environment_of(p) for p in peers)]):
+    for name in dict.fromkeys(["pymc", *(envs.environment_of(p) for p in baselines)]):
         envs.python(name)
     cache = HERE / ".cache"
     cache.mkdir(exist_ok=True)
@@ -236,17 +237,17 @@ def main():
             if path is None:
                 continue
             reference = None
-            for peer in peers:
-                result = run(peer, path, Path(temporary), options)
+            for baseline in baselines:
+                result = run(baseline, path, Path(temporary), options)
                 # The first of those with the inducing inputs of the case.
                 moved = ("vsgp", "latent", "hsgp")
-                if reference is None and peer not in moved and "skipped" not in result:
+                if reference is None and baseline not in moved and "skipped" not in result:
                     reference = result
-                outcome["results"][peer] = result
+                outcome["results"][baseline] = result
                 for known in outcome["results"].values():
                     derive(known, reference)
                 status = result.get("skipped") or f"{result['total_s']:.1f} s"
-                print(f"  {peer:22s} {status}", flush=True)
+                print(f"  {baseline:22s} {status}", flush=True)
                 write(outcomes, options)
     print((HERE / "results" / f"{options.output}.md").read_text())
 

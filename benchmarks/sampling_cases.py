@@ -1,4 +1,4 @@
-"""The problems of the sampling benchmark, written to a file that every peer reads.
+"""The problems of the sampling benchmark, written to a file that every baseline reads.
 
 Usage: ``python sampling_cases.py CASE FILE.npz [--tiny]``. Larger data sets are read from the
 folder that PYMC_VSGP_DATA names. A case has inputs X, observations y, inducing inputs Z, exposure,

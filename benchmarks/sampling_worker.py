@@ -19,7 +19,7 @@ LEAPFROGS = 10  # of GPflow's HMC
 
 
 class Unavailable(Exception):
-    """The peer cannot do this case; the message says why."""
+    """The baseline cannot do this case; the message says why."""
 
 
 def read(path):
@@ -352,7 +352,7 @@ def run_gpflow(case, options):
     tfd = tfp.distributions
 
     class Kernel(gpflow.kernels.SquaredExponential):
-        """Jitter relative to the variance, as in the other peers."""
+        """Jitter relative to the variance, as in the other baselines."""
 
         def K(self, X, X2=None):
             K = super().K(X, X2)
@@ -463,7 +463,7 @@ def main():
         print(json.dumps(summary(sys.argv[2])))
         return
     parser = argparse.ArgumentParser()
-    parser.add_argument("peer", choices=RUNNERS)
+    parser.add_argument("baseline", choices=RUNNERS)
     parser.add_argument("case")
     parser.add_argument("out")
     parser.add_argument("--backend", default="numba")
@@ -472,7 +472,7 @@ def main():
     options = parser.parse_args()
     case = read(options.case)
     try:
-        theta, f, info = RUNNERS[options.peer](case, options)
+        theta, f, info = RUNNERS[options.baseline](case, options)
     except Unavailable as reason:
         print(json.dumps({"skipped": str(reason)}))
         return

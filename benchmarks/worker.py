@@ -1,7 +1,8 @@
-"""One peer on one case: builds and compiles value and gradient, then times them on request.
+"""One baseline on one case: builds and compiles value and gradient, then times them on request.
 
 Usage: ``python worker.py PEER CASE [--tiny]``. Prints one line of JSON when the first gradient is
-there, or when the peer cannot do the case; then answers each line ``time K`` on standard input with
+there, or when the baseline cannot do the case; then answers each line ``time K`` on standard
+input with
 another; ``quit`` ends it.
 """
 
@@ -20,11 +21,11 @@ SQRT2 = np.sqrt(2.0)
 
 
 class Unavailable(Exception):
-    """The peer cannot do this case; the message says why."""
+    """The baseline cannot do this case; the message says why."""
 
 
 class Clock:
-    """Time and memory at the moment when a peer has imported what it needs."""
+    """Time and memory at the moment when a baseline has imported what it needs."""
 
     def __init__(self):
         self.imported = self.memory = None
@@ -452,24 +453,24 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 
-def main(peer, name, tiny):
+def main(baseline, name, tiny):
     """Build, evaluate once, then serve."""
     limit_memory()
     case, clock = cases.make(name, tiny), Clock()
     theta = case["theta"]
     try:
-        evaluate = BUILDERS[peer](case, clock)
+        evaluate = BUILDERS[baseline](case, clock)
         built = time.perf_counter() - START
         value, gradient = evaluate(theta)
     except Unavailable as reason:
-        say(peer=peer, case=name, skipped=str(reason))
+        say(baseline=baseline, case=name, skipped=str(reason))
         return
     except MemoryError:
-        say(peer=peer, case=name, skipped="not enough memory")
+        say(baseline=baseline, case=name, skipped="not enough memory")
         return
     first = time.perf_counter() - START
     say(
-        peer=peer,
+        baseline=baseline,
         case=name,
         import_s=clock.imported,
         build_s=built - clock.imported,

@@ -31,7 +31,7 @@ The paper is Hensman, Matthews, Filippone and Ghahramani (2015); the thesis is M
 
 LAST = """## Elsewhere
 
-* **The toy problem with three classes**: the paper shows pictures and no numbers.
+* **The toy problem with three classes**: the paper shows figures and no numbers.
   `notebooks/three_classes.py` has them, and the comparison of Gaussian and free-form.
 
 ## Not run

@@ -29,10 +29,12 @@ def image(record):
     head += ["R-hat", "ESS", "div."]
     return f"""## Image
 
-{settings["train_rows"]} rows train, {settings["test_rows"]} test; probit; Gamma(1.1, 1) priors. The
-mean log probability of the held-out class. Means are over as many splits as the table says: the
-paper has ten, and there was no time for more. The order of the rows behind the published seeds is
-not known, so splits are not the same as the published. The Gaussian stage took up to
+{settings["train_rows"]} observations train, {settings["test_rows"]} test; probit; Gamma(1.1, 1)
+priors. The mean log probability of the held-out class. Means are
+over as many splits as the table says: the
+paper has ten, and there was no time for more. The order of the observations behind the
+published seeds is not known, so splits are not the same as the published.
+The Gaussian stage took up to
 {settings["rounds"]} rounds; {sum(e["converged"] for e in runs)} of
 {sum(e["splits"] for e in runs)} fits had converged by then.
 
@@ -70,19 +72,25 @@ def raetsch(record):
                 sampled.append([name, which, *(_with_spread(_of(kinds, "gamma", "free_form")),)])
                 sampled[-1] += [free["free_form"]["splits"], f"{free['rhat_max']:.3f}"]
                 sampled[-1] += [f"{free['ess_min']:.0f}", free["divergences"]]
-    head = ["set", "inducing", "published, all rows", "published, sparse", "maximum of the bound"]
+    head = [
+        "set",
+        "inducing",
+        "published, all observations",
+        "published, sparse",
+        "maximum of the ELBO",
+    ]
     head += ["Gamma(1.1, 1) priors", "splits"]
     return f"""## Small classification sets
 
 Held-out negative log probability of the Gaussian stage: the median over splits ± two standard
 deviations. Published is the thesis' table 4.3, columns KL and KLSp, ten splits. With M = 8
-inducing inputs move; 30 % of the rows stay where k-means put them. The kernel is isotropic and
-inputs are standardised.
+inducing inputs move; 30 % of the observations stay where k-means put them. The kernel is isotropic
+and inputs are standardised.
 
 {table(head, rows)}
 
-*Maximum of the bound* means parameters as good as without priors, which are so wide (ten in the
-logarithm) that only the bound counts; the image experiment has Gamma(1.1, 1) priors.
+*Maximum of the ELBO* means parameters as good as without priors, which are so wide (ten in the
+logarithm) that only the ELBO counts; the image experiment has Gamma(1.1, 1) priors.
 
 {_same_splits(results["thyroid"])}
 
@@ -108,7 +116,7 @@ def _same_splits(sets):
     ]
     first = np.mean([-r["gaussian"]["log_density"] for r in kinds["maximum"]["runs"]])
     return f"""Scores of thyroid that are worse than the published have two reasons. One is the
-priors: on the {n} splits that were run with both, the mean score with 30 % of the rows is
+priors: on the {n} splits that were run with both, the mean score with 30 % of the observations is
 {ours[0]:.3f} with them and {ours[1]:.3f} without. The other is that splits differ: without priors
 the mean over all {kinds["maximum"]["splits"]} is {first:.3f}."""
 
@@ -126,13 +134,14 @@ def _dense(record):
     thyroid = record["results"]["thyroid"]["kinds"]
     free, held = thyroid["isotropic, no priors"], thyroid["isotropic, priors"]
     better = sum(a < b for a, b in zip(free["each"], held["each"], strict=True))
-    return f"""A Gaussian fit of all rows that is written in numpy, and shares no code with the
-package, shows what they do on thyroid: they hold the variance near {held["variance_median"]:.1f}
+    return f"""A Gaussian fit of all observations that is written in numpy, and shares no code with
+the package,
+shows what they do on thyroid: they hold the variance near {held["variance_median"]:.1f}
 where the maximum is near {free["variance_median"]:.0f}, and so probabilities away from 0 and 1.
 Without them the score is better on {better} of {len(free["each"])} splits. With a lengthscale for
 each input and no priors it overfits: on some splits a held-out row has nearly no probability.
 
-{table(["set", "kernel", "published, all rows", "numpy", "variance, median"], rows)}
+{table(["set", "kernel", "published, all observations", "numpy", "variance, median"], rows)}
 
 `{record["command"]}`, {record["seconds"] / 60:.0f} minutes."""
 

@@ -62,7 +62,7 @@ between its scripts.
 The mean rate differs from the exact one by at most {gap["free_form"]:.2f} posterior standard
 deviations in any bin (free-form,
 Monte Carlo error of both included) and {gap["gaussian"]:.2f} (Gaussian). As in the thesis,
-upper tails of the parameters are longer than the exact ones; with so few effective draws of the
+upper tails of the parameters are longer than the exact ones; with so few effective samples of the
 exact sampler that is not beyond Monte Carlo error. Free-form: {sampling(whole["free_form"])};
 {whole["free_form"]["steps_per_draw"]:.1f} steps a draw, against
 {whole["exact"]["steps_per_draw"]:.1f} of the exact sampler.
@@ -87,7 +87,7 @@ def snelson(record):
     apart = {row["M"]: np.ptp(row["bounds_of_all_starts"]) for row in r["rows"]}
     worst, spread = max(apart, key=apart.get), ""
     if apart[worst] > 1.0:
-        spread = f"""The bound has local maxima in the inducing inputs: at M = {worst} the starts
+        spread = f"""The ELBO has local maxima in the inducing inputs: at M = {worst} the starts
 end {apart[worst]:.0f} nats apart, which is enough to move the peak of the second divergence. """
     check = max(abs(row["bound"] - row["bound_in_numpy"]) for row in r["rows"])
     both = [
@@ -108,15 +108,15 @@ end {apart[worst]:.0f} nats apart, which is enough to move the peak of the secon
     )
     return f"""## Snelson's data: how the divergence falls
 
-Normal noise, so that everything has a closed form. 100 of the 200 rows train. The thesis' rows
-are not known, but the
+Normal noise, so that everything has a closed form. 100 of the 200 observations train. The thesis'
+observations are not known, but the
 even ones have its maximum of the evidence:
 
 {table(["", "sd", "lengthscale", "noise sd", "log evidence"], both)}
 
-Inducing inputs are placed by the bound (`move_inducing=True`, the best of
+Inducing inputs are placed by the ELBO (`move_inducing=True`, the best of
 {record["settings"]["starts"]} starts), parameters stay at that
-maximum. KL in nats; the first is the log evidence minus the bound:
+maximum. KL in nats; the first is the log evidence minus the ELBO:
 
 {table(["M", "KL(sparse, exact)", "KL(exact, sparse)", "held-out negative log density"], rows)}
 
@@ -131,7 +131,7 @@ The exact posterior has a held-out negative log density of
 | and is negligible by M = 14 | {_at(r, 14, "kl_exact_from_sparse"):.2g} nats |
 | the held-out score is worst at M = 4, too | worst at M = {held_out} |
 
-{spread}The bound of the package and the dense formula in numpy differ by at most {check:.0e}.
+{spread}The ELBO of the package and the dense formula in numpy differ by at most {check:.0e}.
 
 ![Both divergences, and the held-out density](reproduction/snelson.png)
 

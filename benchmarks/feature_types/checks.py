@@ -1,11 +1,11 @@
-"""Checks of `kinds_of_features.py`: each against a reference that is computed in another way."""
+"""Checks of `types_of_features.py`: each against a reference that is computed in another way."""
 
 import numpy as np
 import scipy.linalg
 
 from scipy.interpolate import BSpline
 
-from kinds.bases import (
+from feature_types.bases import (
     DENSITY,
     Interval,
     Torus,
@@ -19,8 +19,8 @@ from kinds.bases import (
     spline_values,
     start_precision,
 )
-from kinds.rows import plane_rows
-from kinds.times import Dense, Gridded, makers, spline_table
+from feature_types.rows import plane_rows
+from feature_types.times import Dense, Gridded, makers, spline_table
 
 
 def inner(p, decay, first, second, breaks):

@@ -4,7 +4,7 @@ import numpy as np
 
 from scipy.fft import irfft, next_fast_len, rfft
 
-from kinds.bases import (
+from feature_types.bases import (
     DEGREE,
     WIDTH,
     Interval,
@@ -17,7 +17,7 @@ from kinds.bases import (
     spline_gram,
     spline_powers,
 )
-from kinds.rows import cell_rows, dense_rows, window_rows
+from feature_types.rows import cell_rows, dense_rows, window_rows
 
 
 def spline_table(d):

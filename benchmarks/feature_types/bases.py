@@ -1,4 +1,4 @@
-"""The kinds of inducing features that `kinds_of_features.py` compares."""
+"""The types of inducing features that `types_of_features.py` compares."""
 
 from functools import cache
 from math import comb

@@ -1,6 +1,6 @@
-"""The tables of `kinds_of_features.py`."""
+"""The tables of `types_of_features.py`."""
 
-from kinds.bases import KINDS, NAMES, PADDINGS
+from feature_types.bases import KINDS, NAMES, PADDINGS
 
 WAYS = ("torus, dense", "torus, cells", "torus, window", "torus, stored", "interval, dense")
 WAYS += ("splines", "splines, high")
@@ -93,7 +93,7 @@ def plane_tables(found, rows):
 def report(found):
     out = [
         "# Kinds of inducing features\n",
-        "`python benchmarks/kinds_of_features.py`; what the kinds are is said there. Rows on "
+        "`python benchmarks/types_of_features.py`; what the types are is said there. Rows on "
         "[0, 1], variance 1. *torus, wide prior*: the period has room for ten times that "
         f"lengthscale. *interval*: {PADDINGS[0]:g} (short) or {PADDINGS[1]:g} (long) lengthscales "
         "of padding a side. *splines, high*: linear, cubic, quintic. Times are the least CPU "

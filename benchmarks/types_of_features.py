@@ -1,7 +1,7 @@
 """Which inducing features of one input are worth having: waves on a torus or an interval, splines.
 
-    python benchmarks/kinds_of_features.py            # all: checks, numbers, times
-    python benchmarks/kinds_of_features.py --parts check,numbers --output NAME
+    python benchmarks/types_of_features.py            # all: checks, numbers, times
+    python benchmarks/types_of_features.py --parts check,numbers --output NAME
 
 Matern kernels of variance 1 and rows on [0, 1]. Kinds of inducing variables:
 
@@ -25,7 +25,7 @@ import time
 
 import numpy as np
 
-from kinds.bases import (
+from feature_types.bases import (
     KINDS,
     NAMES,
     PADDINGS,
@@ -37,10 +37,10 @@ from kinds.bases import (
     matern,
     spline_gram,
 )
-from kinds.checks import check
-from kinds.report import report
-from kinds.rows import plane_rows
-from kinds.times import Dense, Gridded, makers, spline_table, window_polynomials
+from feature_types.checks import check
+from feature_types.report import report
+from feature_types.rows import plane_rows
+from feature_types.times import Dense, Gridded, makers, spline_table, window_polynomials
 from scipy.linalg import cholesky
 from scipy.linalg.lapack import dpotri
 
@@ -248,7 +248,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default="check,numbers,times,normal,window,plane")
     parser.add_argument("--rows", default="10000,100000,1000000")
-    parser.add_argument("--output", default="kinds_of_features")
+    parser.add_argument("--output", default="types_of_features")
     args = parser.parse_args()
 
     file = RESULTS / f"{args.output}.json"
