@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 
@@ -131,6 +132,18 @@ def test_rows_of_features(X, new, wanted):
         return
     with pytest.raises(ValueError, match=wanted):
         check_data(model)
+
+
+def test_columns_in_another_order():
+    table = pd.DataFrame(X, columns=["a", "b"])
+    with pm.Model(coords={"column": ["a", "b"]}) as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=table.iloc[::3])
+        gp.likelihood("y", vsgp.Poisson(), X=pm.Data("x", table, dims=("row", "column")), y=COUNTS)
+        check_data(model)
+        pm.set_data({"x": table[["b", "a"]]}, coords={"column": ["b", "a"]})
+        with pytest.raises(ValueError, match=r"x are in another order.*\['a', 'b'\]"):
+            check_data(model)
 
 
 def test_results_count_observations():

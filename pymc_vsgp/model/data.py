@@ -8,7 +8,10 @@ from pymc_vsgp.checks import (
     as_target,
     check_distinct,
     check_param_shapes,
+    column_names,
     known_value,
+    match_columns,
+    names_of,
 )
 from pymc_vsgp.model.observation import Observation, observations
 
@@ -18,10 +21,22 @@ __all__ = ["check_data"]
 def check_data(model: pm.Model) -> None:
     """Raise where data of a sparse process are not what its likelihood takes."""
     for o in observations(model).values():
-        check_observation(o)
+        _check_observation(o)
+        _check_columns(model, o)
 
 
-def check_observation(o: Observation) -> None:
+def _check_columns(model: pm.Model, o: Observation) -> None:
+    """Raise where coordinates that came with new data say that the columns are in another order."""
+    for part in o.parts:
+        known = names_of(model.coords.get(f"{part.u.name}_feature"))
+        if match_columns(column_names(o.X, o.X.name, model), known, o.X.name):
+            raise ValueError(
+                f"The columns of {o.X.name} are in another order than those of the model, "
+                f"{list(known or ())}. Pass them to pm.set_data in that order: it takes no names."
+            )
+
+
+def _check_observation(o: Observation) -> None:
     """Raise where inputs, observations or parameters of a likelihood are not what it takes."""
     what = getattr(o.X, "name", None) or f"X of {o.name!r}"
     X = as_matrix(o.X, what)[1]
