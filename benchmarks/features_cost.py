@@ -24,7 +24,7 @@ import pymc_vsgp as vsgp
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "features_cost.json"
 
-# kind, rows (or those of a side, on a grid), waves or points or functions of a side, inputs
+# kind, rows (or those of a side, on a grid), frequencies or points or functions of a side, inputs
 JAX = [
     ("points", 100, 30, 1),
     ("points", 1000, 30, 1),

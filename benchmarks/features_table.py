@@ -182,7 +182,7 @@ def page(rows):
 
 
 def cheapest(of_case):
-    """Return the rung of each kind that is close enough and costs least an effective draw.
+    """Return the rung of each kind that is close enough and costs least an effective sample.
 
     Where none of a kind is, the closest.
     """

@@ -238,6 +238,6 @@ def _plain(x):
 
 
 def save(figure, options, name):
-    """Save a picture small enough to keep."""
+    """Save a figure small enough to keep."""
     options.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(options.out / f"{name}.png", dpi=80, bbox_inches="tight")

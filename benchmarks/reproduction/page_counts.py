@@ -190,7 +190,7 @@ Kronecker one takes it would need about
     head = ["cells", "posterior", "M", "published", "ours", "draws a chain", "steps a draw"]
     head += ["ESS", "R-hat", "div."]
     columns = ["cells", "posterior", "rms", "largest", "sd ratio, mean", "smallest", "largest"]
-    pictures = "\n\n".join(
+    figures = "\n\n".join(
         f"![Mean intensity, {size} x {size} cells](reproduction/pines_{size}.png)"
         for size in ("32", "64")
         if (PAGES / f"pines_{size}.png").exists()
@@ -219,7 +219,7 @@ whose run came first.
 
 {_bias(r["32"])}
 
-{pictures}
+{figures}
 
 {made_by(record)}
 The inducing inputs are of an earlier run: `{r["32"]["points"]["command"]}`.
