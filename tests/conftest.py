@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 pytensor.config.traceback__limit = 0
 gc.set_threshold(50_000, 20, 20)
 
-# What no test asks a C compiler for is not given to it: the tests of that backend ask by name.
+# No C compiler but for the tests of that backend, which ask for it.
 COMPILER = pytensor.config.cxx
 pytensor.config.cxx = ""
 

@@ -123,6 +123,7 @@ def test_coefficients_are_drawn_from_their_conditional():
 
 
 # The period is short, and so is the fit.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The period of .* leaves too little room:UserWarning")
 @pytest.mark.parametrize("many", [False, True])
 def test_the_stage_is_at_the_maximum(many, monkeypatch):

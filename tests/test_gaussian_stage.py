@@ -225,7 +225,8 @@ def test_report_of_minibatches(data, rng):
 
 
 @pytest.mark.parametrize(
-    ("family", "move_inducing"), [("poisson", False), ("student_t", False), ("poisson", True)]
+    ("family", "move_inducing"),
+    [("poisson", False), pytest.param("poisson", True, marks=pytest.mark.slow)],
 )
 def test_inducing_inputs_move_where_that_is_asked(family, move_inducing, data, rng):
     X, Xu, f = data
@@ -322,6 +323,7 @@ def test_what_it_can_not_do(data, rng):
         vsgp.fit_gaussian(model=model, progressbar=False)
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_is_not_log_concave():
     """Natural gradients with negative curvature, over which the fit once got lost (-1855)."""
     rng = np.random.default_rng(1)

@@ -282,6 +282,7 @@ SHORT = {"draws": 20, "tune": 20, "chains": 2, "cores": 1, "progressbar": False}
 UNCOMPILED = {
     "nuts_sampler": "pymc",
     "compile_kwargs": {"mode": RAW},
+    "tune": 5,
     "nuts": {"max_treedepth": 3},
 }
 
