@@ -85,7 +85,7 @@ with pm.Model() as model:
 
     start = time.perf_counter()
     stage = vsgp.fit_gaussian(random_seed=SEED)
-    idata = vsgp.sample(DRAWS, stage=stage, random_seed=SEED)
+    idata = vsgp.sample(DRAWS, stage=stage, method="nuts", random_seed=SEED)
     print(f"Fitted and sampled in {time.perf_counter() - start:.0f} s")
 print(az.summary(idata, var_names=["ls", "eta", "noise_ls", "noise_eta"]).to_string())
 everything = az.summary(idata, round_to="none")

@@ -88,7 +88,13 @@ with pm.Model() as model:
     fitted = time.perf_counter() - start
     print(stage, flush=True)
     idata = vsgp.sample(
-        DRAWS, stage=stage, tune=TUNE, chains=CHAINS, random_seed=SEED, progressbar=False
+        DRAWS,
+        stage=stage,
+        method="nuts",
+        tune=TUNE,
+        chains=CHAINS,
+        random_seed=SEED,
+        progressbar=False,
     )
     sampled = time.perf_counter() - start - fitted
 

@@ -109,7 +109,7 @@ def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data):
     with model:
         pm.Deterministic("largest", model["u"].max())
         stage = vsgp.fit_gaussian(progressbar=False)
-        kwargs = {"chains": 2, "random_seed": 1, "progressbar": False}
+        kwargs = {"chains": 2, "random_seed": 1, "progressbar": False, "method": "nuts"}
         trees = [vsgp.sample(1000, stage=stage, collapse=flag, **kwargs) for flag in (None, False)]
         drawn = pm.sample_posterior_predictive(
             trees[0], progressbar=False, random_seed=1, compile_kwargs={"mode": RAW}

@@ -1,4 +1,4 @@
-"""The free-form stage: PyMC's NUTS, started and scaled by the Gaussian stage."""
+"""The free-form stage: importance weights, or PyMC's NUTS, from the Gaussian stage."""
 
 import importlib.util
 import inspect
@@ -73,7 +73,7 @@ def sample(
     draws: int = 1000,
     *,
     stage: GaussianStage | None = None,
-    method: str = "nuts",
+    method: str = "auto",
     tune: int = 500,
     chains: int = 4,
     random_seed=None,
@@ -100,8 +100,8 @@ def sample(
         Result of :func:`fit_gaussian`. By default it is run first.
     method : {"auto", "importance", "nuts"}
         "importance" draws independent proposals from the Gaussian stage and weighs them by the
-        exact target, which takes seconds. "auto" tries that and falls back on NUTS where the
-        weights do not prove to be good, or where settings of NUTS are given.
+        exact target, which takes seconds. "auto" tries that. It takes NUTS where the weights do not
+        prove to be good, and where `store` or settings of NUTS or ``pm.sample`` are given.
     random_seed : int, sequence of int, Generator or RandomState, optional
         As in ``pm.sample``; the starts follow from it, too.
     nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional
@@ -161,12 +161,12 @@ def sample(
     stage.apply()
     if method == "auto" and (nuts_sampler or target_accept or store or set(kwargs) - EITHER):
         method = "nuts"  # whose settings these are
-    starts = stage
+    starts, refused = stage, ""
     if method != "nuts":
         found = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
         if isinstance(found, xr.DataTree):
             return found
-        starts = found.better
+        starts, refused = found.better, found.refused
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None and nuts_sampler != "nutpie":
         raise ValueError(
@@ -177,13 +177,7 @@ def sample(
     whole_only = sorted(WHOLE_ONLY & set(kwargs))
     possible = nuts_sampler in ("nutpie", "pymc") and can_collapse(model)
     if collapse and (whole_only or not possible):
-        why = (
-            f"{whole_only} are of the whole model"
-            if whole_only
-            else "that takes one process that is seen by vsgp.Gaussian alone, and nutpie or PyMC's "
-            "sampler"
-        )
-        raise ValueError(f"The inducing values don't integrate out: {why}. Drop collapse=True.")
+        raise _no_collapse(f"{whole_only} are of the whole model" if whole_only else None)
     possible = possible and not whole_only
     whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
     target = model if whole is None else whole.model
@@ -234,6 +228,7 @@ def sample(
     if not isinstance(idata, xr.DataTree):
         return idata
     attrs = idata["posterior"].attrs
+    attrs |= {"method": "nuts", "refused": refused}
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
     if whole is not None:
         complete(idata, model, whole, rng)
@@ -248,7 +243,10 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     model = stage.model
     if store is not None:
         check_new(store)
-    whole = collapse_model(model) if collapse is not False and can_collapse(model) else None
+    possible = can_collapse(model)
+    if collapse and not possible:
+        raise _no_collapse()
+    whole = collapse_model(model) if collapse is not False and possible else None
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
         settings = {"give_up": method == "auto", "progressbar": progressbar}
@@ -266,6 +264,13 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     if store is not None:
         idata.to_zarr(store, consolidated=False)
     return idata
+
+
+def _no_collapse(why: str | None = None) -> ValueError:
+    why = why or (
+        "that takes one process that is seen by vsgp.Gaussian alone, and nutpie or PyMC's sampler"
+    )
+    return ValueError(f"The inducing values don't integrate out: {why}. Drop collapse=True.")
 
 
 def _default_sampler(kwargs) -> str:
