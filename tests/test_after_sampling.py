@@ -41,7 +41,7 @@ def run():
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     model, gp = build(pm.gp.cov.ExpQuad)
     with model:
-        idata = vsgp.sample(draws=DRAWS, tune=300, chains=2, random_seed=1, **quiet)
+        idata = vsgp.sample(DRAWS, method="nuts", tune=300, chains=2, random_seed=1, **quiet)
         pm.sample_posterior_predictive(
             idata, extend_inferencedata=True, random_seed=1, **quiet, **compiled
         )
