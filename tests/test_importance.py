@@ -262,6 +262,8 @@ def test_settings_of_nuts_ask_for_it(monkeypatch):
     for asked in ({"target_accept": 0.95}, {"nuts_sampler": "pymc"}, {"initvals": {"ls_u": 1.0}}):
         assert vsgp.sample(3, stage=stage, method="auto", model=model, **asked) == "nuts"
     assert vsgp.sample(3, stage=stage, method="nuts", model=model, backend="jax") == "nuts"
+    with pytest.raises(ValueError, match="'target_accept'. are settings of NUTS.*Drop one"):
+        vsgp.sample(stage=stage, method="importance", model=model, target_accept=0.9)
     with pytest.raises(ValueError, match="no method 'gibbs'.*Choose one of"):
         vsgp.sample(stage=stage, method="gibbs", model=model)
 

@@ -139,6 +139,14 @@ def sample(
         raise TypeError("draws is a GaussianStage, not a number. Pass it as sample(stage=...).")
     if method not in METHODS:
         raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
+    asked = {"nuts_sampler": nuts_sampler, "target_accept": target_accept, **kwargs}
+    of_nuts = [k for k, v in asked.items() if v is not None and k not in EITHER]
+    if method == "importance" and of_nuts:
+        raise ValueError(
+            f"{of_nuts} are settings of NUTS, and the method is 'importance'. Drop one of them."
+        )
+    if method == "auto" and (of_nuts or store is not None):
+        method = "nuts"
     if stage is not None and not isinstance(stage, GaussianStage):
         raise TypeError(
             f"stage is of type {type(stage).__name__}, not a GaussianStage. "
@@ -159,8 +167,6 @@ def sample(
     else:
         check_data(model)
     stage.apply()
-    if method == "auto" and (nuts_sampler or target_accept or store or set(kwargs) - EITHER):
-        method = "nuts"  # whose settings these are
     starts, refused = stage, ""
     if method != "nuts":
         found = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
