@@ -43,8 +43,8 @@ class VariationalSparse(Base):
 
     It puts a Gaussian process with any likelihood into a model at a
     cost of :math:`\mathcal{O}(N M^2)` an evaluation, where :math:`M` is the number of inducing
-    points. The inducing values :math:`u = f(X_u)` are random variables of the model and nothing is
-    assumed about the shape of their posterior, which is sampled jointly with the parameters of the
+    points. The inducing values :math:`u = f(X_u)` are random variables of the model. Nothing is
+    assumed about the shape of their posterior. It is sampled jointly with the parameters of the
     kernel and with the rest of the model [1]_:
 
     .. math::

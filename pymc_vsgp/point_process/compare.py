@@ -56,9 +56,9 @@ def compare_bins(
     Returns
     -------
     DataFrame
-        A row for each fit: the number of its observations; the ELBO of the log density of the
-        pattern, in the same units for all; mean and standard deviation of the expected number of
-        events; and those of each parameter that is a single number.
+        A row for each fit, with the number of its observations and the ELBO of the log density of
+        the pattern, in the same units for all. Mean and standard deviation of the expected number
+        of events follow, and those of each parameter that is a single number.
 
     Examples
     --------

@@ -270,7 +270,7 @@ class PointProcess:
             Where, with a column for each covariate after the coordinates: those of a table are
             found by name. By default in the bins.
         **kwargs
-            ``joint=True`` draws the function jointly at all places; by default each draw has the
+            ``joint=True`` draws the function jointly at all inputs. By default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine.
             Others are those of :func:`predict`: `var_name`, `likelihood`, `num_samples`,
             `random_seed`, `progressbar`, `model`.

@@ -263,10 +263,10 @@ def check_inducing(
     r"""
     Check if there are enough inducing points.
 
-    For each of a few draws: the variance that the inducing values leave to the function, what that
-    means for the distance to the exact posterior (in nats: below 0.1 nothing can be seen, above 1
-    it shows), and what twice as many points would gain. All of it is over draws, as it is draws
-    with a short lengthscale that need many points.
+    For each of a few draws it computes the variance that the inducing values leave to the function.
+    It says what that means for the distance to the exact posterior, and what twice as many points
+    would gain. The distance is in nats: below 0.1 nothing can be seen, above 1 it shows. All of it
+    is over draws, as it is draws with a short lengthscale that need many points.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ def loo(
     Leave-one-out cross-validation by Pareto-smoothed importance sampling.
 
     A draw is weighted by what taking out an observation does to the posterior that was sampled,
-    :math:`\exp(-\phi_n)`, and scored by how well it predicts, :math:`E\, p(y_n | f_n)`. With
+    :math:`\exp(-\phi_n)`. It is scored by how well it predicts, :math:`E\, p(y_n | f_n)`. With
     :math:`\phi_n` for both, as in ``az.loo`` of the log likelihood group, scores are pessimistic.
 
     Parameters

@@ -50,8 +50,8 @@ def predict(
     Predict at new inputs, from draws of the posterior.
 
     Given a draw of the inducing values and of the parameters, the function at each new input is
-    normal with a known mean and variance, so no matrix of all new inputs is formed: time is linear
-    in their number. They are worked on in chunks. Nothing is sampled again.
+    normal with a known mean and variance. So no matrix of all new inputs is formed, and time is
+    linear in their number. They are worked on in chunks. Nothing is sampled again.
 
     Parameters
     ----------
