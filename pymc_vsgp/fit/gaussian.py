@@ -228,7 +228,7 @@ class _Natural:
     def evaluate(self, theta, sites, moved) -> Evaluation:
         return self.bound(theta, sites, moved, self.rows)
 
-    def run(self, max_rounds: int) -> None:
+    def run(self, maxiter: int) -> None:
         """Improve until a round gains too little."""
         # Weights of functions that are all zero are as flat as a saddle, and the fit would stay.
         flat = np.abs(self.evaluation.gradient[: self.theta.size]) < 1e-12
@@ -237,7 +237,7 @@ class _Natural:
             self.theta = np.where(flat, self.theta + aside, self.theta)
             self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         self._step_sites(20)
-        for i in range(max_rounds):
+        for i in range(maxiter):
             last = self.evaluation.value
             moving = self.n_Xu > 0 and i >= FIRST_MOVES
             self._step_rest(moving, 10 if i < FIRST_MOVES else 25)
@@ -248,7 +248,7 @@ class _Natural:
                 self.converged = True
                 self.message = f"A round gained less than {self.tolerance:g}."
                 return
-        self.message = f"Stopped after {max_rounds} rounds. Raise maxiter, or restart from this."
+        self.message = f"Stopped after {maxiter} rounds. Raise maxiter, or restart from this."
 
     def _step_sites(self, n: int) -> None:
         self.follow()
