@@ -15,14 +15,22 @@ from pymc_vsgp.likelihoods import quadrature
 
 
 class Rule(NamedTuple):
-    """What a parameter may be."""
+    """What a parameter or an observation may be, besides finite."""
 
     ok: Callable[[np.ndarray], np.ndarray]
     wanted: str
+    hint: str = "Correct or drop that row."  # for observations
+
+
+def is_count(y):
+    """Whether each entry is 0, 1, 2, ..."""
+    y = np.asarray(y)
+    return np.isfinite(y) & (y >= 0) & (y == np.floor(y))
 
 
 POSITIVE = Rule(lambda x: x > 0, "positive and finite")
 COUNT = Rule(lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
+WHOLE = Rule(is_count, "a whole number, 0 or more")
 
 
 class Likelihood:
@@ -46,6 +54,7 @@ class Likelihood:
     ndim_y: int = 0  # dimensions of one observation
     shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
     rules: dict[str, Rule] = {}  # what parameters may be
+    support: Rule = Rule(np.isfinite, "finite numbers")  # what observations may be
     n_classes: Any = None  # where an observation is a class
     classes: tuple | None = None  # their names, where the family knows them
     binary: bool = False  # whether an observation is 0 or 1
@@ -155,7 +164,8 @@ class Likelihood:
 
     def check_observed(self, y):
         """Raise ValueError if an entry of y is outside the support."""
-        require(self, y, np.isfinite(y), "finite numbers")
+        ok = np.isfinite(y) & self.support.ok(np.asarray(y))
+        require(self, y, ok, self.support.wanted, self.support.hint)
 
     def encode(self, y, classes=None):
         """Return y as numbers, and the names of its classes where it has names.
@@ -250,9 +260,3 @@ def require(likelihood, y, ok, wanted, hint="Correct or drop that row."):
             f"{type(likelihood).__name__} needs y to be {wanted}, "
             f"but row {row} is {y[~ok].flat[0]!s}. {hint}"
         )
-
-
-def is_count(y):
-    """Whether each entry is 0, 1, 2, ..."""
-    y = np.asarray(y)
-    return np.isfinite(y) & (y >= 0) & (y == np.floor(y))

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, require
+from pymc_vsgp.likelihoods.base import Likelihood, Rule
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
 
 
@@ -18,6 +18,8 @@ class Bernoulli(Likelihood):
     """
 
     binary = True
+
+    support = Rule(lambda y: np.isin(y, (0, 1)), "0 or 1", "Code the two classes as 0 and 1.")
 
     def __init__(self, link="logit"):
         self.link = find_link(link, BINARY_LINKS)
@@ -51,11 +53,6 @@ class Bernoulli(Likelihood):
     def bend(self, y):
         """Return that of the link; for `log_predictive`."""
         return self.link.bend
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is 0 or 1."""
-        hint = "Code the two classes as 0 and 1."
-        require(self, y, np.isin(y, (0, 1)), "0 or 1", hint)
 
 
 def _of_two(y, log_p):

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood, require
+from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood, Rule
 from pymc_vsgp.likelihoods.links import LOGIT
 
 
@@ -23,6 +23,11 @@ class Beta(Likelihood):
     n_nodes = 72  # the poles of two gamma functions, far apart when phi is large
 
     rules = {"phi": POSITIVE}
+    support = Rule(
+        lambda y: (y > 0) & (y < 1),
+        "above 0 and below 1",
+        "Move exact zeros and ones inside, or model them apart.",
+    )
 
     def __init__(self, phi):
         super().__init__(phi=phi)
@@ -51,8 +56,3 @@ class Beta(Likelihood):
     def bend(self, y):
         """Poles of the gamma functions: along +- i pi, from -log(1 + phi) to log(1 + phi)."""
         return 0.0, pt.maximum(pt.log1p(self.phi), np.pi)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is inside (0, 1)."""
-        hint = "Move exact zeros and ones inside, or model them apart."
-        require(self, y, (y > 0) & (y < 1), "above 0 and below 1", hint)

@@ -60,6 +60,11 @@ class Binomial(Likelihood):
 
     def check_observed(self, y):
         """Raise ValueError unless y is a whole number from 0 to n."""
-        known = known_value(self.n)
-        n = np.inf if known is None else known
-        require(self, y, is_count(y) & (y <= n), "a whole number from 0 to n")
+        check_successes(self, y)
+
+
+def check_successes(likelihood, y):
+    """Raise ValueError unless y is a whole number from 0 to n, where that has a value."""
+    known = known_value(likelihood.n)
+    n = np.inf if known is None else known
+    require(likelihood, y, is_count(y) & (y <= n), "a whole number from 0 to n")

@@ -3,7 +3,7 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import LogLink, require
+from pymc_vsgp.likelihoods.base import LogLink, Rule
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
@@ -12,6 +12,8 @@ class Exponential(LogLink):
 
     .. math:: E \log p(y | f) = -\mu - y \exp(-\mu + \gamma / 2)
     """
+
+    support = Rule(lambda y: y >= 0, "0 or more, and finite")
 
     def __init__(self):
         super().__init__()
@@ -31,7 +33,3 @@ class Exponential(LogLink):
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         return -mu - y * safe_exp(-mu + gamma / 2.0)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is 0 or more."""
-        require(self, y, (y >= 0) & (y < float("inf")), "0 or more, and finite")

@@ -3,7 +3,7 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
@@ -20,6 +20,7 @@ class Gamma(LogLink):
     """
 
     rules = {"alpha": POSITIVE}
+    support = POSITIVE
 
     def __init__(self, alpha):
         super().__init__(alpha=alpha)
@@ -44,7 +45,3 @@ class Gamma(LogLink):
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         return self._combine(mu, safe_exp(-mu + gamma / 2.0), y)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is positive."""
-        require(self, y, (y > 0) & (y < float("inf")), "positive and finite")

@@ -4,7 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import COUNT, POSITIVE, is_count, require
+from pymc_vsgp.likelihoods.base import COUNT, POSITIVE, WHOLE
+from pymc_vsgp.likelihoods.binomial import check_successes
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
 from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
 from pymc_vsgp.likelihoods.poisson import Poisson
@@ -72,6 +73,7 @@ class HeteroskedasticNegativeBinomial(Dispersed):
     """
 
     rules = {"exposure": POSITIVE}
+    support = WHOLE
 
     def __init__(self, exposure=1.0):
         super().__init__(exposure=exposure)
@@ -103,10 +105,6 @@ class HeteroskedasticNegativeBinomial(Dispersed):
     def bend_at(self, g):
         """Where the log odds are 0."""
         return g - pt.log(self.exposure), np.pi
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a count."""
-        require(self, y, is_count(y), "a whole number, 0 or more")
 
 
 class HeteroskedasticBetaBinomial(Dispersed):
@@ -153,8 +151,7 @@ class HeteroskedasticBetaBinomial(Dispersed):
 
     def check_observed(self, y):
         """Raise ValueError unless y is a whole number from 0 to n."""
-        n = getattr(self.n, "data", np.inf)
-        require(self, y, is_count(y) & (y <= n), "a whole number from 0 to n")
+        check_successes(self, y)
 
 
 class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
@@ -173,6 +170,7 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
     """
 
     rules = {"exposure": POSITIVE}
+    support = WHOLE
 
     def __init__(self, exposure=1.0):
         super().__init__(exposure=exposure)
@@ -226,7 +224,3 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
         not_inflated = log_expectation(lambda g: -pt.softplus(g), mu_g, gamma_g, ndim, bend)
         count = not_inflated + self.poisson.log_predictive(m, v, y)
         return pt.switch(pt.eq(y, 0.0), pt.logaddexp(inflated, count), count)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a count."""
-        require(self, y, is_count(y), "a whole number, 0 or more")

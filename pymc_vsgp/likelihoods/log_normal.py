@@ -3,7 +3,7 @@
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 
 
@@ -19,6 +19,7 @@ class LogNormal(LogLink):
     """
 
     rules = {"sigma": POSITIVE}
+    support = POSITIVE
 
     def __init__(self, sigma):
         super().__init__(sigma=sigma)
@@ -42,7 +43,3 @@ class LogNormal(LogLink):
     def log_predictive(self, mu, gamma, y):
         """``log E[p(y | f)]`` for f ~ N(mu, gamma)."""
         return normal_logp(pt.log(y) - mu, self.sigma**2 + gamma) - pt.log(y)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is positive."""
-        require(self, y, (y > 0) & (y < float("inf")), "positive and finite")

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, is_count, require
+from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE, LogLink
 from pymc_vsgp.likelihoods.links import expected_softplus
 
 
@@ -25,6 +25,7 @@ class NegativeBinomial(LogLink):
     """
 
     rules = {"alpha": POSITIVE, "exposure": POSITIVE}
+    support = WHOLE
 
     def __init__(self, alpha, exposure=1.0):
         super().__init__(alpha=alpha, exposure=exposure)
@@ -59,7 +60,3 @@ class NegativeBinomial(LogLink):
     def bend(self, y):
         """Where the log odds are 0; for `log_predictive`."""
         return -self.shift, np.pi
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a count."""
-        require(self, y, is_count(y), "a whole number, 0 or more")

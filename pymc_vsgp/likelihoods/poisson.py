@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood, is_count, require
+from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE, Likelihood
 from pymc_vsgp.likelihoods.links import (
     expected_softplus,
     find_link,
@@ -106,6 +106,7 @@ class Poisson(Likelihood):
     """
 
     rules = {"exposure": POSITIVE}
+    support = WHOLE
 
     def __init__(self, exposure=1.0, link="log"):
         self.link = find_link(link, RATE_LINKS)
@@ -162,7 +163,3 @@ class Poisson(Likelihood):
         if self.link.name == "log":
             return pt.log((y + 1.0) / self.exposure), np.pi / 2.0
         return (0.0, np.pi) if self.link.name == "softplus" else None
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a count."""
-        require(self, y, is_count(y), "a whole number, 0 or more")

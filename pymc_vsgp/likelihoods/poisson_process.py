@@ -3,7 +3,7 @@
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import Likelihood, Rule, is_count, require
+from pymc_vsgp.likelihoods.base import Likelihood, Rule, is_count
 from pymc_vsgp.likelihoods.links import find_link
 from pymc_vsgp.likelihoods.poisson import RATE_LINKS, Poisson
 
@@ -32,6 +32,7 @@ class PoissonProcess(Poisson):
     """
 
     rules = {"weights": Rule(lambda x: x >= 0, "0 or positive, and finite")}
+    support = Rule(is_count, "1 for an event and 0 for a node")
 
     def __init__(self, weights, link="log"):
         self.link = find_link(link, RATE_LINKS)
@@ -51,7 +52,3 @@ class PoissonProcess(Poisson):
             weights = pt.switch(self.weights > 0.0, self.weights, 1.0)
             return pt.log((y + 1.0) / weights), np.pi / 2.0
         return super().bend(y)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a number of events."""
-        require(self, y, is_count(y), "1 for an event and 0 for a node")

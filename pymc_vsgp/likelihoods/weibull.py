@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, Rule, require
+from pymc_vsgp.likelihoods.base import POSITIVE, LogLink, Rule
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
@@ -25,6 +25,7 @@ class Weibull(LogLink):
     """
 
     rules = {"alpha": POSITIVE, "censored": Rule(lambda x: np.isin(x, (0, 1)), "0 or 1")}
+    support = POSITIVE
 
     def __init__(self, alpha, censored=None):
         if censored is None:
@@ -59,7 +60,3 @@ class Weibull(LogLink):
     def bend(self, y):
         """Where the scale is y; for `log_predictive`."""
         return pt.log(y), np.pi / (2.0 * self.alpha)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is positive."""
-        require(self, y, (y > 0) & (y < float("inf")), "positive and finite")

@@ -4,13 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.likelihoods.base import (
-    POSITIVE,
-    LogLink,
-    Rule,
-    is_count,
-    require,
-)
+from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE, LogLink, Rule
 from pymc_vsgp.likelihoods.links import safe_exp
 
 
@@ -30,6 +24,7 @@ class ZeroInflatedPoisson(LogLink):
         Time or area that each count was collected over.
     """
 
+    support = WHOLE
     rules = {
         "psi": Rule(lambda x: (x > 0) & (x <= 1), "above 0 and at most 1"),
         "exposure": POSITIVE,
@@ -74,7 +69,3 @@ class ZeroInflatedPoisson(LogLink):
         zero = self._expect(self._zero, mu, gamma, y, self.bend(y))
         positive = self._positive(mu, self.exposure * safe_exp(mu + gamma / 2.0), y)
         return pt.switch(pt.eq(y, 0.0), zero, positive)
-
-    def check_observed(self, y):
-        """Raise ValueError unless y is a count."""
-        require(self, y, is_count(y), "a whole number, 0 or more")
