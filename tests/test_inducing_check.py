@@ -300,3 +300,8 @@ def test_refusals(data):
         exact_weights(idata, model=model, **quiet, random_seed=0)
     with pytest.raises(ValueError, match="num_samples is 0"):
         check_inducing(idata, 0, model=model, **quiet, random_seed=0)
+
+
+def test_refit_takes_a_model():
+    with pm.Model(), pytest.raises(TypeError, match="refit is of type int.*Build that model"):
+        check_inducing(None, refit=40)

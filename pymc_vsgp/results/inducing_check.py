@@ -20,6 +20,7 @@ from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from scipy.spatial import cKDTree
 
+from pymc_vsgp.checks import kind
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -302,6 +303,11 @@ def check_inducing(
         print(check)
         vsgp.plot_inducing(check)
     """
+    if refit is not None and not isinstance(refit, Model):
+        raise TypeError(
+            f"refit is {kind(refit)}, but it is the same model with more inducing points. "
+            "Build that model, and pass it as refit=model."
+        )
     fit = Fitted(idata, model, var_name, num_samples=num_samples)
     (X, y), n = fit.seen, fit.draws.n
     noise = Noise(random_seed, n)
