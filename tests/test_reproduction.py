@@ -180,6 +180,31 @@ def test_committed_pictures_are_small_and_shown():
     assert all(p.stat().st_size < 100_000 for p in pictures)
 
 
-def test_page_shows_the_committed_numbers(scripts):
-    """The tables of the page are what `make_page.py` makes of the result files."""
+def test_page_is_the_one_that_is_made(scripts):
+    """Nobody has written into it by hand."""
     assert scripts("make_page").page() == PAGE.read_text(encoding="utf-8")
+
+
+def table_row(first, n_cells):
+    """The first row of the page's tables that begins like this."""
+    lines = [x for x in PAGE.read_text(encoding="utf-8").splitlines() if x.startswith("| ")]
+    rows = [[cell.strip() for cell in x.strip("|").split("|")] for x in lines]
+    return next(row for row in rows if row[0] == first and len(row) == n_cells)
+
+
+def test_page_shows_what_the_splits_say():
+    """From the single splits, and not from what the scripts say of all of them."""
+    splits = json.loads((RESULTS / "coal.json").read_text())["results"]["splits"]
+    for label, key in (("Gaussian", "gaussian"), ("free-form", "free_form")):
+        values = [split[key] for split in splits]
+        shown = [f"{np.mean(values):.3f}", f"{np.std(values):.3f}"]
+        assert table_row(label, 4)[2:] == shown
+
+
+def test_page_shows_what_the_bounds_say():
+    """How far a bound is below the evidence is the divergence that it leaves."""
+    results = json.loads((RESULTS / "snelson.json").read_text())["results"]
+    for row in results["rows"]:
+        shown = float(table_row(str(row["M"]), 4)[1])
+        missing = results["log_evidence"] - row["bound_in_numpy"]
+        assert shown == pytest.approx(missing, rel=6e-3, abs=1e-6)
