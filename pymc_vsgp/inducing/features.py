@@ -3,7 +3,7 @@
 import itertools
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -47,7 +47,7 @@ class Features:
     n_frequencies: tuple[int, ...]
     center: tuple[float, ...] = (0.0,)
     periodic: tuple[bool, ...] = (False,)
-    columns: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self):
         """Check, and give each input its own numbers."""
@@ -174,7 +174,7 @@ class Features:
                 f"Column {d} of X has the range {high[d] - low[d]:g}, but the period of the "
                 f"Fourier features is {period[d]:g}: places a period apart are the same. Pass "
                 "Fourier(period=...) longer than the range by some lengthscales, or use "
-                "Fourier.for_data."
+                "Fourier.for_data. If the function does repeat, pass periodic=True."
             )
         return np.stack([low - gap / 4.0, high + gap / 4.0])
 
