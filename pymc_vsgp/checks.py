@@ -24,6 +24,7 @@ __all__ = [
     "as_inputs",
     "as_matrix",
     "as_target",
+    "check_built",
     "check_columns",
     "check_dim",
     "check_distinct",
@@ -296,6 +297,14 @@ def kind(thing: Any) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     return f"of type {type(thing).__name__}"
+
+
+def check_built(model: Any) -> None:
+    """Raise unless what a user's function returned is a model."""
+    if not isinstance(model, pm.Model):
+        raise TypeError(
+            f"build returned {type(model).__name__}, not a model. Let it end with: return model."
+        )
 
 
 def check_distinct(Xu: np.ndarray) -> None:

@@ -5,16 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytensor
-import pytensor.tensor as pt
 
 from pymc.model.core import Model
 from pymc.pytensorf import compile as compile_pymc
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["ONCE", "at_points", "evaluate", "function", "numpy_only"]
+__all__ = ["ONCE", "at_points", "evaluate", "function"]
 
 ONCE = Mode(linker="py", optimizer="fast_compile")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
@@ -44,22 +41,3 @@ def at_points(model: Model, graphs: Sequence[Variable], points: Sequence[Mapping
     inputs = [v for v in model.value_vars if v.name in points[0]]
     fn = function(inputs, model.replace_rvs_by_values(graphs), "FAST_COMPILE")
     return [[np.asarray(x) for x in fn(*(point[v.name] for v in inputs))] for point in points]
-
-
-def numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
-    """Write what numpy has no loop for with what it has."""
-    fgraph = FunctionGraph(outputs=list(outputs), clone=False)
-    for node in fgraph.toposort():
-        if not isinstance(node.op, Elemwise):
-            continue
-        kind = type(node.op.scalar_op).__name__
-        zero = np.zeros((1,) * node.outputs[0].type.ndim)
-        if kind == "Softplus":
-            (x,) = node.inputs
-            new = pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
-        elif kind == "NotNegative":
-            new = pt.maximum(node.inputs[0], zero)
-        else:
-            continue
-        fgraph.replace(node.outputs[0], new, import_missing=True)
-    return list(fgraph.outputs)

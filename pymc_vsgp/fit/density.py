@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
@@ -21,7 +20,7 @@ from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.compile import ONCE, numpy_only
+from pymc_vsgp.compile import ONCE, function
 from pymc_vsgp.engine.streaming import (
     BlockSum,
     Held,
@@ -32,6 +31,7 @@ from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.newton import is_loop, refined_logp
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
+from pymc_vsgp.ops.numpy_only import numpy_only
 
 __all__ = ["Points"]
 
@@ -98,8 +98,8 @@ class Points:
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         outputs = _over(outputs, values, batched)
         loops = [v.owner for v in ancestors(outputs) if is_loop(v)]
-        fn = pm.pytensorf.compile(batched, numpy_only(outputs), mode=ONCE, on_unused_input="ignore")
-        rows = pm.pytensorf.compile([], [n.inputs[0].shape[0] for n in loops], mode=ONCE)()
+        fn = function(batched, numpy_only(outputs))
+        rows = function([], [n.inputs[0].shape[0] for n in loops])()
         sizes = [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
 

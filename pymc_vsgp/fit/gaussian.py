@@ -12,7 +12,6 @@ import scipy.optimize
 
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
-from pymc.util import get_random_generator
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.advi import fit_advi
@@ -154,7 +153,7 @@ def fit_gaussian(
             fit = _Natural(bound, theta, sites, Xu, tol, report, rows)
         compiled = time.perf_counter()
         if method == "minibatch":
-            take_steps(fit, maxiter, get_random_generator(random_seed, copy=False))
+            take_steps(fit, maxiter, np.random.default_rng(random_seed))
         else:
             fit.run(maxiter)
     theta_covariance = fit.curvature()

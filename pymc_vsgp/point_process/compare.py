@@ -9,6 +9,7 @@ import pandas as pd
 from pymc.model.core import Model
 from scipy.special import gammaln
 
+from pymc_vsgp.checks import check_built
 from pymc_vsgp.fit import fit_gaussian
 from pymc_vsgp.likelihoods import Likelihood, Poisson, PoissonProcess
 from pymc_vsgp.point_process.process import PointProcess
@@ -90,11 +91,7 @@ def compare_bins(
     rows = []
     for label, X, y, likelihood, weights, offset in cases:
         model = build(X, y, likelihood)
-        if not isinstance(model, Model):
-            raise TypeError(
-                f"build returned {type(model).__name__}, not a model. "
-                "Let it end with: return model."
-            )
+        check_built(model)
         stage = fit_gaussian(model=model, **({"progressbar": False} | kwargs))
         tree = stage.to_datatree(draws, seed)
         rate = predict(

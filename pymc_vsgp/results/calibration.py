@@ -18,6 +18,7 @@ import scipy.stats
 
 from pymc.model.core import Model
 
+from pymc_vsgp.checks import check_built
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.sampling import sample
@@ -162,6 +163,7 @@ def calibrate(
     # Shared, so that one compiled function serves all replicates.
     shared = pytensor.shared(np.asarray(y), name="calibration_y")
     model = build(shared)
+    check_built(model)
     if len(model.observed_RVs) != 1:
         raise ValueError(
             f"The model has {len(model.observed_RVs)} observed variables, and calibration draws "

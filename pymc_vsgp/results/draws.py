@@ -24,11 +24,12 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import known_value, names_of
-from pymc_vsgp.compile import ONCE, function, numpy_only
+from pymc_vsgp.compile import ONCE, function
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.observation import Observation, find_observation
+from pymc_vsgp.ops.numpy_only import numpy_only
 
 __all__ = ["Draws", "Fitted"]
 

@@ -12,6 +12,7 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
+from pymc_vsgp.checks import check_built
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
@@ -266,11 +267,7 @@ def kfold(
             out = folds == label
             rest = {param: _take(values, ~out) for param, values in params.items()}
             model = build(_take(X, ~out), _take(y, ~out), **rest)
-            if not isinstance(model, pm.Model):
-                raise TypeError(
-                    f"build returned {type(model).__name__}, not a model. "
-                    "Write it as a function of X and y that returns a pm.Model."
-                )
+            check_built(model)
             idata = _sample(model, rng) if fit is None else fit(model)
             likelihood = None
             if params:
