@@ -278,3 +278,16 @@ def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     assert "NUTS takes over" in caplog.text
     assert seen["draws"] == 100
     assert "importance" not in stage.method
+
+
+def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):
+    rng, X, f = inputs()
+    group = np.arange(N) % 2
+    with pm.Model() as model:
+        sigma = pm.HalfNormal("sigma", shape=2)
+        process(X).likelihood("y", vsgp.StudentT(4.0, sigma[group]), X=X, y=f)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        assert vsgp.sample(50, stage=stage, model=model, progressbar=False) == "nuts"
+    assert "goes with the rows depends on parameters. NUTS takes over" in caplog.text

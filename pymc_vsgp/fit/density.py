@@ -183,7 +183,7 @@ def _vectorize_loop(op, node, *inputs):
         if new.type.ndim == old.type.ndim:
             continue
         if i < op.n_rows:
-            raise NotImplementedError("The rows of the data depend on parameters.")
+            raise NotImplementedError("What goes with the rows depends on parameters.")
         swaps[inner.inputs[i]] = new.type()
     loop = BlockSum(
         [swaps.get(x, x) for x in inner.inputs],

@@ -172,7 +172,8 @@ def sample(
         found = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
         if isinstance(found, xr.DataTree):
             return found
-        starts, refused = found.better, found.refused
+        if found is not None:
+            starts, refused = found.better, found.refused
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None and nuts_sampler != "nutpie":
         raise ValueError(
@@ -245,7 +246,10 @@ def sample(
 
 
 def _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar):
-    """Return draws by importance weights; where they do not prove to be good, the weights."""
+    """Return draws by importance weights; where they do not prove to be good, the weights.
+
+    None where the density of many points can't be computed at once.
+    """
     model = stage.model
     if store is not None:
         check_new(store)
@@ -255,8 +259,15 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     whole = collapse_model(model) if collapse is not False and possible else None
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
+        try:
+            weigher = Weigher(target)
+        except NotImplementedError as error:
+            if method != "auto":
+                raise
+            _log.info("importance: %s NUTS takes over", error)
+            return None
         settings = {"give_up": method == "auto", "progressbar": progressbar}
-        found = weigh(stage, Weigher(target), draws * chains, rng, **settings)
+        found = weigh(stage, weigher, draws * chains, rng, **settings)
         if found.refused and method == "auto":
             _log.info("%s: NUTS takes over", found)
             return found
