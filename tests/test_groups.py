@@ -87,7 +87,7 @@ def test_what_does_not_go_into_a_group(run):
 
 def two_chains(tree):
     """As if two chains had been drawn."""
-    d = tree["posterior"].to_dataset()
+    d = tree["posterior"].to_dataset().drop_vars(["chain", "draw"], errors="ignore")
     half = d.sizes["draw"] // 2
     parts = [d.isel(draw=slice(0, half)), d.isel(draw=slice(half, 2 * half))]
     tree["posterior"] = xr.DataTree(xr.concat(parts, dim="chain"))

@@ -192,8 +192,8 @@ def sample(
         work = (draws + tune) * chains * _operations(model, whole is not None)
         kwargs["backend"] = _default_backend(nuts_sampler, work)
     if kwargs.get("initvals") is None:
-        asked = kwargs.get("compile_kwargs")
-        kwargs |= _starts(target, starts, chains, nuts_sampler, rng, asked)
+        compile_kwargs = kwargs.get("compile_kwargs")
+        kwargs |= _starts(target, starts, chains, nuts_sampler, rng, compile_kwargs)
         if nuts_sampler == "pymc":  # no jitter of starts that are dispersed already
             kwargs.setdefault("init", "adapt_diag")
     elif whole is not None:
