@@ -140,7 +140,14 @@ class Weigher:
 
     def __init__(self, model: Model):
         self.points = Points(model)
-        self.plain = self.points.log_density()
+        try:
+            self.plain = self.points.log_density()
+            theta, epsilon = np.zeros((2, self.points.n_theta)), self.points.n_epsilon
+            with np.errstate(all="ignore"):
+                self.plain(theta, np.zeros((2, 3, epsilon)))
+        except (TypeError, ValueError) as error:
+            # Ops of others may take one point at a time.
+            raise NotImplementedError("The model takes one point at a time.") from error
         self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)

@@ -96,7 +96,10 @@ def _steps(logp, values, before) -> list[tuple[Variable, Variable]]:
     parts: list[list] = [[] for _ in values]
     for node in block_sums(logp):
         loop_parts = node.op.recipe.parts
-        owners = [values.index(_without_dims(node.inputs[p.v])) for p in loop_parts]
+        inputs = [_without_dims(node.inputs[p.v]) for p in loop_parts]
+        if not set(inputs) <= set(values):
+            raise NotImplementedError("Inducing values are transformed before a loop.")
+        owners = [values.index(v) for v in inputs]
         single = [values[i].type.ndim == 1 for i in owners]
         means, roots = [], []
         for i, alone in zip(owners, single, strict=True):
