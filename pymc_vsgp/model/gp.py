@@ -238,8 +238,7 @@ class VariationalSparse(Base):
     def _of_a_kind(self, model, name, inducing, inducing_dim) -> InducingVariables:
         """Check inducing variables that are not points, and name their dimension."""
         inducing = inducing.of_columns(getattr(self.cov_func, "input_dim", 1))
-        example = np.zeros((1, inducing.n_columns))
-        check_functions(self, example, "inducing")
+        check_functions(self, inducing.example, "inducing")
         length = inducing.n_inducing
         check_dim(model, inducing_dim, length, "the vector of inducing variables")
         if inducing_dim not in model.dim_lengths:
