@@ -208,3 +208,16 @@ def test_covariates_in_inducing_inputs_do_not_matter(wrong):
     for j in range(8):
         np.testing.assert_allclose(kept[j, 1:], covariates[nearest == j].mean(axis=0))
     np.testing.assert_array_equal(kept[:, 0], Xu[:, 0])
+
+
+def test_data_of_a_potential_are_no_inducing_inputs():
+    """Inputs are found in a potential as in a likelihood, whichever process came first."""
+    x = np.linspace(0.0, 3.0, 8)[:, None]
+    with pm.Model():
+        X = pm.Data("X", x, dims=("obs", "feature"))
+        first = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        first.prior("u", Xu=x[::2])
+        first.potential("y", vsgp.Poisson(), X=X, y=np.arange(8))
+        second = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        with pytest.raises(ValueError, match="inputs of observations and inducing inputs at once"):
+            second.prior("w", Xu=X)

@@ -161,8 +161,8 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     if any(p.conditional.whole for p in recipe.parts):
         block_size = ALL_ROWS
     inner = FunctionGraph(inputs, outputs, clone=False)
-    for _ in range(2):  # one pass may leave equal nodes side by side
-        rewrite_graph(inner, include=("canonicalize", "stabilize"))
+    # Equal nodes are merged first: left side by side, PyMC's pass would take one of them away.
+    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"))
     op = BlockSum(
         inner.inputs,
         inner.outputs,

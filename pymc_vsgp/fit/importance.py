@@ -42,7 +42,6 @@ NOISY = 0.3  # relative variance of weights given theta, above which better coor
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 LARGEST_K = 0.5
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
-ENOUGH = 100  # what a chain should be worth
 
 
 @dataclass

@@ -32,6 +32,7 @@ from pymc_vsgp.inducing.points import Points
 from pymc_vsgp.model import latents
 from pymc_vsgp.model.functions import check_functions, check_one_kind, conditioning_process
 from pymc_vsgp.model.latents import Prior
+from pymc_vsgp.model.observation import data_inputs
 from pymc_vsgp.model.variable import Coefficients, Inducing
 
 __all__ = ["VariationalSparse"]
@@ -210,7 +211,7 @@ class VariationalSparse(Base):
         check_dim(model, inducing_dim, n_inducing, "Xu")
         names = column_names(Xu, "Xu", model)
         if isinstance(Xu, SharedVariable):
-            latents.check_own_data([Xu], latents.data_inputs(model))
+            latents.check_own_data([Xu], data_inputs(model))
             if inducing_dim not in model.dim_lengths:
                 model.add_coord(inducing_dim, length=n_inducing)
         else:

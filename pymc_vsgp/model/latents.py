@@ -33,7 +33,7 @@ from pymc_vsgp.checks import (
 )
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.engine import observe, total
-from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior
+from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
@@ -332,13 +332,6 @@ def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
             f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
             f"{list(model.coords[dim])}. Put them in the same order."
         )
-
-
-def data_inputs(model: pm.Model) -> list[TensorVariable]:
-    """Return the inputs of every likelihood of the model's processes."""
-    terms = [*model.observed_RVs, *model.potentials]
-    nodes = dict.fromkeys(v.owner for v in ancestors(terms) if v.owner is not None)
-    return [node.inputs[0] for node in nodes if isinstance(node.op, ConditionalMoments)]
 
 
 def check_own_data(inducing: list, inputs: list) -> None:

@@ -1,5 +1,6 @@
 """The likelihoods of a model, as graphs of its random variables: which process, kernel and data."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pymc as pm
@@ -10,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
-from pymc_vsgp.inducing.base import ConditionalMoments, Process
+from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.variable import InducingRV
 
@@ -36,22 +37,29 @@ class Observation(NamedTuple):
 
 def processes(model: Model) -> dict[str, Process]:
     """Return the processes that observations of a model are of, by the name of u."""
-    found = {}
-    for v in ancestors([*model.observed_RVs, *model.potentials]):
-        if v.owner is None:
-            continue
-        op, inputs = v.owner.op, v.owner.inputs
-        if isinstance(op, ConditionalMoments):
-            given = [(op.conditional, inputs[1:])]
-        elif isinstance(op, BlockSum):
-            given = [(p.conditional, p.args(inputs)) for p in op.recipe.parts]
-        else:
-            continue
-        for conditional, args in given:
-            name = conditional.process
-            if name not in found:
-                found[name] = Process(model[name], conditional, conditional.user_args(args))
+    found: dict[str, Process] = {}
+    for conditional, _, args in _observed_parts(model):
+        name = conditional.process
+        if name not in found:
+            found[name] = Process(model[name], conditional, conditional.user_args(args))
     return found
+
+
+def data_inputs(model: Model) -> list[Variable]:
+    """Return the inputs of every likelihood of the model's processes."""
+    return [X for _, X, _ in _observed_parts(model)]
+
+
+def _observed_parts(model: Model) -> Iterator[tuple[Conditional, Variable, list[Variable]]]:
+    """Yield p(f | u), the inputs and the args of each process at each likelihood."""
+    terms = [*model.observed_RVs, *model.potentials]
+    for node in dict.fromkeys(v.owner for v in ancestors(terms) if v.owner is not None):
+        if isinstance(node.op, ConditionalMoments):
+            X, *args = node.inputs
+            yield node.op.conditional, X, args
+        elif isinstance(node.op, BlockSum):
+            for p in node.op.recipe.parts:
+                yield p.conditional, node.inputs[p.X], p.args(node.inputs)
 
 
 def observations(model: Model) -> dict[str, Observation]:
