@@ -7,6 +7,7 @@ any kernel works.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import pytensor.tensor as pt
@@ -16,6 +17,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import depends_on_random
@@ -150,19 +152,14 @@ def stream_gaussian(
 
 def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     """Apply the loop of a recipe to its arguments; the last of them are roots."""
-    inputs = [_row_type(a) if i < recipe.n_rows else a.type() for i, a in enumerate(arguments)]
-    block = _block(recipe, inputs, range(len(inputs) - n_roots, len(inputs)))
+    types = tuple(_row_type(a) if i < recipe.n_rows else a.type for i, a in enumerate(arguments))
+    block = _block_of(_Same(recipe), types, n_roots)
     if block is None:
         return None
-    outputs, n_sums, shapes, rules = block
-    # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
-    # Done here already, the loop of a log density and that of its gradient are one and the same.
+    inner, n_sums, shapes, rules = block
     widths = [p.conditional.width for p in recipe.parts]
     if any(p.conditional.whole for p in recipe.parts):
         block_size = ALL_ROWS
-    inner = FunctionGraph(inputs, outputs, clone=False)
-    # Equal nodes are merged first: left side by side, PyMC's pass would take one of them away.
-    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"))
     op = BlockSum(
         inner.inputs,
         inner.outputs,
@@ -177,10 +174,49 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     return op.make_node(*arguments)
 
 
-def _row_type(variable: Variable) -> Variable:
-    """Return a stand-in for a few of the rows of `variable`."""
+class _Same:
+    """A recipe that equals others whose blocks are the same: parameters are inputs of a block."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe, lik = recipe, recipe.likelihood
+        settings = {n: v for n, v in vars(lik).items() if n != "_params" and n not in lik.params}
+        # What is compared by identity is kept alive with the key.
+        self.settings = settings
+        self.key = (
+            type(lik),
+            tuple((name, id(value)) for name, value in settings.items()),
+            recipe.parts,
+            tuple(recipe.params.items()),
+            recipe.n_rows,
+        )
+
+    def __eq__(self, other):
+        return self.key == other.key
+
+    def __hash__(self):
+        return hash(self.key)
+
+
+@lru_cache(maxsize=32)
+def _block_of(same: _Same, types, n_roots):
+    """Return the graph of a block, simplified, and what goes with it: PyMC asks again and again."""
+    inputs = [t() for t in types]
+    block = _block(same.recipe, inputs, range(len(inputs) - n_roots, len(inputs)))
+    if block is None:
+        return None
+    outputs, *rest = block
+    # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
+    # Done here already, the loop of a log density and that of its gradient are one and the same.
+    inner = FunctionGraph(inputs, outputs, clone=False)
+    # Equal nodes are merged first: left side by side, PyMC's pass would take one of them away.
+    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"))
+    return inner, *rest
+
+
+def _row_type(variable: Variable) -> TensorType:
+    """Return the type of a few of the rows of `variable`."""
     kind = variable.type
-    return pt.tensor(dtype=kind.dtype, shape=(None, *kind.shape[1:]))
+    return TensorType(kind.dtype, shape=(None, *kind.shape[1:]))
 
 
 def _holds_rows(terms, known) -> bool:
