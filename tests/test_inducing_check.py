@@ -253,6 +253,75 @@ def test_predictions_of_a_model_with_more_points(data):
     assert "f at the data then moves" in repr(check)
 
 
+def test_how_predictions_would_move(data):
+    """At the same parameters, against plain numpy: normal noise, where one step is exact."""
+    X, f, rng = data
+    y = 0.5 + f + SIGMA * rng.normal(size=N)
+    mean = pm.gp.mean.Constant(0.5)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8), mean_func=mean)
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 6))
+        gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
+    check = check_inducing(prior_draws(model), 4, model=model, **quiet, random_seed=0)
+    K = lambda a, b: reference_gp.ard_kernel(a, b, [0.8], 1.0)  # noqa: E731  (short, and used often)
+    means, sds = [], []
+    for Z in (check.Xu["u"], np.vstack([check.Xu["u"], check.added["u"]])):
+        Kuu, Kuf = K(Z, Z) + reference_gp.JITTER * np.eye(len(Z)), K(Z, X)
+        S = np.linalg.inv(Kuu + Kuf @ Kuf.T / SIGMA**2)
+        means.append(Kuf.T @ S @ Kuf @ (y - 0.5) / SIGMA**2)
+        explained = np.sum(Kuf * np.linalg.solve(Kuu, Kuf), axis=0)
+        sds.append(np.sqrt(1.0 - explained + np.sum(Kuf * (S @ Kuf), axis=0)))
+    by, factor = np.abs(means[1] - means[0]) / sds[1], np.log(sds[1] / sds[0])
+    np.testing.assert_allclose(check.moved.mean, by.max(), rtol=1e-4)
+    np.testing.assert_allclose(np.log(check.moved.sd), factor[abs(factor).argmax()], rtol=1e-4)
+    np.testing.assert_array_equal(check.moved.at, X[by.argmax()])
+    assert "f at the data then moves" in repr(check)
+
+
+@pytest.mark.parametrize("kind", ["counts", "classes", "noise"])
+def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
+    """With the added points in the model, and all parameters fixed."""
+    X, f, rng = data
+    grid = vsgp.inducing.grid(X, 5)
+
+    def build(*points):
+        cov = pm.gp.cov.ExpQuad(1, ls=0.8)
+        mean = pm.gp.mean.Constant(0.3)
+        with pm.Model() as model:
+            gps = [vsgp.VariationalSparse(cov_func=cov, mean_func=mean) for _ in points]
+            if kind == "classes":
+                gps[0].prior("u", Xu=points[0], n_outputs=3)
+                gps[0].likelihood("y", vsgp.Softmax(3), X=X, y=(np.arange(N) // 12) % 3)
+                return model
+            for i, Z in enumerate(points):
+                gps[i].prior("uv"[i], Xu=Z)
+            if kind == "counts":
+                gps[0].likelihood("y", vsgp.Poisson(), X=X, y=np.round(np.exp(1.0 + f)))
+            else:
+                vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), gps, X=X, y=f + 0.1 * X[:, 0])
+        return model
+
+    points = [grid, grid] if kind == "noise" else [grid]
+    model = build(*points)
+    check = check_inducing(prior_draws(model), 2, model=model, **quiet, random_seed=0)
+    more = build(*(np.vstack([check.Xu[n], check.added[n]]) for n in check.Xu))
+    K = lambda a, b: reference_gp.ard_kernel(a, b, [0.8], 1.0)  # noqa: E731  (short, and used often)
+    found = []
+    for m in (model, more):
+        stage, means, variances = vsgp.fit_gaussian(model=m, tol=1e-8, **quiet), [], []
+        for name in check.Xu:
+            Z = stage.Xu[f"{name}_Xu"]
+            A = np.linalg.solve(K(Z, Z) + reference_gp.JITTER * np.eye(len(Z)), K(Z, X))
+            for u, S in zip(np.atleast_2d(stage.mean[name]), stage.covariance[name], strict=True):
+                means.append(0.3 + A.T @ (u - 0.3))
+                variances.append(1.0 + np.sum(A * (S @ A - K(Z, X)), axis=0))
+        found.append((np.array(means), np.sqrt(variances)))
+    (mean, sd), (new_mean, new_sd) = found
+    by, factor = np.abs(new_mean - mean) / new_sd, np.log(new_sd / sd)
+    np.testing.assert_allclose(check.moved.mean, by.max(), rtol=0.02)
+    np.testing.assert_allclose(np.log(check.moved.sd), factor.flat[abs(factor).argmax()], rtol=0.02)
+
+
 def test_exact_weights_are_of_all_likelihoods(data):
     X, f, _ = data
     model = build(X, f, 8, vsgp.Gaussian(SIGMA))

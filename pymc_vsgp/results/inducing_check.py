@@ -17,13 +17,11 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.model.core import Model
-from pymc.model.fgraph import clone_model
 from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import kind
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.fit.bound import inducing_variables
-from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.progress import progress
@@ -31,14 +29,14 @@ from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.exactness import GOOD_K
 from pymc_vsgp.results.nested import ROWS, columns_of, more_points, nested_moments, slopes_of
-from pymc_vsgp.results.predicted import Mean, Noise, Spread
+from pymc_vsgp.results.predicted import Noise
+from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by
 
 __all__ = ["InducingCheck", "check_inducing"]
 
 NEIGHBOURS = 4
 STRUCTURED = 4.0  # standard deviations
 WRAPPED = 0.1  # correlation
-DRAWN = 400  # of a Gaussian stage, to compare predictions
 
 
 @dataclass(repr=False)
@@ -79,6 +77,11 @@ class InducingCheck:
         How far the mean of f moves in that model, in its standard deviations, and by what factor
         the standard deviation changes; each where it is most among the data. Of 400 draws, so that
         0.2 and 10 % may be chance.
+    moved : Moved, optional
+        How f at the data would change with the points that the nested test adds, at the parameters
+        of three draws: its mean in standard deviations, its standard deviation as a factor, each
+        where it changes most, and the input where the mean does. None without the nested test, and
+        where N times M is beyond 50 million.
     added : dict
         Inputs that the nested test added, by process: where to put more points.
     """
@@ -98,6 +101,7 @@ class InducingCheck:
     refit_gain: float = np.nan
     refit_mean: float = np.nan
     refit_sd: float = np.nan
+    moved: Moved | None = None
     log_weights: np.ndarray | None = None
     missing_after: np.ndarray | None = None
     gain: float = np.nan
@@ -139,7 +143,8 @@ class InducingCheck:
         shift = max(self.shift.values(), default=0.0)
         if self.structure > STRUCTURED:
             return "too few"
-        if high < 0.5 and gain - 2.0 * error < 0.1 and shift < 0.25:
+        moved = self.moved is not None and self.moved.shows
+        if high < 0.5 and gain - 2.0 * error < 0.1 and shift < 0.25 and not moved:
             return "enough"
         if max(middle, gain - 2.0 * error) > 5.0 or (high > 1.0 and shift > 0.7):
             return "too few"
@@ -200,6 +205,8 @@ class InducingCheck:
                 f"  gained by {number} more points".ljust(36)
                 + f"{_nats(self.gain)} ± {_nats(self.gain_error)} nats{rough}"
             )
+        if self.moved is not None:
+            rows.append("  f at the data then moves".ljust(36) + _moved(self.moved))
         if self.at_most is not None:
             low, middle, high = np.quantile(self.at_most, [0.05, 0.5, 0.95])
             rows.append(
@@ -210,10 +217,8 @@ class InducingCheck:
             rows.append(
                 "  gained by the model with more".ljust(36) + f"{_nats(self.refit_gain)} nats"
             )
-            rows.append(
-                "  f at the data then moves".ljust(36)
-                + f"by up to {self.refit_mean:.1f} sd, its sd by a factor of {self.refit_sd:.1f}"
-            )
+            by = Moved(self.refit_mean, self.refit_sd, np.empty(0))
+            rows.append("  f at the data then moves".ljust(36) + _moved(by))
         rows.append(
             "  variance left, of the prior's".ljust(36)
             + f"{np.mean(self.unexplained):.2g} on average, {np.max(self.unexplained):.2g} at most"
@@ -244,6 +249,11 @@ class InducingCheck:
         attrs = {"verdict": self.verdict, "gain": self.gain, "khat": self.khat}
         attrs["structure"] = self.structure
         return xr.Dataset(variables, coords=self.coords, attrs=attrs)
+
+
+def _moved(by: Moved) -> str:
+    where = f" at {np.array2string(by.at, precision=4)}" if by.at.size else ""
+    return f"by up to {by.mean:.2g} sd{where}, its sd by a factor of {by.sd:.2g}"
 
 
 def _nats(x: float) -> str:
@@ -349,12 +359,14 @@ def check_inducing(
             bounds = [evidence_bounds(fit, s, X, y, blocks) for s in range(n)]
             check.at_most = np.array([upper - lower for lower, upper in bounds])
         if refit is not None:
-            check.refit_gain, check.refit_mean, check.refit_sd = _refit(fit, refit)
+            check.refit_gain, (check.refit_mean, check.refit_sd, _) = compare_stages(fit, refit)
         if not nested:
             return check
-        hard = int(np.argsort(missing)[min(int(0.9 * n), n - 1)])
-        check.added = more_points(fit, hard, X, y, noise.rng)
+        order = np.argsort(missing)
+        check.added = more_points(fit, int(order[min(int(0.9 * n), n - 1)]), X, y, noise.rng)
         Z = list(check.added.values())
+        looked_at = np.unique(order[((n - 1) * np.array([0.1, 0.5, 0.9])).astype(int)])
+        check.moved = moved_by(fit, looked_at, X, y, Z)
         log_w, after = -phi, np.zeros(n)
         for s in range(n):
             eps = [noise(s, (len(z), *columns_of(fit, i))) for i, z in enumerate(Z)]
@@ -428,35 +440,6 @@ def _structure(X: np.ndarray, residual: np.ndarray) -> float:
     products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
     products = products.reshape(len(pairs), -1).sum(axis=1)
     return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
-
-
-def _refit(fit: Fitted, more: Model) -> tuple[float, float, float]:
-    """What Gaussian stages, on copies of both models, differ by: in ELBO, mean and deviation."""
-    model = clone_model(fit.model)
-    for rv in inducing_variables(model):
-        kept = fit.draws.constant
-        data = f"{rv.name}_Xu"
-        if kept is not None and data in kept and data in model.named_vars:
-            model[data].set_value(kept[data].values)
-    elbos, means, sds = [], [], []
-    for m in (model, clone_model(more)):
-        stage = fit_gaussian(model=m, progressbar=False)
-        drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
-        mean, spread = Mean(), Spread()
-        for s in range(drawn.draws.n):
-            mu, gamma = drawn.moments(s, fit.X)
-            mean.add(mu)
-            spread.add((mu, gamma))
-        elbos.append(stage.elbo)
-        means.append(mean.result())
-        sds.append(spread.result())
-    moved = np.abs(means[1] - means[0]) / sds[1]
-    factor = np.log(sds[1] / sds[0])
-    return (
-        elbos[1] - elbos[0],
-        float(moved.max()),
-        float(np.exp(factor.flat[abs(factor).argmax()])),
-    )
 
 
 def _prior(fit: Fitted, s, X) -> np.ndarray:

@@ -12,7 +12,7 @@ from pymc_vsgp.inducing.placement import pivots
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.results.draws import Fitted
 
-__all__ = ["columns_of", "more_points", "nested_moments", "slopes_of"]
+__all__ = ["columns_of", "given_more", "more_points", "nested_moments", "slopes_of"]
 
 ROWS = 2048  # of the data that are worked on at a time
 BESIDE_WAVES = 50  # points that are added to Fourier coefficients
@@ -33,20 +33,25 @@ def nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
         for part in fit.observation.parts:
             z, e = x.type(), pt.tensor(dtype="float64", shape=(None,) * part.args[0].type.ndim)
             inputs += [z, e]
-            A, B = part.solve(x), part.solve(z)
-            K = part.prior_covariance(z)
-            jitter = JITTER * pt.mean(pt.diagonal(K))
-            left = K - pt.dot(B.T, B) + jitter * pt.eye(z.shape[0], dtype="float64")
-            L, _ = factor(left, 0.0)
-            C = solve_triangular(L, part.cross(x, z)[0] - pt.dot(B.T, A), lower=True, b_ndim=2)
-            mu, gamma = part.moments(x)
-            left = pt.maximum(gamma - pt.sum(C**2, axis=0), FLOOR * part.cross(x, z)[1])
-            both.append(Moments(mu + pt.dot(C.T, e), left))
+            _, C, left = given_more(part, x, z)
+            both.append(Moments(part.moments(x).mu + pt.dot(C.T, e), left))
         return [x, *inputs], list(stack_latents(both))
 
     arguments = [a for pair in zip(Z, eps, strict=True) for a in pair]
     mu, gamma = fit.call("nested", s, build, X, *arguments)
     return mu, gamma
+
+
+def given_more(part, x, z):
+    """Whitened covariances of f with u, and with what u leaves of the values at z; what is left."""
+    A, B = part.solve(x), part.solve(z)
+    K = part.prior_covariance(z)
+    jitter = JITTER * pt.mean(pt.diagonal(K))
+    L, _ = factor(K - pt.dot(B.T, B) + jitter * pt.eye(z.shape[0], dtype="float64"), 0.0)
+    covariance, prior = part.cross(x, z)
+    C = solve_triangular(L, covariance - pt.dot(B.T, A), lower=True, b_ndim=2)
+    left = part.moments(x).gamma - pt.sum(C**2, axis=0)
+    return A, C, pt.maximum(left, FLOOR * prior)
 
 
 def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:

@@ -1,0 +1,158 @@
+r"""What more inducing points would do to the function at the data, at the same parameters.
+
+Given theta the best Gaussian of the whitened inducing values has the precision
+:math:`\Lambda = I + A W A^\top` and the mean :math:`\Lambda^{-1} A (g + W (\mu - m))`, with g and
+-W/2 the derivatives of the potentials in the mean and in the variance of f. More points are more
+rows of A. Exact for normal noise; for other likelihoods the Gaussian stage at fixed parameters.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from pymc.model.core import Model
+from pymc.model.fgraph import clone_model
+
+from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.nested import ROWS, given_more, slopes_of
+from pymc_vsgp.results.predicted import Mean, Spread
+
+__all__ = ["Moved", "compare_stages", "moved_by"]
+
+LARGEST = 50_000_000  # numbers in A; it is not looked at beyond
+DRAWN = 400  # of a Gaussian stage
+STEPS = 50
+SETTLED = 1e-3  # standard deviations
+SEVERAL = 0.5  # of a step, where functions share a likelihood: a full one overshoots
+
+
+class Moved(NamedTuple):
+    """How f at the data changes, where it changes most."""
+
+    mean: float
+    """In its standard deviations."""
+    sd: float
+    """As a factor."""
+    at: np.ndarray
+    """The input where the mean moves most."""
+
+    @property
+    def shows(self) -> bool:
+        """Whether a plot would show it."""
+        return self.mean > 0.5 or abs(np.log(self.sd)) > np.log(1.25)
+
+
+def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
+    """Compare f at the data with and without the points Z, given theta of each of these draws.
+
+    None where that would take too much memory.
+    """
+    number = sum(fit.draws.values(p.u.name).shape[-1] for p in fit.observation.parts)
+    if len(y) * (number + sum(len(z) for z in Z)) > LARGEST:
+        return None
+    means, spreads = (Mean(), Mean()), (Spread(), Spread())
+    for s in draws:
+        for moments, mean, spread in zip(_refit(fit, s, X, y, Z), means, spreads, strict=True):
+            mean.add(moments[0])
+            spread.add(moments)
+    return _compare(X, [m.result() for m in means], [s.result() for s in spreads])
+
+
+def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
+    """What Gaussian stages, on copies of both models, differ by: in ELBO, and in f at the data."""
+    model = clone_model(fit.model)
+    for rv in inducing_variables(model):
+        kept = fit.draws.constant
+        data = f"{rv.name}_Xu"
+        if kept is not None and data in kept and data in model.named_vars:
+            model[data].set_value(kept[data].values)
+    elbos, means, sds = [], [], []
+    for m in (model, clone_model(more)):
+        stage = fit_gaussian(model=m, progressbar=False)
+        drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
+        mean, spread = Mean(), Spread()
+        for s in range(drawn.draws.n):
+            moments = drawn.moments(s, fit.X)
+            mean.add(moments[0])
+            spread.add(moments)
+        elbos.append(stage.elbo)
+        means.append(mean.result())
+        sds.append(spread.result())
+    return elbos[1] - elbos[0], _compare(fit.X, means, sds)
+
+
+def _compare(X, means, sds) -> Moved:
+    by = (np.abs(means[1] - means[0]) / sds[1]).reshape(len(X), -1).max(axis=1)
+    factor = np.log(sds[1] / sds[0])
+    most = float(np.exp(factor.flat[np.abs(factor).argmax()]))
+    return Moved(float(by.max()), most, X[int(by.argmax())])
+
+
+def _refit(fit: Fitted, s: int, X, y, Z):
+    """Yield mean and variance of f at the data: without the points Z, then with them."""
+
+    def build():
+        x, found, inputs = fit.X_symbol, [], []
+        for part in fit.observation.parts:
+            inputs.append(z := x.type())
+            A, C, left = given_more(part, x, z)
+            found += [part.prior_mean(x), A, C, part.moments(x).gamma, left]
+        return [x, *inputs], found
+
+    blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
+    each = [fit.call("refitted", s, build, X[at], *Z) for at in blocks]
+    means, As, Cs, alone, left = (
+        [np.concatenate(p, axis=axis) for p in list(zip(*each, strict=True))[i::5]]
+        for i, axis in enumerate((0, 1, 1, 0, 0))
+    )
+    start = [fit.moments(s, X[at]) for at in blocks]
+    mu, gamma = (np.concatenate(p).reshape(len(y), -1) for p in zip(*start, strict=True))
+    more = [np.concatenate(pair) for pair in zip(As, Cs, strict=True)]
+    for A, residual in ((As, alone), (more, left)):
+        mu, gamma = _best(fit, s, y, mu, gamma, list(zip(means, A, residual, strict=True)))
+        yield mu, gamma
+
+
+def _best(fit: Fitted, s: int, y, mu, gamma, parts) -> tuple[np.ndarray, np.ndarray]:
+    """Take natural-gradient steps until the moments of f at the data stay where they are.
+
+    `parts` has the prior mean of f, A, and the variance that u leaves, for each process.
+    """
+    columns = [(m, A, left) for mean, A, left in parts for m in mean.reshape(len(y), -1).T]
+    step = SEVERAL if len(columns) > 1 else 1.0
+    natural: list = []
+    for _ in range(STEPS):
+        g, slope = _slopes(fit, s, y, mu, gamma)
+        w = np.maximum(-2.0 * slope, 0.0)
+        target = [
+            ((A * w[:, k]) @ A.T, A @ (g[:, k] + w[:, k] * (mu[:, k] - mean)))
+            for k, (mean, A, _) in enumerate(columns)
+        ]
+        natural = [
+            (step * P + (1.0 - step) * P_old, step * b + (1.0 - step) * b_old)
+            for (P, b), (P_old, b_old) in zip(target, natural or target, strict=True)
+        ]
+        old, new = mu, []
+        for (mean, A, left), (P, b) in zip(columns, natural, strict=True):
+            L = scipy.linalg.cholesky(np.eye(len(P)) + P, lower=True)
+            root = scipy.linalg.solve_triangular(L, A, lower=True)
+            of_b = scipy.linalg.solve_triangular(L, b, lower=True)
+            new.append((mean + root.T @ of_b, left + np.sum(root**2, axis=0)))
+        mu, gamma = (np.stack(x, axis=1) for x in zip(*new, strict=True))
+        if np.max(np.abs(mu - old) / np.sqrt(gamma)) < SETTLED:
+            break
+    return mu, gamma
+
+
+def _slopes(fit: Fitted, s: int, y, mu, gamma):
+    """Derivatives of the potentials, with a column for each function."""
+    single = np.ndim(fit.moments(s, fit.X[:1])[0]) == 1
+    found = []
+    for a in range(0, len(y), ROWS):
+        at = slice(a, a + ROWS)
+        m, v = (x[at, 0] if single else x[at] for x in (mu, gamma))
+        found.append(slopes_of(fit, s, m, v, y[at], a))
+    return (np.concatenate(x).reshape(len(y), -1) for x in zip(*found, strict=True))
