@@ -100,6 +100,30 @@ def test_features_of_a_table_keep_the_names():
     np.testing.assert_allclose(*logps, rtol=1e-12)
 
 
+def test_periods_by_name():
+    """Inputs with a period get frequencies for it; the others are as without."""
+    X = pd.DataFrame({"year": np.arange(20.0), "hour": HOURS[:, 0]})
+    cov = pm.gp.cov.ExpQuad(2, ls=[4.0, LS])
+    features = vsgp.inducing.Fourier.for_data(X, cov, periodic={"hour": DAY})
+    plain = vsgp.inducing.Fourier.for_data(X, cov)
+    assert features.periodic == (False, True)
+    assert features.period == (plain.period[0], DAY)
+    assert features.n_frequencies[0] == plain.n_frequencies[0]
+    by_number = vsgp.inducing.Fourier.for_data(X.to_numpy(), cov, periodic={1: DAY})
+    assert by_number.n_frequencies == features.n_frequencies
+    # They leave out a share of 0.0025 of the kernel on the circle.
+    points = HOURS[:1] + DAY * np.arange(256)[:, None] / 256
+    circle = torus_kernel(points, points[:1], [LS], [DAY])[:, 0]
+    mass = np.fft.rfft(circle).real * np.where(np.arange(129) > 0, 2.0, 1.0)
+    left = 1.0 - np.cumsum(mass) / mass.sum()
+    assert features.n_frequencies[1] == np.argmax(left <= 0.0025)
+    for wrong in ({"day": DAY}, {2: DAY}, [DAY]):
+        with pytest.raises(ValueError, match=r"Pass the period of each input"):
+            vsgp.inducing.Fourier.for_data(X, cov, periodic=wrong)
+    with pytest.raises(ValueError, match="Pass a positive number"):
+        vsgp.inducing.Fourier.for_data(X, cov, periodic={"hour": 0.0})
+
+
 def test_wrong_number_of_flags():
     with pytest.raises(ValueError, match="entries, but there are 3 inputs"):
         vsgp.inducing.Fourier((5.0, DAY), 8, periodic=(True, False, True))

@@ -1,6 +1,7 @@
 """What Fourier features leave out, and spectral densities: against sums in plain numpy."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pymc as pm
@@ -10,6 +11,8 @@ import pytest
 
 from modes import RAW
 from scipy import integrate, special
+
+import pymc_vsgp as vsgp
 
 from pymc_vsgp.inducing import Fourier
 from pymc_vsgp.inducing.spectrum import spectral_density, spectrum
@@ -155,6 +158,23 @@ def test_gradient_in_alpha():
 def test_tails_too_heavy_are_refused():
     with pytest.raises(ValueError, match="Use alpha above 0.5"):
         Fourier(1.5, 4).variances(pm.gp.cov.RatQuad(1, alpha=0.4, ls=0.2))
+
+
+def test_a_prior_of_tails_too_heavy_is_told():
+    with pm.Model():
+        for alpha, told in (
+            (pm.HalfNormal("a", 1.0), True),
+            (1.0 + pm.HalfNormal("b", 1.0), False),
+        ):
+            cov = pm.gp.cov.RatQuad(2, alpha=alpha, ls=0.2)
+            gp = vsgp.VariationalSparse(cov_func=0.5 * cov)
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                gp.prior(f"u_{told}", inducing=Fourier((1.5, 1.5), 2))
+            said = [str(w.message) for w in found if "RatQuad" in str(w.message)]
+            assert len(said) == told
+            if told:
+                assert "of the draws from its prior" in said[0]
 
 
 class Own(pm.gp.cov.Matern32):

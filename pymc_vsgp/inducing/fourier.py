@@ -13,6 +13,7 @@ What the features that are left out contribute to the variance is known exactly 
 everywhere.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +77,7 @@ class Fourier(Features, InducingVariables):
         X: Any,
         cov_func: Any,
         *,
+        periodic: Mapping[int | str, float] | None = None,
         residual: float = 0.005,
         wrap: float = 0.02,
         quantile: float = 0.9,
@@ -92,6 +94,9 @@ class Fourier(Features, InducingVariables):
             Inputs. Names of columns are kept.
         cov_func : Covariance
             The kernel. Its parameters may be random variables.
+        periodic : mapping, optional
+            Period of each input that the function repeats in, by the input's name or position:
+            ``{"hour": 24.0}``.
         residual : float
             Share of the variance that may be left out.
         wrap : float
@@ -117,12 +122,19 @@ class Fourier(Features, InducingVariables):
                 f"X has {n_columns} columns, and Fourier features grow too many beyond three. "
                 "Use inducing points: gp.prior(name, Xu=...)."
             )
+        known = _periods(periodic or {}, names, width)
         # The kernel along each input, in units of the range.
         lags = np.linspace(0.0, 8.0, 1025)
         axes = width * np.eye(n_columns)
         rng = np.random.default_rng(random_seed)
         period, counts = [], []
-        for axis in axes:
+        for i, axis in enumerate(axes):
+            share = residual / n_columns
+            if i in known:
+                period.append(known[i])
+                turn = axis / axis.sum() * known[i]
+                counts.append(_frequencies(cov_func, turn, share, quantile, draws, rng))
+                continue
             k = np.abs(_draws_along(cov_func, lags[:, None] * axis, draws, rng))
             # The longest correlation at this lag or beyond it: kernels may oscillate.
             tail = np.maximum.accumulate((k / k[:, :1])[:, ::-1], axis=1)[:, ::-1]
@@ -130,10 +142,11 @@ class Fourier(Features, InducingVariables):
             gap = lags[np.argmax(apart)] if apart.any() else lags[-1] / 2.0
             size = 1.0 + max(gap, 0.05)
             period.append(size * axis.sum())
-            share = residual / n_columns
             counts.append(_frequencies(cov_func, size * axis, share, quantile, draws, rng))
         center = tuple((low + high) / 2.0)
-        return cls(tuple(period), tuple(counts), center, columns=names).at_most(max_features)
+        repeats = tuple(i in known for i in range(n_columns))
+        found = cls(tuple(period), tuple(counts), center, repeats, columns=names)
+        return found.at_most(max_features)
 
     def at_most(self, n: int) -> "Fourier":
         """Return the same with fewer frequencies if there are more than `n` coefficients."""
@@ -164,6 +177,21 @@ class Fourier(Features, InducingVariables):
     def under(self, name, cov_func, mean_at, jitter):
         """Return the coefficients `name` of a process with this kernel and mean."""
         return FourierPrior(self, name, cov_func, mean_at)
+
+
+def _periods(periodic: Mapping[int | str, float], names, width) -> dict[int, float]:
+    """Return the periods that were given by the position of the input."""
+    places = {**{i: i for i in range(len(width))}, **{n: i for i, n in enumerate(names or ())}}
+    if not isinstance(periodic, Mapping) or set(periodic) - set(places):
+        raise ValueError(
+            f"periodic is {periodic!r}, but the inputs are {list(names or range(len(width)))}. "
+            "Pass the period of each input that repeats, as in periodic={0: 24.0}."
+        )
+    found = {places[name]: float(length) for name, length in periodic.items()}
+    for i, length in found.items():
+        if not 0.0 < length < np.inf:
+            raise ValueError(f"The period of input {i} is {length}. Pass a positive number.")
+    return found
 
 
 def _draws_along(cov_func, places, draws, rng) -> np.ndarray:

@@ -18,6 +18,7 @@ from operator import mul
 from typing import NamedTuple
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.gp import cov as pm_cov
@@ -26,7 +27,10 @@ from pytensor.graph.basic import Constant
 from pytensor.tensor.variable import TensorVariable
 from scipy import special
 
-__all__ = ["Spectrum", "spectral_density", "spectrum"]
+from pymc_vsgp.checks import depends_on_random
+from pymc_vsgp.compile import ONCE
+
+__all__ = ["Spectrum", "heavy_tails", "spectral_density", "spectrum"]
 
 # The smoothness of Matérn kernels, and the lengthscale of each in units of its `ls`.
 MATERN = {
@@ -39,6 +43,7 @@ MATERN = {
 STEP, STEPS = 0.28, 96
 SMALLEST = 40.0  # nats below the mode, where densities of log s are cut off
 
+ALPHAS = 200  # draws from a prior
 TERMS = 12  # beyond the last frequency, before the Euler-Maclaurin formula
 PSD = "power_spectral_density"
 CORRECTIONS = (-1 / 24, 7 / 5760, -31 / 967680, 127 / 154828800)
@@ -169,6 +174,26 @@ def _density(cov, omega) -> TensorVariable:
     half = np.float64(D / 2)
     at_zero = alpha**half * pt.exp(pt.gammaln(pt.maximum(alpha - half, 0.0)) - pt.gammaln(alpha))
     return c * pt.switch(constant, at_zero, pt.sum(terms, axis=1))
+
+
+def heavy_tails(cov_func) -> str | None:
+    """Say that the prior of a RatQuad's alpha reaches where it has no density, if it does."""
+    if isinstance(cov_func, Add | Prod):
+        factors = [f for f in cov_func._factor_list if isinstance(f, BaseCovariance)]
+        return next(filter(None, map(heavy_tails, factors)), None)
+    if type(cov_func) is not pm_cov.RatQuad:
+        return None
+    alpha, least = pt.as_tensor(cov_func.alpha), len(cov_func.active_dims) / 2
+    if not depends_on_random(alpha):
+        return None
+    share = np.mean(pm.draw(alpha, ALPHAS, random_seed=0, mode=ONCE) <= least)
+    if share == 0.0:
+        return None
+    return (
+        f"alpha of RatQuad is at most {least:g} in {share:.0%} of the draws from its prior, where "
+        "Fourier features have no spectral density and the log density is nan. Give it a prior "
+        f"above {least:g}, or use inducing points: Xu=..."
+    )
 
 
 @cache

@@ -41,6 +41,7 @@ from pymc_vsgp.inducing.features import LEAST, Features
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import find_grid
 from pymc_vsgp.inducing.scattered import Scattered
+from pymc_vsgp.inducing.spectrum import heavy_tails
 from pymc_vsgp.ops.linalg import weighted_gram
 
 __all__ = ["FourierPrior", "GivenCoefficients"]
@@ -64,6 +65,8 @@ class FourierPrior(InducingPrior):
         mean = mean_at(pt.constant(np.array([features.center])))[0] * constant
         self.features, self.name, self.cov_func = features, name, cov_func
         self.variances, self.residual = _spectrum(features, cov_func)
+        if text := heavy_tails(cov_func):
+            warnings.warn(text, stacklevel=4)
         super().__init__(mean, pt.sqrt(self.variances))
         bounds = np.outer([-np.inf, np.inf], np.ones(features.n_columns))
         self.window = pytensor.shared(bounds, name=f"{name}_window")
