@@ -5,7 +5,7 @@ Importing the package makes ``pm.gp.VariationalSparse`` exist.
 
 import pymc as pm
 
-from pymc_vsgp import datasets, inducing, likelihoods
+from pymc_vsgp import datasets, inducing, likelihoods, steps
 from pymc_vsgp._version import __version__
 from pymc_vsgp.fit import GaussianStage, fit_gaussian, reset
 from pymc_vsgp.fit.sampling import sample
@@ -63,6 +63,7 @@ __all__ = [
     "predictive",
     "reset",
     "sample",
+    "steps",
     "suggest_inducing",
     *_likelihoods,
 ]

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
 READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
-SUBMODULES = ("datasets", "inducing")
+SUBMODULES = ("datasets", "inducing", "steps")
 
 
 def name_of(page):

@@ -1,0 +1,223 @@
+r"""Normal variables of a model as one vector of standard normals, given everything else.
+
+A step of inducing values, or of the values of a ``pm.gp.Latent``, is easiest in coordinates where
+their prior is :math:`N(0, I)` for any kernel. Much of the log density doesn't depend on them: the
+kernel, its factor, and what else the moments of f are made of. With the parameters held, all that
+is computed once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc.model.core import Model
+from pymc.pytensorf import rewrite_pregrad
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.linalg import cholesky, solve_triangular
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+
+from pymc_vsgp.compile import function
+from pymc_vsgp.engine.blocks import stack_latents
+from pymc_vsgp.engine.streaming import BlockSum
+from pymc_vsgp.fit.bound import whitened_coordinates
+from pymc_vsgp.inducing.base import ConditionalMoments
+from pymc_vsgp.inducing.coordinates import unwhiten, whiten
+from pymc_vsgp.inducing.graphs import frontier, inline
+from pymc_vsgp.model.variable import InducingRV
+
+__all__ = ["Latents"]
+
+HELD_BYTES = 1_000_000_000
+"""A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
+
+
+class _Normal:
+    """A variable that is normal given the others."""
+
+    def __init__(self, model: Model, rv: Variable):
+        op, parameters = rv.owner.op, rv.owner.inputs
+        transform = model.rvs_to_transforms[rv]
+        if isinstance(op, InducingRV):
+            mean, root = parameters[1:3]
+        elif isinstance(op, MvNormalRV | NormalRV) and transform is None:
+            mean, root = op.dist_params(rv.owner)
+        else:
+            raise ValueError(
+                f"{rv.name} is not normal given the other variables. Pass inducing values, or "
+                "values of pm.gp.Latent, pm.MvNormal or pm.Normal without a transform."
+            )
+        self.rv, self.value, self.transform = rv, model.rvs_to_values[rv], transform
+        self.kind = InducingRV if isinstance(op, InducingRV) else type(op)
+        self.mean, self.root = model.replace_rvs_by_values([mean, root])
+        if self.kind is MvNormalRV:
+            self.root = cholesky(self.root, lower=True)
+        (self.of_values,) = model.replace_rvs_by_values([rv])
+        # The first input is a generator, which no transform looks at.
+        first, *others = parameters
+        self.inputs = [first, *model.replace_rvs_by_values(others)]
+
+    def whitened(self) -> Variable:
+        """Return the standard normals that the value variables stand for."""
+        u, mean, root = self.of_values, self.mean, self.root
+        if self.kind is InducingRV:
+            return whiten(u, mean, root)
+        if self.kind is NormalRV:
+            return (u - mean) / root
+        return solve_triangular(root, (u - mean)[..., None], lower=True, b_ndim=2)[..., 0]
+
+    def unwhitened(self, nu) -> Variable:
+        """Return the variable that standard normals stand for."""
+        if self.kind is InducingRV:
+            return unwhiten(nu, self.mean, self.root)
+        if self.kind is NormalRV:
+            return self.mean + self.root * nu
+        return self.mean + pt.matmul(self.root, nu[..., None])[..., 0]
+
+    def forward(self, u) -> Variable:
+        """Return the value variable of u."""
+        return u if self.transform is None else self.transform.forward(u, *self.inputs)
+
+
+class Latents:
+    """Variables of a model that are normal given the others, and what the others say of them.
+
+    Parameters
+    ----------
+    vars : sequence of variables
+        Inducing values, values of ``pm.gp.Latent``, or other normal variables.
+    model : Model
+        The model.
+    compile_kwargs : dict, optional
+        How to compile.
+    """
+
+    def __init__(self, vars: Sequence[Variable], model: Model, compile_kwargs=None):
+        self.model, self.compile_kwargs = model, {"mode": None} | dict(compile_kwargs or {})
+        rvs = list(dict.fromkeys(_random_variable(v, model) for v in vars))
+        self.members = [_Normal(model, rv) for rv in rvs]
+        self.values = [m.value for m in self.members]
+        for m in self.members:
+            if set(self.values) & set(ancestors([m.mean, m.root])):
+                raise ValueError(
+                    f"The prior of {m.rv.name} depends on another of the variables, so that they "
+                    "are not normal together. Use one step for each."
+                )
+        self.kinds = self._kinds()
+        self.inputs = list(model.value_vars)
+        point = model.initial_point()
+        shapes = [np.shape(point[v.name]) for v in self.values]
+        ends = np.cumsum([int(np.prod(s)) for s in shapes])
+        self.size = int(ends[-1])
+        self.nu = pt.dvector("nu")
+        parts = [
+            self.nu[end - int(np.prod(s)) : end].reshape(s)
+            for s, end in zip(shapes, ends, strict=True)
+        ]
+        self.u = [m.unwhitened(x) for m, x in zip(self.members, parts, strict=True)]
+        self.whitened = pt.concatenate([m.whitened().ravel() for m in self.members])
+        self.log_likelihood = self._log_likelihood(parts)
+        self.new_values = [m.forward(u) for m, u in zip(self.members, self.u, strict=True)]
+
+    def _log_likelihood(self, parts) -> Variable:
+        """Return the log density of all other variables, potentials included, as a graph of nu."""
+        model, rvs = self.model, {m.rv for m in self.members}
+        terms = [rv for rv in model.basic_RVs if rv not in rvs]
+        with whitened_coordinates(model):
+            logp = rewrite_pregrad(model.logp(vars=[*terms, *model.potentials]))
+        inducing = [m.kind is InducingRV for m in self.members]
+        swaps = {
+            m.value: x if whitened else u
+            for m, x, u, whitened in zip(self.members, parts, self.u, inducing, strict=True)
+        }
+        (logp,) = graph_replace([logp], swaps, strict=False)
+        if self.nu not in ancestors([logp]):
+            names = [m.rv.name for m in self.members]
+            raise ValueError(
+                f"Nothing in the model depends on {names}. Add a likelihood, or leave it to "
+                "pm.sample_prior_predictive."
+            )
+        return logp
+
+    def given_others(self, *groups: Sequence[Variable]) -> list[Any]:
+        """Compile graphs of nu and the values of the model in two steps.
+
+        The first function takes a point of the model. It returns nu there, and what is needed
+        besides nu, which each of the other functions takes after nu: one for each group of outputs.
+        """
+        outputs = rewrite_pregrad([self.whitened, *(v for group in groups for v in group)])
+        nu, outputs = outputs[0], hold(outputs[1:], self.nu, self.size)
+        known = frontier(outputs, [self.nu])
+        stand_ins = [v.type() for v in known]
+        after = graph_replace(outputs, dict(zip(known, stand_ins, strict=True)), strict=False)
+        rest = iter(after)
+        functions = [
+            function([self.nu, *stand_ins], [next(rest) for _ in group], **self.compile_kwargs)
+            for group in groups
+        ]
+        prepare = function(self.inputs, [nu, *known], **self.compile_kwargs)
+        for fn in (prepare, *functions):
+            fn.trust_input = True
+        return [lambda point: prepare(*(point[v.name] for v in self.inputs)), *functions]
+
+    def check_coordinates(self) -> None:
+        """Raise if the sampler's coordinates have changed."""
+        if self._kinds() != self.kinds:
+            raise ValueError(
+                "The step was built before a Gaussian stage changed the sampler's coordinates. "
+                "Build the step after fit_gaussian or reset."
+            )
+
+    def _kinds(self):
+        return [type(self.model.rvs_to_transforms[m.rv]) for m in self.members]
+
+
+def _random_variable(var: Variable, model: Model) -> Variable:
+    """Return the free random variable that is meant."""
+    rv = model.values_to_rvs.get(var, var)
+    if rv in model.deterministics:
+        # pm.gp.Latent makes its values of standard normals with this name.
+        rv = model.named_vars.get(f"{rv.name}_rotated_", rv)
+    if rv not in model.free_RVs:
+        raise ValueError(
+            f"{getattr(var, 'name', None) or var} is not a free random variable of the model. "
+            "Pass inducing values, or values of pm.gp.Latent."
+        )
+    return rv
+
+
+def hold(outputs: Sequence[Variable], nu: Variable, size: int) -> list[Variable]:
+    """Write loops over the data that depend on nu as ordinary graphs, where memory allows."""
+    swaps: dict[Variable, Variable] = {}
+    for node in _nodes_after(outputs, nu):
+        if isinstance(node.op, ConditionalMoments):
+            swaps |= dict(zip(node.outputs, inline(node.op, *node.inputs), strict=True))
+        elif isinstance(node.op, BlockSum):
+            rows = int(function([], node.inputs[0].shape[0])())
+            if 8 * rows * size <= HELD_BYTES:
+                terms = terms_of(node)[1]
+                swaps[node.outputs[0]] = pt.sum(node.inputs[0] * terms)
+                swaps[node.outputs[node.op.n_sums]] = terms
+    return list(graph_replace(list(outputs), swaps, strict=False)) if swaps else list(outputs)
+
+
+def terms_of(node: Apply) -> tuple[Variable, Variable]:
+    """Return the mean of f and the terms of a loop over the data, as ordinary graphs."""
+    recipe, inputs = node.op.recipe, node.inputs
+    moments = [p.conditional.moments(inputs[p.X], p.args(inputs))[1] for p in recipe.parts]
+    mu, gamma = stack_latents(moments)
+    lik = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
+    return mu, lik.expected_logp(mu, gamma, inputs[1])
+
+
+def _nodes_after(outputs, of: Variable) -> list[Apply]:
+    """Return the nodes of a graph that depend on a variable."""
+    depends, found = {of}, []
+    for node in io_toposort([], list(outputs)):
+        if depends & set(node.inputs):
+            depends.update(node.outputs)
+            found.append(node)
+    return found
