@@ -32,6 +32,7 @@ def test_verdict(rng):
     narrow = Calibration({"a": np.where(rng.random(300) < 0.5, 0, 49)}, 49)
     assert not narrow.calibrated
     assert "NOT uniform" in repr(narrow)
+    assert "300 replicates (7 by NUTS)" in repr(Calibration(narrow.ranks, 49, n_nuts=7))
 
 
 @pytest.mark.parametrize("n_ranks", [20, 24, 50, 200])
@@ -157,6 +158,33 @@ def test_ranks_of_known_draws(width, shift, monkeypatch):
     result = vsgp.calibrate(conjugate, np.ones(10), 60, draws=98, random_seed=3, progressbar=False)
     assert set(result.ranks) == {"u[0]", "u[4]", "u[9]"}
     assert result.calibrated == (width == 1.0 and shift == 0.0), result
+
+
+def test_what_is_compiled_once_serves_all_data():
+    shared = pytensor.shared(np.ones(10), name="calibration_y")
+    run = _Sampler(conjugate(shared), shared, 300, 0)
+    for seed, y in enumerate((np.sin(2.0 * X[::3, 0]), 3.0 - X[::3, 0])):
+        mean, covariance = posterior_of(y)
+        stage, u = run.fitter(), run(y, seed)["u"]
+        # By independent draws: normal noise leaves nothing to weigh.
+        sd = np.sqrt(np.diag(covariance))
+        np.testing.assert_allclose((u.mean(axis=0) - mean) / sd, 0.0, atol=4.0 / np.sqrt(300))
+        np.testing.assert_allclose(u.std(axis=0), sd, rtol=4.0 / np.sqrt(600))
+        np.testing.assert_allclose(run.fitter().mean["u"][0], mean, atol=1e-6)
+        assert seed == 0 or abs(stage.mean["u"][0] - mean).max() > 0.1  # of the data before
+    assert run.n_nuts == 0
+
+
+def test_a_density_that_takes_one_point_at_a_time_is_left_to_nuts():
+    shared = pytensor.shared(np.ones(30), name="calibration_y")
+    sigma = np.arange(30) % 2
+    with pm.Model():
+        lik = vsgp.StudentT(4.0, pm.HalfNormal("sigma", shape=2)[sigma])
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=X[::6])
+        gp.likelihood("y", lik, X=X, y=shared)
+        run = _Sampler(pm.modelcontext(None), shared, 8, 8)
+    assert run.weigher is None
 
 
 @pytest.mark.slow

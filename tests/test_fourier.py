@@ -16,7 +16,7 @@ import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
 
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.gaussian import _sites_and_offsets
+from pymc_vsgp.fit.natural import _sites_and_offsets
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.grids import Cells, Series, find_grid

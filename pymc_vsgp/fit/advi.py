@@ -2,8 +2,6 @@
 
 import time
 
-from collections.abc import Callable
-
 import numpy as np
 import pymc as pm
 
@@ -12,6 +10,7 @@ from pymc.model.core import Model
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, whitened_coordinates
 from pymc_vsgp.fit.minibatch import judge
+from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
 
@@ -25,10 +24,9 @@ def fit_advi(
     random_seed,
     progressbar,
     began: float,
-    blend: Callable,
     kwargs,
 ) -> GaussianStage:
-    """Fit, and return a stage; `blend` makes sites of what a natural gradient leads to."""
+    """Fit, and return a stage."""
     times: list[float] = []  # of each iteration: the first one is over once all is compiled
     callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
     bound = Variables(model)

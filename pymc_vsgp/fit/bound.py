@@ -24,7 +24,7 @@ the deviations, both in units of what the sites make of it,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
@@ -38,7 +38,7 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import at_points, evaluate, function
+from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.base import Process
@@ -150,6 +150,7 @@ class Variables:
         self.names = [v.name for v in self.values]
         self.shapes = [np.shape(start[name]) for name in self.names]
         self.start = self.ravel(start)
+        self._in_units: Any = None
         known = processes(model)
         self.processes = [_process(model, u, known.get(u.name), start) for u in us]
 
@@ -169,7 +170,10 @@ class Variables:
 
     def in_units(self, theta) -> dict[str, np.ndarray]:
         """Return theta by the names of the variables, in the user's units."""
-        (values,) = at_points(self.model, self.others, [self.unravel(theta)])
+        if self._in_units is None:
+            graphs = self.model.replace_rvs_by_values(self.others)
+            self._in_units = function(self.values, graphs, "FAST_COMPILE")
+        values = map(np.asarray, self._in_units(*self.unravel(theta).values()))
         return dict(zip([rv.name for rv in self.others], values, strict=True))
 
     def no_sites(self) -> list[Sites]:

@@ -150,7 +150,7 @@ def _over(outputs, values, batched) -> list[Variable]:
 
 def _entries(node, n: int) -> tuple[int, int]:
     """Entries of the largest arrays of a block: for each theta, and for each epsilon."""
-    n = min(n, node.op.block_size)
+    n = min(n, node.op.block_size or n)
     found = [n, n]
     for v in node.op.fgraph.variables:
         shape = getattr(v.type, "shape", ())

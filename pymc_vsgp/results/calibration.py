@@ -6,6 +6,7 @@ and sampler are right together (Talts et al., 2018).
 """
 
 import bisect
+import contextlib
 import importlib.util
 
 from collections.abc import Callable
@@ -19,7 +20,8 @@ import scipy.stats
 from pymc.model.core import Model
 
 from pymc_vsgp.checks import check_built
-from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.collapsed import can_collapse, collapse
+from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.walk import draws_of
@@ -42,6 +44,8 @@ class Calibration:
         For each number that was checked, its rank in each replicate, from 0 to `n_ranks`.
     n_ranks : int
         Number of draws that a rank is taken among.
+    n_nuts : int
+        Number of replicates whose importance weights were refused, so that NUTS drew.
     p_values : dict
         Of the hypothesis that the ranks are uniform: how often their distribution function strays
         as far at any rank (Säilynoja et al., 2022), which is right for any number of ranks.
@@ -49,6 +53,7 @@ class Calibration:
 
     ranks: dict[str, np.ndarray]
     n_ranks: int
+    n_nuts: int = 0
     p_values: dict[str, float] = field(init=False)
 
     def __post_init__(self):
@@ -84,8 +89,9 @@ class Calibration:
         n = len(next(iter(self.ranks.values())))
         worst = min(self.p_values, key=lambda name: self.p_values[name])
         found = "uniform ranks" if self.calibrated else "ranks that are NOT uniform"
+        by_nuts = f" ({self.n_nuts} by NUTS)" if self.n_nuts else ""
         text = (
-            f"Calibration: {n} replicates, {len(self.ranks)} numbers, {found} "
+            f"Calibration: {n} replicates{by_nuts}, {len(self.ranks)} numbers, {found} "
             f"(smallest p {self.p_values[worst]:.2g}, {worst})"
         )
         if not self.calibrated:
@@ -192,7 +198,7 @@ def calibrate(
                     at = np.linspace(0, len(flat) - 1, n_ranks).astype(int)
                     ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
             advance(1)
-    return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks)
+    return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks, run.n_nuts)
 
 
 def _tails(n: int, n_ranks: int) -> np.ndarray:
@@ -233,22 +239,32 @@ class _Sampler:
         self.model, self.shared = model, shared
         self.draws, self.tune = draws, tune
         self.inducing: set[str] = set()
-        self.weigher, self.compiled = None, None
+        self.n_nuts = 0
+        self.compiled = None
+        self.fitter = Fitter(model)
+        self.whole = collapse(model) if can_collapse(model) else None
+        target = model if self.whole is None else self.whole.model
+        self.weigher: Weigher | None = None
+        # A density that takes one point at a time is left to NUTS.
+        with contextlib.suppress(NotImplementedError):
+            self.weigher = Weigher(target)
 
     def __call__(self, y, seed) -> dict[str, np.ndarray]:
         self.shared.set_value(y)
         model = self.model
-        stage = fit_gaussian(model=model, progressbar=False)
+        stage = self.fitter()
+        stage.apply()
         self.inducing = set(stage.mean)
         names = [rv.name for rv in model.free_RVs]
-        if self.weigher is None:
-            self.weigher = Weigher(model)
         rng = np.random.default_rng(seed)
         each = max(PROPOSALS, FEWEST_PROPOSALS // self.draws)
-        found = weigh(stage, self.weigher, each * self.draws, rng, progressbar=False)
-        if not found.refused:
-            tree = draws_of(found, model, None, 1, rng)
+        found = None
+        if self.weigher is not None:
+            found = weigh(stage, self.weigher, each * self.draws, rng, progressbar=False)
+        if found is not None and not found.refused:
+            tree = draws_of(found, model, self.whole, 1, rng)
             return {n: tree["posterior"][n].values[0, each - 1 :: each] for n in names}
+        self.n_nuts += 1
         if importlib.util.find_spec("nutpie") is None:
             with model:
                 tree = sample(

@@ -1,0 +1,240 @@
+"""Natural-gradient steps of q(u), and L-BFGS steps of the rest."""
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from pymc_vsgp.fit.bound import Bound, Evaluation
+from pymc_vsgp.fit.exact import ExactBound
+from pymc_vsgp.inducing.coordinates import Sites, root_of
+
+__all__ = ["Exact", "Natural", "blend"]
+
+SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
+AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
+FIRST_MOVES = 3  # rounds before the inducing inputs move
+
+
+class Natural:
+    """Alternate natural-gradient steps of the sites with L-BFGS steps of the rest.
+
+    The rest is theta, inducing inputs where they move, and the q of coefficients.
+    """
+
+    def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report, rows=None):
+        self.bound, self.theta, self.sites = bound, theta, sites
+        self.moved = [*Xu, *bound.no_offsets()]
+        self.n_Xu = len(Xu)
+        self.tolerance, self.report, self.rows = tolerance, report, rows
+        self.history: list[float] = []
+        self.converged, self.message = False, ""
+        self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+        if not np.isfinite(self.evaluation.value):
+            raise ValueError(
+                "The ELBO is not finite at the model's initial point. "
+                "Call vsgp.check_model() to see why, or set initval of the parameters."
+            )
+
+    def evaluate(self, theta, sites, moved) -> Evaluation:
+        """Return the ELBO there, and what improves it."""
+        return self.bound(theta, sites, moved, self.rows)
+
+    def run(self, maxiter: int) -> None:
+        """Improve until a round gains too little."""
+        # Weights of functions that are all zero are as flat as a saddle, and the fit would stay.
+        flat = np.abs(self.evaluation.gradient[: self.theta.size]) < 1e-12
+        if flat.any():
+            aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
+            self.theta = np.where(flat, self.theta + aside, self.theta)
+            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+        self._step_sites(20)
+        for i in range(maxiter):
+            last = self.evaluation.value
+            moving = self.n_Xu > 0 and i >= FIRST_MOVES
+            self._step_rest(moving, 10 if i < FIRST_MOVES else 25)
+            self._step_sites(5)
+            self.history.append(self.evaluation.value)
+            self.report(i + 1, self.evaluation.value)
+            if self.evaluation.value - last < self.tolerance and (moving or not self.n_Xu):
+                self.converged = True
+                self.message = f"A round gained less than {self.tolerance:g}."
+                return
+        self.message = f"Stopped after {maxiter} rounds. Raise maxiter, or restart from this."
+
+    def _step_sites(self, n: int) -> None:
+        self.follow()
+        if all(p.diagonal for p in self.bound.processes):
+            return
+        for _ in range(n):
+            old, step = self.evaluation, 1.0
+            while step >= SMALLEST_STEP:
+                sites = self.blended(old, step, self.sites)
+                new = self.evaluate(self.theta, sites, self.moved)
+                if np.isfinite(new.value) and new.value >= old.value:
+                    self.evaluation, self.sites = new, sites
+                    break
+                step /= 2.0
+            if self.evaluation.value - old.value < self.tolerance / 10.0:
+                return
+
+    def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
+        """Return sites a part of the way to where natural gradients point."""
+        return [
+            s
+            if p.diagonal
+            else blend(
+                s,
+                ev.R[i],
+                ev.prior_mean[i],
+                ev.linear[i],
+                ev.precision[i],
+                ev.mean[i],
+                step,
+            )
+            for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
+        ]
+
+    def follow(self) -> None:
+        """Let the sites of coefficients say what q is now, so that it follows theta.
+
+        What they don't say stays in the offsets: q is the same as before.
+        """
+        at = self.n_Xu
+        for i, p in enumerate(self.bound.processes):
+            if not p.diagonal:
+                continue
+            ev = self.evaluation
+            self.sites[i], *self.moved[at : at + 2] = _sites_and_offsets(ev, i)
+            at += 2
+
+    def _step_rest(self, moving: bool, n: int) -> None:
+        """Take L-BFGS steps of everything but sites."""
+        active = range(0 if moving else self.n_Xu, len(self.moved))
+        if self.theta.size == 0 and not active:
+            return
+        x0 = np.concatenate([self.theta, *(self.moved[i].ravel() for i in active)])
+        skipped = sum(self.moved[i].size for i in range(len(self.moved)) if i not in active)
+        d = self.theta.size
+        best = (self.evaluation.value, self.theta, self.moved, self.evaluation)
+
+        def objective(x):
+            nonlocal best
+            theta, moved = self.split(x, active)
+            ev = self.evaluate(theta, self.sites, moved)
+            gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
+            if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
+                return 1e50, np.zeros_like(x)
+            if ev.value > best[0]:
+                best = (ev.value, theta.copy(), [m.copy() for m in moved], ev)
+            return -ev.value, -gradient
+
+        # A first step of the size of the gradient may leave the region where theta makes sense.
+        scipy.optimize.minimize(
+            objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
+        )
+        _, self.theta, self.moved, self.evaluation = best
+
+    def split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return theta and all that moves, with the numbers of `x` for what is active."""
+        at, moved = self.theta.size, list(self.moved)
+        for i in active:
+            size = moved[i].size
+            moved[i] = x[at : at + size].reshape(moved[i].shape)
+            at += size
+        return x[: self.theta.size], moved
+
+    def curvature(self) -> np.ndarray:
+        """Inverse of minus the second derivative, in theta, of the bound at the best q of each.
+
+        That is how the bound curves once q is integrated out. Sites that are held make too little
+        of it, so they take natural-gradient steps first.
+        """
+        d = self.theta.size
+        if d == 0:
+            return np.empty((0, 0))
+        H = np.empty((d, d))
+        h = 1e-3
+        for i in range(d):
+            step = np.zeros(d)
+            step[i] = h
+            H[i] = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
+        w, V = np.linalg.eigh((H + H.T) / 2.0)
+        # Directions that the bound does not curve in are as wide as a weak prior.
+        w = np.clip(w, 0.25, None) if np.isfinite(w).all() else np.ones(d)
+        return (V / w) @ V.T
+
+    def _slope(self, theta) -> np.ndarray:
+        """Gradient in theta, where the sites have followed it."""
+        sites = self.sites
+        # The half step damps what a full one overshoots, as where classes share a likelihood.
+        for length in (1.0, 0.5):
+            sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
+        return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
+
+
+def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
+    """Return sites a part of the way to where the natural gradient points.
+
+    The gradient is that in v; where R is a vector, the variables are independent a priori, and it
+    is that in u itself, for their deviations may be too small to divide by.
+    """
+    independent = R.ndim == 1
+    linear, root = [], []
+    for k in range(len(sites.linear)):
+        B, old = sites.root[k], sites.linear[k]
+        if independent:
+            to, toward = _definite(new_precision[k], new_linear[k], mean + R * m[k])
+            root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
+            linear.append((1.0 - step) * old + step * toward)
+            continue
+        G = R.T @ B
+        to, toward = _definite(new_precision[k], new_linear[k], m[k])
+        precision = (1.0 - step) * (G @ G.T) + step * to
+        h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
+        new = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
+        linear.append(
+            scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
+        )
+        root.append(new)
+    return Sites(np.stack(linear), np.stack(root))
+
+
+def _definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
+    """Return sites with the same gradient in the mean, and curvature that is nowhere negative.
+
+    Likelihoods that are not log-concave, such as robust-max far from the truth, have directions of
+    negative curvature. As long a step is safe there as for positive curvature of that size.
+    Without any curvature the mean would be thrown so far that no gradient brings it back.
+    """
+    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    absolute = (V * np.abs(w)) @ V.T
+    return absolute, linear + (absolute - precision) @ mean
+
+
+def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.ndarray]:
+    """Return the sites that explain q of some coefficients, and what is left of q."""
+    R = ev.R[i]
+    precision = np.clip(ev.precision[i], 0.0, None)
+    linear, root = ev.linear[i] - precision * ev.prior_mean[i], np.sqrt(precision)
+    L = np.sqrt(1.0 + (R * root) ** 2)
+    e = L * ev.mean[i] - R * linear / L
+    return Sites(ev.linear[i].copy(), root), e, np.log(L / ev.factor[i])
+
+
+class Exact(Natural):
+    """L-BFGS steps of theta, where the best q of each theta is known."""
+
+    def __init__(self, bound, theta, sites, Xu, tolerance, report, exact: ExactBound):
+        self.exact = exact
+        super().__init__(bound, theta, sites, Xu, tolerance, report)
+        self.moved = []
+
+    def evaluate(self, theta, sites, moved):
+        """Return the ELBO at theta and the best q there."""
+        return self.exact(theta)
+
+    def _step_sites(self, n: int) -> None:
+        self.sites = self.exact.sites(self.evaluation)
+
+    def _slope(self, theta) -> np.ndarray:
+        return self.exact(theta).gradient
