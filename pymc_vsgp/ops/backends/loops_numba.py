@@ -1,12 +1,22 @@
 """The Ops that are a compiled loop, for numba: the loops themselves serve Python as well."""
 
-from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+import numba
+import numpy as np
+
+from pytensor.link.numba.dispatch.basic import (
+    numba_njit,
+    register_funcify_and_cache_key,
+    register_funcify_default_op_cache_key,
+)
 
 from pymc_vsgp.ops.backends.interpolation_numba import VERSION as INTERPOLATION
 from pymc_vsgp.ops.backends.interpolation_numba import from_line, from_plane, to_line, to_plane
+from pymc_vsgp.ops.backends.neighbors_numba import VERSION as NEIGHBORS
+from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_each, solve_forth
 from pymc_vsgp.ops.backends.robust_max_numba import VERSION as ROBUST_MAX
 from pymc_vsgp.ops.backends.robust_max_numba import robust_max
 from pymc_vsgp.ops.interpolation import FromGrid, ToGrid
+from pymc_vsgp.ops.neighbors import Nearest, SolveEach, SparseSolve
 from pymc_vsgp.ops.robust_max import RobustMaxProbability
 
 
@@ -40,3 +50,37 @@ def numba_funcify_to_grid(op, node, **kwargs):
             return to_plane(places, values, n1, n2)
 
     return spread, INTERPOLATION
+
+
+@register_funcify_default_op_cache_key(SolveEach)
+def numba_funcify_solve_each(op, node, **kwargs):
+    """Call the loop, for any number of dimensions in front."""
+
+    @numba_njit
+    def solve(C, c):
+        m = c.shape[-1]
+        n = c.size // m
+        C, c = np.ascontiguousarray(C), np.ascontiguousarray(c)
+        return solve_each(C.reshape((n, m, m)), c.reshape((n, m))).reshape(c.shape)
+
+    return solve, NEIGHBORS
+
+
+@register_funcify_default_op_cache_key(SparseSolve)
+def numba_funcify_sparse_solve(op, node, **kwargs):
+    """Call the loop."""
+    return (solve_back if op.transposed else solve_forth), NEIGHBORS
+
+
+@register_funcify_and_cache_key(Nearest)
+def numba_funcify_nearest(op, node, **kwargs):
+    """Leave the search to Python: where the inputs are constants it takes place once."""
+    search = op.search
+
+    @numba_njit
+    def nearest(X, Z, scale):
+        with numba.objmode(found="int64[:,::1]"):
+            found = search(X, Z, scale)
+        return found
+
+    return nearest, None

@@ -1,0 +1,262 @@
+"""Gaussian variables that depend on a few others each: batches of small solves, sparse triangles.
+
+A sparse unit triangular matrix is held by rows: ``weights`` and ``neighbors``, both M x m, are the
+entries and their columns, a column of -1 being none; ``order`` is an order of the rows in which
+each comes after its neighbors. The matrix is :math:`I - B` with B those entries.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.gradient import disconnected_type
+from pytensor.graph import Apply
+from pytensor.graph.replace import _vectorize_node
+from pytensor.link.jax.ops import JAXOp
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.variable import TensorVariable
+from scipy.spatial import cKDTree
+
+from pymc_vsgp.ops.cholesky import FIRST_STEP, LARGEST
+
+__all__ = [
+    "Nearest",
+    "SolveEach",
+    "SparseSolve",
+    "coarse_to_fine",
+    "gather",
+    "predecessors",
+    "solve_each",
+    "sparse_solve",
+]
+
+
+# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
+class _Op(JAXOp):
+    __props__: tuple[str, ...] = ()
+
+    def __init__(self):
+        # Not JAXOp's, which takes the JAX function and so needs JAX.
+        self.name = None
+
+
+class SolveEach(_Op):
+    """Solutions b of ``C b = c`` for many small, symmetric, positive definite C.
+
+    A matrix without a Cholesky factor gets 1e-10 of its mean diagonal on the diagonal, then ten
+    times as much, up to a hundredth; the solution is nan where that does not help either.
+    """
+
+    def make_node(self, C, c):
+        """Return the node for (..., m, m) and (..., m)."""
+        C, c = (pt.as_tensor(x).astype("float64") for x in (C, c))
+        if C.type.ndim != c.type.ndim + 1:
+            raise TypeError(
+                "SolveEach takes a matrix for each vector. "
+                f"It got {C.type.ndim} and {c.type.ndim} dimensions."
+            )
+        return Apply(self, [C, c], [c.type()])
+
+    def infer_shape(self, node, shapes):
+        """As c."""
+        return [shapes[1]]
+
+    def perform(self, node, inputs, outputs):
+        """Run the compiled loop."""
+        from pymc_vsgp.ops.backends import neighbors_numba
+
+        C, c = inputs
+        m = c.shape[-1]
+        C, c = np.ascontiguousarray(C), np.ascontiguousarray(c)
+        found = neighbors_numba.solve_each(C.reshape(-1, m, m), c.reshape(-1, m))
+        outputs[0][0] = found.reshape(c.shape)
+
+    def perform_jax(self, C, c):
+        """Solve in JAX; PyTensor traces this."""
+        from pymc_vsgp.ops.backends import neighbors_jax
+
+        return neighbors_jax.solve_each(C, c, FIRST_STEP, LARGEST)
+
+    def connection_pattern(self, node):
+        """Say that both have a gradient."""
+        return [[True], [True]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Solve with the cotangent: ``z = C^-1 g``, of c, and ``-z b^T``, of C."""
+        (b,), z = outputs, self(inputs[0], cotangents[0])
+        return [-z[..., :, None] * b[..., None, :], z]
+
+
+@_vectorize_node.register(SolveEach)
+def _vectorize_solves(op, node, C, c):
+    """Solve more of them."""
+    lead = c.type.ndim - node.inputs[1].type.ndim, C.type.ndim - node.inputs[0].type.ndim
+    if lead[0] < lead[1]:
+        c = pt.broadcast_to(c, C.shape[:-1])
+    elif lead[0] > lead[1]:
+        C = pt.broadcast_to(C, (*c.shape, c.shape[-1]))
+    return [op(C, c)]
+
+
+solve_each = SolveEach()
+
+
+class SparseSolve(_Op):
+    """Solution w of ``(I - B) w = a``, or of ``(I - B)^T w = a``, for a sparse triangle."""
+
+    __props__ = ("transposed",)
+    gufunc_signature = "(m),(m,p),(m,p),(m)->(m)"
+
+    def __init__(self, transposed: bool = False):
+        super().__init__()
+        self.transposed = transposed
+
+    def make_node(self, a, weights, neighbors, order):
+        """Return the node."""
+        a, weights = (pt.as_tensor(x).astype("float64") for x in (a, weights))
+        neighbors, order = (pt.as_tensor(x).astype("int64") for x in (neighbors, order))
+        if [x.type.ndim for x in (a, weights, neighbors, order)] != [1, 2, 2, 1]:
+            raise TypeError("SparseSolve takes a vector, two matrices and a vector.")
+        return Apply(self, [a, weights, neighbors, order], [pt.dvector()])
+
+    def infer_shape(self, node, shapes):
+        """As a."""
+        return [shapes[0]]
+
+    def perform(self, node, inputs, outputs):
+        """Run the compiled loop."""
+        from pymc_vsgp.ops.backends import neighbors_numba
+
+        solve = neighbors_numba.solve_back if self.transposed else neighbors_numba.solve_forth
+        outputs[0][0] = solve(*map(np.ascontiguousarray, inputs))
+
+    def perform_jax(self, a, weights, neighbors, order):
+        """Loop in JAX; PyTensor traces this."""
+        from pymc_vsgp.ops.backends import neighbors_jax
+
+        solve = neighbors_jax.solve_back if self.transposed else neighbors_jax.solve_forth
+        return solve(a, weights, neighbors, order)
+
+    def connection_pattern(self, node):
+        """Say that columns have no gradient."""
+        return [[True], [True], [False], [False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Solve with the other triangle."""
+        _, weights, neighbors, order = inputs
+        z = SparseSolve(not self.transposed)(cotangents[0], weights, neighbors, order)
+        left, right = (outputs[0], z) if self.transposed else (z, outputs[0])
+        of_weights = left[:, None] * gather(right, neighbors)
+        return [z, of_weights, disconnected_type(), disconnected_type()]
+
+
+def sparse_solve(a, weights, neighbors, order) -> TensorVariable:
+    """Return w such that ``w = a + B w``; with more dimensions of a in front, for each."""
+    op = SparseSolve()
+    return (op if a.type.ndim == 1 else Blockwise(op))(a, weights, neighbors, order)
+
+
+def gather(w: TensorVariable, neighbors) -> TensorVariable:
+    """Return the entries of a vector at the neighbors, zero where there is none."""
+    return pt.switch(pt.ge(neighbors, 0), w[pt.maximum(neighbors, 0)], np.float64(0.0))
+
+
+class Nearest(_Op):
+    """The rows of Z that are nearest to each row of X, in units of `scale`; nearest first."""
+
+    __props__ = ("number",)
+    gufunc_signature = "(n,d),(m,d),(d)->(n,k)"
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+    def make_node(self, X, Z, scale):
+        """Return the node for two matrices, and a vector with an entry for each column."""
+        X, Z, scale = (pt.as_tensor(x).astype("float64") for x in (X, Z, scale))
+        return Apply(
+            self, [X, Z, scale], [pt.tensor(dtype="int64", shape=(X.type.shape[0], self.number))]
+        )
+
+    def infer_shape(self, node, shapes):
+        """A row for each of X."""
+        return [(shapes[0][0], pt.constant(self.number, dtype="int64"))]
+
+    def perform(self, node, inputs, outputs):
+        """Search a tree."""
+        outputs[0][0] = self.search(*inputs)
+
+    def search(self, X, Z, scale):
+        """Return the numbers of rows of Z; of nothing for inputs that are not finite."""
+        X, Z = X / scale, Z / scale
+        if not np.isfinite(Z).all():
+            return np.zeros((len(X), self.number), dtype="int64")
+        _, found = cKDTree(Z).query(np.nan_to_num(X), k=np.arange(1, self.number + 1))
+        return np.ascontiguousarray(found, dtype="int64")
+
+    def perform_jax(self, X, Z, scale):
+        """Call back into Python; PyTensor traces this."""
+        from pymc_vsgp.ops.backends import neighbors_jax
+
+        return neighbors_jax.call(self.search, (X.shape[0], self.number), X, Z, scale)
+
+    def connection_pattern(self, node):
+        """Say that there is no gradient."""
+        return [[False], [False], [False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return none."""
+        return [disconnected_type() for _ in inputs]
+
+
+def coarse_to_fine(X: np.ndarray) -> np.ndarray:
+    """Return an order in which each of the first rows is far from all before it.
+
+    A single column is sorted. Otherwise the cells of finer and finer grids take turns, each with
+    the row that is nearest to its middle: nearly the maximin order, at M log M operations.
+    """
+    n, n_columns = X.shape
+    if n_columns == 1:
+        return np.argsort(X[:, 0], kind="stable")
+    low, width = X.min(axis=0), float(np.ptp(X, axis=0).max()) or 1.0
+    left, parts, size = np.arange(n), [], width
+    rng = np.random.default_rng(0)
+    while len(left):
+        at = (X[left] - low) / size
+        cells = np.floor(at).astype("int64")
+        away = ((at - cells - 0.5) ** 2).sum(axis=1)
+        by = np.argsort(away, kind="stable")
+        _, first = np.unique(cells[by], axis=0, return_index=True)
+        chosen = rng.permutation(np.sort(by[first]))
+        parts.append(left[chosen])
+        left = np.delete(left, chosen)
+        size /= 2.0
+        if size < 1e-9 * width:  # rows that no grid tells apart
+            parts.append(left)
+            break
+    return np.concatenate(parts)
+
+
+def predecessors(X: np.ndarray, order: np.ndarray, m: int) -> np.ndarray:
+    """Return, for each row of X, the m nearest of those before it in the order; -1 for none."""
+    n = len(X)
+    m = max(min(m, n - 1), 1)
+    out = np.full((n, m), -1, dtype="int64")
+    if n == 1:
+        return out
+    ranked = X[order]
+    out[order[: m + 1]] = np.where(np.tri(m + 1, m, -1), order[:m], -1)
+    start = m + 1
+    while start < n:
+        # Half of the rows in the tree, or more, are before any of these.
+        stop = min(2 * start, n)
+        tree, rows, k = cKDTree(ranked[:stop]), np.arange(start, stop), min(3 * m, stop)
+        while len(rows):
+            _, found = tree.query(ranked[rows], k=k)
+            before = found < rows[:, None]
+            enough = before.sum(axis=1) >= m
+            # The m first of those before, in the order of their distance.
+            first = np.argsort(~before[enough], axis=1, kind="stable")[:, :m]
+            out[order[rows[enough]]] = order[np.take_along_axis(found[enough], first, axis=1)]
+            rows, k = rows[~enough], min(2 * k, stop)
+        start = stop
+    return out

@@ -1,0 +1,100 @@
+"""Small solves, sparse triangles, and who is near, on each backend."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import reference_neighbors as reference
+
+from modes import RAW
+from pytensor.gradient import verify_grad
+
+from pymc_vsgp.ops.neighbors import (
+    Nearest,
+    SparseSolve,
+    coarse_to_fine,
+    predecessors,
+    solve_each,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0.0, 3.0, size=(40, 2))
+Z = RNG.uniform(0.0, 3.0, size=(12, 2))
+U = RNG.normal(size=12)
+BACKENDS = [RAW, *(pytest.param(b, marks=pytest.mark.slow) for b in ("NUMBA", "JAX"))]
+
+
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_small_systems(mode, rng):
+    A, c = rng.normal(size=(5, 4, 4)), rng.normal(size=(5, 4))
+    C = A @ A.transpose(0, 2, 1) + np.eye(4)
+    found = pytensor.function([], solve_each(C, c), mode=mode)()
+    np.testing.assert_allclose(found, np.linalg.solve(C, c[..., None])[..., 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_a_singular_system_gets_jitter(mode):
+    C = np.stack([np.ones((3, 3)), 2.0 * np.eye(3)])
+    C[0, 2] = C[0, :, 2] = 1.0 + 1e-12  # no factor without
+    found = np.asarray(pytensor.function([], solve_each(C, np.ones((2, 3))), mode=mode)())
+    np.testing.assert_allclose(found[0].sum(), 1.0, rtol=1e-4)
+    np.testing.assert_allclose(found[1], 0.5, rtol=1e-15)
+
+
+def test_adjoints_of_small_systems(rng):
+    def solve(A, c):
+        return solve_each(pt.matmul(A, pt.swapaxes(A, 1, 2)) + np.eye(3), c)
+
+    verify_grad(solve, [rng.normal(size=(2, 3, 3)), rng.normal(size=(2, 3))], rng=rng, mode=RAW)
+
+
+def sparse_triangle(rng):
+    order = coarse_to_fine(Z)
+    neighbors = predecessors(Z, order, 3)
+    weights = 0.5 * rng.normal(size=neighbors.shape)
+    B = np.zeros((12, 12))
+    for i, row in enumerate(neighbors):
+        for k, j in enumerate(row):
+            if j >= 0:
+                B[i, j] = weights[i, k]
+    return weights, neighbors, order, np.eye(12) - B
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_sparse_triangles(mode, transposed, rng):
+    weights, neighbors, order, dense = sparse_triangle(rng)
+    solve = SparseSolve(transposed)
+    found = pytensor.function([], solve(U, weights, neighbors, order), mode=mode)()
+    np.testing.assert_allclose(
+        found, np.linalg.solve(dense.T if transposed else dense, U), rtol=1e-10
+    )
+    if mode is RAW:
+        verify_grad(lambda a, w: solve(a, w, neighbors, order), [U, weights], rng=rng, mode=RAW)
+
+
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_nearest(mode):
+    scale = np.array([1.0, 5.0])
+    found = np.asarray(pytensor.function([], Nearest(4)(X, Z, scale), mode=mode)())
+    for x, row in zip(X, found, strict=True):
+        assert list(row) == list(reference.nearest(Z / scale, x / scale, 4))
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 5])
+def test_predecessors(n_columns, rng):
+    A = rng.normal(size=(150, n_columns))
+    order = coarse_to_fine(A)
+    assert sorted(order) == list(range(150))
+    found = predecessors(A, order, 6)
+    for rank, i in enumerate(order):
+        before = order[:rank]
+        expected = before[reference.nearest(A[before], A[i], 6)]
+        assert sorted(found[i][found[i] >= 0]) == sorted(expected)
+
+
+def test_the_first_in_order_are_far_apart(rng):
+    A = rng.uniform(size=(400, 2))
+    first = A[coarse_to_fine(A)[:16]]
+    apart = np.sqrt(((first[:, None] - first) ** 2).sum(axis=-1)) + 9.0 * np.eye(16)
+    assert apart.min() > 0.1  # 0.03 in any order, 0.25 on a regular grid
