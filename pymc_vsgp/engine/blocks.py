@@ -51,13 +51,13 @@ class Part(NamedTuple):
 
     conditional: Conditional
     X: int
-    at: range
+    at: tuple[int, ...]
     """Of its args among the inputs of the loop."""
 
     @property
     def v(self) -> int:
         """Where that is which the moments are linear in."""
-        return self.at.start
+        return self.at[0]
 
     def args(self, inputs) -> list[Variable]:
         """Return its args."""
@@ -102,11 +102,17 @@ def stream(
         if likelihood._goes_with_rows(name):
             params[name] = len(rows)
             rows.append(param)
-    arguments, parts = list(rows), []
+    with_rows = []
     for node in nodes:
         X, *args = node.inputs
+        found = node.op.conditional.row_args(X, args)
+        with_rows.append(range(len(rows), len(rows) + len(found)))
+        rows += found
+    arguments, parts = list(rows), []
+    for node, last in zip(nodes, with_rows, strict=True):
+        X, *args = node.inputs
         args = node.op.conditional.block_args(X, args)
-        at = range(len(arguments), len(arguments) + len(args))
+        at = (*range(len(arguments), len(arguments) + len(args)), *last)
         parts.append(Part(node.op.conditional, rows.index(X), at))
         arguments += args
     for name, param in likelihood.params.items():

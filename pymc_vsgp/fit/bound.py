@@ -42,9 +42,9 @@ from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.base import Process
-from pymc_vsgp.inducing.coordinates import Sites, Whitened, apply_diagonal_sites, apply_sites
+from pymc_vsgp.inducing.coordinates import Sites, apply_diagonal_sites, apply_sites
 from pymc_vsgp.model.observation import processes
-from pymc_vsgp.model.variable import InducingRV, is_independent
+from pymc_vsgp.model.variable import InducingRV, is_independent, is_sparse, whitened
 from pymc_vsgp.ops.cholesky import guarded
 
 __all__ = ["Bound", "Evaluation", "Variables", "inducing_variables", "whitened_coordinates"]
@@ -69,7 +69,7 @@ class whitened_coordinates:
         """Put the model's own coordinates aside."""
         transforms = self.model.rvs_to_transforms
         self.kept = {u: transforms[u] for u in inducing_variables(self.model)}
-        transforms.update({u: Whitened() for u in self.kept})
+        transforms.update({u: whitened(u) for u in self.kept})
 
     def __exit__(self, *args):
         """Put them back."""
@@ -136,6 +136,11 @@ class Variables:
             raise ValueError(
                 "The model has no variationally sparse process. "
                 "Add one with vsgp.VariationalSparse and call its prior and likelihood."
+            )
+        if sparse := [u.name for u in us if is_sparse(u)]:
+            raise NotImplementedError(
+                f"The Gaussian stage does not take nearest neighbors yet, and {sparse[0]!r} are "
+                "some. Sample the model with pm.sample, or pass Xu or Fourier features to prior."
             )
         discrete = [v.name for v in model.discrete_value_vars]
         if discrete:

@@ -21,8 +21,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, inducing_variables
-from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied, Whitened
-from pymc_vsgp.model.variable import NO_SITES, is_independent
+from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied
+from pymc_vsgp.model.variable import NO_SITES, is_independent, whitened
 
 __all__ = ["GaussianStage", "hand_over", "reset"]
 
@@ -265,7 +265,7 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     """
     names = [f"{u.name}_sites_{what}" for what in Sites._fields]
     if sites is None:
-        model.rvs_to_transforms[u] = Whitened()
+        model.rvs_to_transforms[u] = whitened(u)
         u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
         for name in names:
             model.named_vars.pop(name, None)

@@ -76,9 +76,10 @@ class InducingPrior(ABC):
     ----------
     mean : TensorVariable, shape (M,)
         Prior mean of u.
-    factor : TensorVariable, shape (M, M) or (M,)
+    factor : TensorVariable, shape (M, M), (M,) or (M, m + 1)
         Cholesky factor of the prior covariance. A vector holds the standard deviations of
-        independent variables.
+        independent variables; with a `pattern`, rows hold the weights of neighbors, and a
+        deviation.
     """
 
     def __init__(self, mean: TensorVariable, factor: TensorVariable):
@@ -100,6 +101,11 @@ class InducingPrior(ABC):
         """
         w = whiten(u, self.mean, self.factor) if self.factor.type.ndim == 2 else u - self.mean
         return w if u.type.ndim == 1 else w.T
+
+    @property
+    def pattern(self) -> tuple[Variable, ...]:
+        """Of a sparse factor: the neighbors of each variable, M x m, and an order to go in."""
+        return ()
 
     @property
     def inputs(self) -> tuple[Variable, ...]:
@@ -181,8 +187,12 @@ class Conditional(ABC):
         """Return the args that the loop over the data takes."""
         return args
 
+    def row_args(self, X: Variable, args: list[Variable]) -> list[Variable]:
+        """Return more of them, that go with the rows of X and come last."""
+        return []
+
     def user_args(self, args: list[Variable]) -> list[Variable]:
-        """Undo `block_args`."""
+        """Undo `block_args` and `row_args`."""
         return args
 
     def complaint(self, X: np.ndarray, args: list[Variable]) -> str | None:
@@ -246,6 +256,10 @@ class Conditional(ABC):
         K, prior = self.cross(X, X, args)
         return K - pt.diag(pt.diagonal(K)) + pt.diag(prior)
 
+    def residual(self, X, Z, args) -> TensorVariable:
+        """Covariance of f between the rows of Z and of X that u leaves."""
+        return self.cross(X, Z, args)[0] - pt.dot(self.solve(Z, args).T, self.solve(X, args))
+
     def joint(self, X, args) -> Moments:
         """Mean and covariance of f at the rows of X."""
         A = self.solve(X, args)
@@ -296,6 +310,10 @@ class Process(NamedTuple):
     def solve(self, X) -> TensorVariable:
         """Return A such that the covariance that u explains is ``A^T A``."""
         return self.conditional.solve(X, self.args)
+
+    def residual(self, X, Z) -> TensorVariable:
+        """Covariance of f between the rows of Z and of X that u leaves."""
+        return self.conditional.residual(X, Z, self.args)
 
 
 class ConditionalMoments(OpFromGraph):

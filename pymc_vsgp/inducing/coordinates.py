@@ -22,16 +22,20 @@ from pytensor.tensor.rewriting.basic import register_canonicalize
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.ops.cholesky import SafeCholesky
+from pymc_vsgp.ops.neighbors import gather, sparse_solve
 
 __all__ = [
     "Diagonal",
     "Sites",
+    "Sparse",
     "Tied",
     "Whitened",
     "apply_diagonal_sites",
     "apply_sites",
     "log_determinant",
     "root_of",
+    "sparse_unwhiten",
+    "sparse_whiten",
     "unwhiten",
     "whiten",
 ]
@@ -88,6 +92,39 @@ class Whitened(Transform):
         _, _, R, *_ = inputs
         logdet = log_determinant(R)
         return logdet if value.type.ndim == 1 else pt.broadcast_to(logdet, value.shape[:-1])
+
+
+def sparse_whiten(u, mean, factor, neighbors) -> TensorVariable:
+    """Return v such that ``u = mean + R v`` for a sparse factor; with a matrix u, for its rows.
+
+    Row i of `factor` has the weights of the neighbors of u_i, and its deviation given them.
+    """
+    w, (weights, sd) = u - mean, (factor[:, :-1], factor[:, -1])
+    rows = [w] if w.type.ndim == 1 else [w[k] for k in range(w.type.shape[0])]
+    return _joined([(r - pt.sum(weights * gather(r, neighbors), axis=1)) / sd for r in rows], u)
+
+
+def sparse_unwhiten(v, mean, factor, neighbors, order) -> TensorVariable:
+    """Return ``mean + R v`` for a sparse factor; with a matrix v, for its rows."""
+    return mean + sparse_solve(factor[:, -1] * v, factor[:, :-1], neighbors, order)
+
+
+class Sparse(Whitened):
+    """Whitened coordinates of values that depend on a few others each."""
+
+    def forward(self, value, *inputs):
+        """Return the whitened value."""
+        _, mean, factor, _, _, neighbors, _ = inputs
+        return sparse_whiten(value, mean, factor, neighbors)
+
+    def backward(self, value, *inputs):
+        """Return the inducing values."""
+        _, mean, factor, _, _, neighbors, order = inputs
+        return sparse_unwhiten(value, mean, factor, neighbors, order)
+
+    def log_jac_det(self, value, *inputs):
+        """Return ``log |du / dv|``."""
+        return super().log_jac_det(value, None, None, inputs[2][:, -1])
 
 
 class Sites(NamedTuple):

@@ -33,7 +33,7 @@ from pymc_vsgp.model import latents
 from pymc_vsgp.model.functions import check_functions, check_one_kind, conditioning_process
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
-from pymc_vsgp.model.variable import Coefficients, Inducing
+from pymc_vsgp.model.variable import inducing_variable
 
 __all__ = ["VariationalSparse"]
 
@@ -165,17 +165,15 @@ class VariationalSparse(Base):
             else self._of_a_kind(model, name, inducing, inducing_dim)
         )
         kind = variables.under(name, self.cov_func, self._mean_at, jitter)
-        make = Inducing if kind.factor.type.ndim == 2 else Coefficients
         with model:
             if output_dim is None:
-                u = make(name, kind.mean, kind.factor, dims=inducing_dim)
+                u = inducing_variable(name, kind, dims=inducing_dim)
             else:
                 if output_dim not in model.dim_lengths:
                     model.add_coord(output_dim, length=int(n_outputs))
-                u = make(
+                u = inducing_variable(
                     name,
-                    kind.mean,
-                    kind.factor,
+                    kind,
                     shape=(n_outputs, variables.n_inducing),
                     dims=(output_dim, inducing_dim),
                 )

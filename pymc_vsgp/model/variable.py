@@ -10,10 +10,28 @@ from pymc.logprob.abstract import _logprob
 from pymc.pytensorf import normalize_rng_param
 from pytensor.tensor.random.utils import normalize_size_param
 
-from pymc_vsgp.inducing.coordinates import Whitened, log_determinant, unwhiten, whiten
+from pymc_vsgp.inducing.base import InducingPrior
+from pymc_vsgp.inducing.coordinates import (
+    Sparse,
+    Whitened,
+    log_determinant,
+    sparse_unwhiten,
+    sparse_whiten,
+    unwhiten,
+    whiten,
+)
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = ["Coefficients", "Inducing", "InducingRV", "is_independent"]
+__all__ = [
+    "Coefficients",
+    "Inducing",
+    "InducingRV",
+    "Neighbors",
+    "inducing_variable",
+    "is_independent",
+    "is_sparse",
+    "whitened",
+]
 
 NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
 """Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
@@ -27,20 +45,24 @@ class InducingRV(SymbolicRandomVariable):
     _print_name = ("Inducing", "\\operatorname{Inducing}")
 
     @classmethod
-    def rv_op(cls, mean, chol, linear, root, *, size=None, rng=None):
+    def rv_op(cls, mean, chol, linear, root, *pattern, size=None, rng=None):
         """Build the graph of a draw."""
         mean, chol, linear, root = (pt.as_tensor(x) for x in (mean, chol, linear, root))
+        pattern = tuple(pt.as_tensor(x) for x in pattern)
         rng = normalize_rng_param(rng)
         size = normalize_size_param(size)
         if rv_size_is_none(size):
             size = implicit_size_from_params(mean, chol, ndims_params=(1, chol.type.ndim))
         next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
-        many = v.type.ndim > 1 and chol.type.ndim == 2
-        draw = mean + v @ chol.T if many else unwhiten(v, mean, chol)
+        if pattern:
+            draw = sparse_unwhiten(v, mean, chol, *pattern)
+        else:
+            many = v.type.ndim > 1 and chol.type.ndim == 2
+            draw = mean + v @ chol.T if many else unwhiten(v, mean, chol)
         # A draw does not depend on the sites, whose shape changes when they are set.
         unused = [pt.tensor(dtype="float64", shape=(None,) * n) for n in (2, 3)]
-        op = cls(inputs=[rng, mean, chol, *unused], outputs=[next_rng, draw])
-        return op(rng, mean, chol, linear, root)
+        op = cls(inputs=[rng, mean, chol, *unused, *pattern], outputs=[next_rng, draw])
+        return op(rng, mean, chol, linear, root, *pattern)
 
 
 class Inducing(Distribution):
@@ -65,10 +87,10 @@ class Inducing(Distribution):
     rv_op = InducingRV.rv_op
 
     @classmethod
-    def dist(cls, mean, chol, **kwargs):
+    def dist(cls, mean, chol, *pattern, **kwargs):
         """Return the variable without registering it in a model."""
         # A transform sees the inputs of its variable and nothing else, so sites are among them.
-        return super().dist([mean, chol, *NO_SITES], **kwargs)
+        return super().dist([mean, chol, *NO_SITES, *pattern], **kwargs)
 
 
 class CoefficientsRV(InducingRV):
@@ -100,27 +122,79 @@ class Coefficients(Inducing):
     rv_op = CoefficientsRV.rv_op
 
 
+class NeighborsRV(InducingRV):
+    """Normals of which each depends on a few others."""
+
+    name = "neighbors"
+    extended_signature = "[rng],(m),(m,p),(k,s),(k,s,t),(m,q),(m)->[rng],(m)"
+    _print_name = ("Neighbors", "\\operatorname{Neighbors}")
+
+
+class Neighbors(Inducing):
+    r"""Values of a Gaussian process that depend on those of a few neighbors each.
+
+    .. math:: u_i \sim N(m_i + b_i^\top (u_{N(i)} - m_{N(i)}),\; s_i^2)
+
+    Parameters
+    ----------
+    mean : tensor_like of float
+        Prior means, shape (M,).
+    factor : tensor_like of float
+        Weights of the neighbors and, in the last column, deviations, shape (M, m + 1).
+    neighbors : tensor_like of int
+        Who they are, shape (M, m), and -1 for none.
+    order : tensor_like of int
+        An order in which each comes after its neighbors, shape (M,).
+    shape : tuple of int, optional
+        (K, M) for the values of K independent functions with this prior.
+    """
+
+    rv_type = NeighborsRV
+    rv_op = NeighborsRV.rv_op
+
+
+def inducing_variable(name: str, prior: InducingPrior, **kwargs):
+    """Put inducing variables with this prior into the model on the context stack."""
+    if prior.pattern:
+        return Neighbors(name, prior.mean, prior.factor, *prior.pattern, **kwargs)
+    make = Inducing if prior.factor.type.ndim == 2 else Coefficients
+    return make(name, prior.mean, prior.factor, **kwargs)
+
+
+def is_sparse(u) -> bool:
+    """Whether each inducing variable depends on a few others."""
+    return isinstance(u.owner.op, NeighborsRV)
+
+
 def is_independent(u) -> bool:
     """Whether inducing variables are independent a priori."""
     return isinstance(u.owner.op, CoefficientsRV)
 
 
+def whitened(u) -> Whitened:
+    """Return the whitened coordinates of inducing variables."""
+    return Sparse() if is_sparse(u) else Whitened()
+
+
 @_default_transform.register(InducingRV)
 def inducing_default_transform(op, rv):
     """Whiten."""
-    return Whitened()
+    return whitened(rv)
 
 
 @_support_point.register(InducingRV)
-def inducing_support_point(op, rv, rng, mean, chol, linear, root):
+def inducing_support_point(op, rv, rng, mean, *others):
     """Start at the prior mean."""
     return pt.broadcast_to(mean, rv.shape)
 
 
 @_logprob.register(InducingRV)
-def inducing_logprob(op, values, rng, mean, chol, linear, root, **kwargs):
+def inducing_logprob(op, values, rng, mean, chol, linear, root, *pattern, **kwargs):
     """Log density, from the whitened values."""
     (u,) = values
-    v = whiten(u, mean, chol)
-    normalizer = log_determinant(chol) + v.shape[-1] * np.log(2 * np.pi) / 2
+    if pattern:
+        v, scale = sparse_whiten(u, mean, chol, pattern[0]), chol[:, -1]
+    else:
+        v, scale = whiten(u, mean, chol), chol
+    normalizer = log_determinant(scale) + v.shape[-1] * np.log(2 * np.pi) / 2
     return guarded(-0.5 * pt.sum(v**2, axis=-1) - normalizer, chol)

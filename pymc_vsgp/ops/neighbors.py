@@ -149,9 +149,9 @@ class SparseSolve(_Op):
         return [z, of_weights, disconnected_type(), disconnected_type()]
 
 
-def sparse_solve(a, weights, neighbors, order) -> TensorVariable:
+def sparse_solve(a, weights, neighbors, order, transposed=False) -> TensorVariable:
     """Return w such that ``w = a + B w``; with more dimensions of a in front, for each."""
-    op = SparseSolve()
+    op = SparseSolve(transposed)
     return (op if a.type.ndim == 1 else Blockwise(op))(a, weights, neighbors, order)
 
 

@@ -44,14 +44,12 @@ def nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
 
 def given_more(part, x, z):
     """Whitened covariances of f with u, and with what u leaves of the values at z; what is left."""
-    A, B = part.solve(x), part.solve(z)
-    K = part.prior_covariance(z)
-    jitter = JITTER * pt.mean(pt.diagonal(K))
-    L, _ = factor(K - pt.dot(B.T, B) + jitter * pt.eye(z.shape[0], dtype="float64"), 0.0)
-    covariance, prior = part.cross(x, z)
-    C = solve_triangular(L, covariance - pt.dot(B.T, A), lower=True, b_ndim=2)
+    jitter = JITTER * pt.mean(part.cross(z, z)[1])
+    left = part.joint(z).gamma + jitter * pt.eye(z.shape[0], dtype="float64")
+    L, _ = factor(left, 0.0)
+    C = solve_triangular(L, part.residual(x, z), lower=True, b_ndim=2)
     left = part.moments(x).gamma - pt.sum(C**2, axis=0)
-    return A, C, pt.maximum(left, FLOOR * prior)
+    return part.solve(x), C, pt.maximum(left, FLOOR * part.cross(x, z)[1])
 
 
 def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:

@@ -1,0 +1,352 @@
+r"""Values of the function at many inputs, each given those of its nearest neighbors.
+
+The prior of u is the Vecchia approximation: in an order from coarse to fine, each value depends on
+those of the m nearest inputs before it alone,
+
+.. math::
+
+   u_i = m(z_i) + b_i^\top (u_{N(i)} - m(Z_{N(i)})) + \sqrt{d_i}\, v_i, \qquad
+   b_i = K_{N(i)}^{-1} k_{N(i), i}, \quad d_i = k_{ii} - b_i^\top k_{N(i), i},
+
+and f anywhere follows from the m nearest values, likewise. An evaluation costs
+:math:`(N + M) m^3`, and no matrix has more than :math:`m^2` entries for each input.
+
+References
+----------
+Katzfuss, M. and Guinness, J. (2021). A general framework for Vecchia approximations of Gaussian
+processes. Statistical Science 36.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pytensor.gradient import disconnected_grad
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.checks import as_inputs, check_distinct, column_names
+from pymc_vsgp.inducing.base import (
+    Conditional,
+    Contribution,
+    InducingPrior,
+    InducingVariables,
+    gradients_of,
+)
+from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.ops.distance import pass_gradients
+from pymc_vsgp.ops.neighbors import (
+    Nearest,
+    coarse_to_fine,
+    predecessors,
+    solve_each,
+    sparse_solve,
+)
+
+__all__ = ["NearestNeighbors"]
+
+W, FACTOR, PLACES, SCALE, NEIGHBORS, ORDER, SHIFT, THETA = range(8)
+"""Positions among the args; the last of them is where the parameters begin."""
+
+
+class NearestNeighbors(InducingVariables):
+    r"""
+    Values at many inputs, up to all of the data's, each given its nearest neighbors.
+
+    For functions that are rough on the scale of the domain, where a few hundred inducing points or
+    features leave much out: the Vecchia approximation, whose cost is linear in the number of
+    inputs. Any kernel of ``pm.gp.cov`` and any mean.
+
+    Parameters
+    ----------
+    Xu : array_like, DataFrame or DataArray, shape (M, D)
+        Inducing inputs: the distinct inputs of the data, or as many as matter. Names of columns
+        are kept.
+    m : int
+        Number of neighbors. Rough kernels need few, smooth ones more.
+    scale : float or sequence of float, optional
+        Units of the inputs in which neighbors are near: lengthscales, or guesses of them. By
+        default the same for all inputs.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(2, ls=lengthscale))
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(np.unique(X, axis=0), m=15))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
+    """
+
+    def __init__(self, Xu: Any, m: int = 15, *, scale: Any = None):
+        self.columns = column_names(Xu, "Xu")
+        self.Xu = as_inputs(Xu, "Xu")
+        check_distinct(self.Xu)
+        if isinstance(m, bool) or not isinstance(m, int | np.integer) or m < 1:
+            raise ValueError(f"m is {m!r}, but it is a number of neighbors. Pass 1 or more.")
+        self.m = min(int(m), len(self.Xu))
+        scale = np.asarray(1.0 if scale is None else scale, dtype="float64")
+        if scale.shape not in ((), (self.n_columns,)) or not (
+            np.isfinite(scale).all() and (scale > 0.0).all()
+        ):
+            raise ValueError(
+                "scale has to be positive: one number, or one for each column of Xu. "
+                "Pass lengthscales, or guesses of them."
+            )
+        self.scale = np.broadcast_to(scale, self.n_columns).copy()
+
+    @property
+    def n_columns(self) -> int:
+        """Number of inputs of the function."""
+        return self.Xu.shape[1]
+
+    @property
+    def n_inducing(self) -> int:
+        """Number of inducing inputs."""
+        return len(self.Xu)
+
+    @property
+    def example(self) -> np.ndarray:
+        """The first of the inducing inputs."""
+        return self.Xu[:1]
+
+    def under(self, name, cov_func, mean_at, jitter):
+        """Return the values `name` of a process with this kernel and mean."""
+        return NeighborsPrior(self, name, cov_func, mean_at, jitter)
+
+
+class Local(NamedTuple):
+    """A kernel and a mean at a few inputs, as Ops."""
+
+    within: Kernel
+    """Covariance of the rows of a matrix, white noise included."""
+    across: Kernel
+    """Covariance of the rows of two."""
+    single: Kernel
+    """Variance and mean at the rows of one."""
+
+    @classmethod
+    def of(cls, cov_func, mean_at, n_columns: int) -> "tuple[Local, list[Variable]]":
+        """Return the Ops, and what they depend on beside their inputs."""
+        z, x = (pt.tensor(dtype="float64", shape=(None, n_columns)) for _ in range(2))
+        graphs = [cov_func(z), cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
+        within, across, *single = pass_gradients(graphs, [z, x])
+        ops, theta = as_ops(([z], [within]), ([z, x], [across]), ([x], single))
+        return cls(*ops), theta
+
+    def regression(self, near, x, shift, theta, missing=None):
+        """Return the weights of values at `near`, n x m x D, in regressions of those at x.
+
+        With them come the covariances that they were found from, and the variance at x. Neighbors
+        that are `missing` have the weight zero.
+        """
+        places = pt.concatenate([near, x[:, None, :]], axis=1)
+        one = pt.tensor(dtype="float64", shape=places.type.shape[1:])
+        K = vectorize_graph(inline(self.within, one, *theta)[0], {one: places})
+        m = near.type.shape[1]
+        C, c = K[:, :m, :m], K[:, :m, m]
+        eye = np.eye(m)
+        C = C + shift * eye
+        if missing is not None:
+            c = pt.switch(missing, np.float64(0.0), c)
+            C = pt.switch(missing[:, :, None] | missing[:, None, :], eye, C)
+        return solve_each(C, c), c, K[:, m, m]
+
+
+class NeighborsPrior(InducingPrior):
+    """Values that depend on their neighbors, under a kernel and a mean."""
+
+    def __init__(self, kind: NearestNeighbors, name: str, cov_func, mean_at, jitter):
+        self.kind = kind
+        order = coarse_to_fine(kind.Xu / kind.scale)
+        neighbors = predecessors(kind.Xu / kind.scale, order, kind.m)
+        # Not data of the model: they say how its density is computed, and nobody may change them.
+        self.Xu = pytensor.shared(kind.Xu, name=f"{name}_places", shape=kind.Xu.shape)
+        self.scale = pt.constant(kind.scale)
+        self.neighbors = pytensor.shared(neighbors, name=f"{name}_neighbors", shape=neighbors.shape)
+        self.order = pytensor.shared(order, name=f"{name}_order", shape=order.shape)
+        local, theta = Local.of(cov_func, mean_at, kind.n_columns)
+        prior = inline(local.single, self.Xu, *theta)[0]
+        self.shift = np.float64(jitter) * pt.mean(prior)
+        near = rows_at(self.Xu, self.neighbors)
+        b, c, variance = local.regression(
+            near, self.Xu, self.shift, theta, pt.lt(self.neighbors, 0)
+        )
+        left = variance + self.shift - pt.sum(b * c, axis=1)
+        sd = pt.sqrt(pt.maximum(left, FLOOR * variance))
+        super().__init__(mean_at(self.Xu), pt.concatenate([b, sd[:, None]], axis=1))
+
+    @property
+    def pattern(self):
+        """Neighbors, and an order of the rows in which each comes after its own."""
+        return self.neighbors, self.order
+
+    def linear(self, u):
+        """Return ``u - mean``, with a column for each function."""
+        return (u - self.mean).T
+
+    def given(self, u, cov_func, mean_at, X, layout=None):
+        """Return p(f | u) of the process with this kernel and mean, and its args."""
+        local, theta = Local.of(cov_func, mean_at, self.kind.n_columns)
+        conditional = GivenNeighbors(u.name, self.kind.n_columns, self.kind.m, local)
+        args = [self.linear(u), self.factor, self.Xu, self.scale, *self.pattern, self.shift]
+        args += theta
+        return conditional, args
+
+
+def rows_at(Z, neighbors) -> TensorVariable:
+    """Return the rows of Z at the neighbors, n x m x D; any of them where there is none."""
+    rows = Z[pt.maximum(neighbors, 0).ravel()]
+    return rows.reshape((-1, neighbors.type.shape[1], Z.type.shape[1]))
+
+
+class Pieces(NamedTuple):
+    """What the moments of a block are computed from."""
+
+    weights: TensorVariable
+    neighbors: TensorVariable
+
+
+class GivenNeighbors(Conditional):
+    """p(f | u) from the m nearest values: PyTensor's gradients of a small regression for each row.
+
+    The args are the values less their means, the factor of their prior, where they are, the units
+    of distances, the neighbors of each and an order of them, what is added to variances, and the parameters of kernel and mean. In the loop
+    over the data come, behind them, the neighbors of each row.
+    """
+
+    noun = "nearest-neighbor inputs"
+    follows_X = False
+
+    def __init__(self, process, n_columns, m: int, local: Local):
+        super().__init__(process, n_columns)
+        self.m, self.local = m, local
+
+    @property
+    def width(self):
+        """Entries of the matrix of a row."""
+        return self.m**2
+
+    def row_args(self, X, args):
+        """Return the neighbors of each row."""
+        return [Nearest(self.m)(X, args[PLACES], args[SCALE])]
+
+    def user_args(self, args):
+        """Drop the neighbors."""
+        return args[: self._end]
+
+    @property
+    def _end(self):
+        return THETA + len(self.local.within.inner_inputs) - 1
+
+    def moments(self, X, args):
+        """Build the moments in a block, and the weights."""
+        w, neighbors, theta = args[W], args[self._end], args[THETA : self._end]
+        b, c, _ = self.local.regression(rows_at(args[PLACES], neighbors), X, args[SHIFT], theta)
+        prior, mean = inline(self.local.single, X, *theta)
+        values = w[neighbors.ravel()].reshape((-1, self.m, *w.shape[1:]))
+        if w.type.ndim == 2:
+            mean, weights = mean[:, None], b[:, :, None]
+        else:
+            weights = b
+        mu = mean + pt.sum(weights * values, axis=1)
+        gamma = pt.maximum(prior - pt.sum(b * c, axis=1), FLOOR * prior)
+        return Pieces(b, neighbors), Moments(mu, gamma)
+
+    def spread(self, X, args, pieces, root):
+        """Variance of the mean of f where the values are independent, with these deviations."""
+        return self._spread(pieces, root**2)
+
+    def _spread(self, pieces, squares):
+        b, neighbors = pieces
+        if squares.type.ndim == 1:
+            return pt.sum(b**2 * squares[neighbors.ravel()].reshape(b.shape), axis=1)
+        each = [self._spread(pieces, squares[k]) for k in range(squares.type.shape[0])]
+        return pt.stack(each, axis=1)
+
+    def wrt(self, pieces, moments):
+        """Return what `pull` needs the adjoints of."""
+        return [moments.mu, moments.gamma]
+
+    def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
+        """Return what the block adds to the gradient."""
+        surrogate = sum(
+            pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
+        )
+        gram = None
+        if root is not None:
+            squares = disconnected_grad(root) ** 2
+            terms = pt.sum(disconnected_grad(of_spread) * self._spread(pieces, squares))
+            surrogate = surrogate + pt.sum(
+                disconnected_grad(of_spread) * self._spread(pieces, disconnected_grad(root**2))
+            )
+            gram = 2.0 * pytensor.grad(terms, squares)
+        at = (W, SHIFT, *range(THETA, self._end))
+        return Contribution(gradients_of(surrogate, {i: args[i] for i in at}), gram=gram)
+
+    def anywhere(self, X, args):
+        """Moments at each row of any X on its own."""
+        args = self.user_args(args)
+        return self.moments(X, [*args, *self.row_args(X, args)])[1]
+
+    def points(self, args):
+        """Where the values are."""
+        return args[PLACES]
+
+    def prior_mean(self, X, args):
+        """Prior mean of f at the rows of X."""
+        mean = inline(self.local.single, X, *args[THETA : self._end])[1]
+        several = args[W].type.ndim == 2
+        return mean[:, None] + pt.zeros((1, args[W].shape[1])) if several else mean
+
+    def cross(self, X, Z, args):
+        """Covariance of f between the rows of Z and of X, and its variance at X."""
+        theta = args[THETA : self._end]
+        (K,) = inline(self.local.across, Z, X, *theta)
+        return K, inline(self.local.single, X, *theta)[0]
+
+    def residual(self, X, Z, args):
+        """Covariance of what the regressions on u leave of f, between the rows of Z and of X.
+
+        It is that under the exact process. So joint draws are of a covariance matrix, whose
+        diagonal is the variance of f at each row.
+        """
+        sides = [self._weights(Z, args)] + ([] if X is Z else [self._weights(X, args)])
+        flat = pt.concatenate([neighbors.ravel() for _, neighbors in sides])
+        used, where = pt.unique(flat, return_inverse=True)
+        places, theta = args[PLACES][used], args[THETA : self._end]
+        K = inline(self.local.within, places, *theta)[0]
+        K = K + args[SHIFT] * pt.eye(used.shape[0], dtype="float64")
+        rows, start = [], 0
+        for b, neighbors in sides:
+            stop = start + neighbors.size
+            at = where[start:stop].reshape(neighbors.shape)
+            zero = pt.zeros((b.shape[0], used.shape[0]), dtype="float64")
+            rows.append(pt.set_subtensor(zero[pt.arange(b.shape[0])[:, None], at], b))
+            start = stop
+        B, A = rows[0], rows[-1]
+        of_X, of_Z = (inline(self.local.across, places, a, *theta)[0] for a in (X, Z))
+        explained = pt.dot(B, of_X) + pt.dot(A, of_Z).T - pt.dot(pt.dot(B, K), A.T)
+        return self.cross(X, Z, args)[0] - explained
+
+    def solve(self, X, args):
+        """Return A such that the covariance that u explains is ``A^T A``: dense, M x N."""
+        b, neighbors = self._weights(X, args)
+        rows = pt.arange(X.shape[0])[:, None]
+        weights = pt.set_subtensor(pt.zeros((X.shape[0], args[W].shape[0]))[rows, neighbors], b)
+        factor, pattern = args[FACTOR], (args[NEIGHBORS], args[ORDER])
+        back = sparse_solve(weights.astype("float64"), factor[:, :-1], *pattern, transposed=True)
+        return (back * factor[:, -1]).T
+
+    def joint(self, X, args):
+        """Mean and covariance of f at the rows of X."""
+        mu, gamma = self.anywhere(X, args)
+        K = self.residual(X, X, args)
+        return Moments(mu, K + pt.diag(gamma - pt.diagonal(K)))
+
+    def _weights(self, X, args):
+        (neighbors,) = self.row_args(X, args)
+        near, theta = rows_at(args[PLACES], neighbors), args[THETA : self._end]
+        return self.local.regression(near, X, args[SHIFT], theta)[0], neighbors

@@ -1,0 +1,248 @@
+"""Nearest neighbors as inducing variables: exact with all of them, and plain numpy with a few."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import reference_neighbors as reference
+
+from modes import RAW
+from pymc.blocking import DictToArrayBijection
+from pymc.model.transform.conditioning import remove_value_transforms
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.inducing.neighbors import NeighborsPrior
+from pymc_vsgp.ops.neighbors import coarse_to_fine
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0.0, 3.0, size=(40, 2))
+Z = RNG.uniform(0.0, 3.0, size=(12, 2))
+Y = RNG.poisson(3.0, size=40)
+U = RNG.normal(size=12)
+POINT = {"ls": np.array([0.7, 1.2]), "sd": np.array(1.3), "level": np.array(0.4), "u": U}
+BACKENDS = [RAW, *(pytest.param(b, marks=pytest.mark.slow) for b in ("NUMBA", "JAX"))]
+
+
+def build(m=None, n_outputs=1, scale=None):
+    """A model with neighbors, or with points."""
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 0.3, shape=2)
+        sd = pm.LogNormal("sd", 0.0, 0.5)
+        level = pm.Normal("level")
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(level),
+            cov_func=sd**2 * pm.gp.cov.Matern32(2, ls=ls),
+        )
+        if m is None:
+            gp.prior("u", Xu=Z, n_outputs=n_outputs)
+        else:
+            kind = vsgp.inducing.NearestNeighbors(Z, m, scale=scale)
+            gp.prior("u", inducing=kind, n_outputs=n_outputs)
+        if n_outputs == 1:
+            gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+        else:
+            gp.likelihood("y", vsgp.HeteroskedasticGaussian(), X=X, y=Y.astype(float))
+    return model
+
+
+def in_units(model, point=POINT, mode=RAW):
+    """Log densities and their gradient, of u itself."""
+    model = remove_value_transforms(model)
+    terms = model.compile_logp(sum=False, mode=mode)(point)
+    names = [rv.name for rv in model.basic_RVs]
+    return dict(zip(names, map(np.sum, terms), strict=True)), model.compile_dlogp(mode=mode)(point)
+
+
+def kernel(A, B):
+    return reference.matern32(A, B, POINT["ls"], POINT["sd"])
+
+
+# Prior and moments.
+
+
+def test_all_neighbors_are_the_exact_process():
+    """With every neighbor: the log density and gradients of inducing points."""
+    (exact, slopes), (near, adjoints) = in_units(build()), in_units(build(12))
+    for name, value in exact.items():
+        np.testing.assert_allclose(near[name], value, rtol=1e-9, err_msg=name)
+    np.testing.assert_allclose(adjoints, slopes, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_a_few_neighbors_are_those_of_numpy(mode):
+    found, _ = in_units(build(4), mode=mode)
+    jitter = 1e-8 * POINT["sd"] ** 2
+    root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 4, jitter)
+    v = root @ (U - POINT["level"])
+    logp = -0.5 * v @ v + np.log(np.diag(root)).sum() - 6.0 * np.log(2.0 * np.pi)
+    np.testing.assert_allclose(found["u"], logp, rtol=1e-7)
+    mu, gamma = reference.moments(kernel, Z, U - POINT["level"], X, 4, jitter)
+    mu = mu + POINT["level"]
+    log_factorials = np.cumsum(np.log(np.r_[1.0, np.arange(1.0, 20.0)]))[Y]
+    expected = np.sum(Y * mu - np.exp(mu + gamma / 2.0) - log_factorials)
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_gradients(n_outputs, rng):
+    model = build(4, n_outputs)
+    fn = model.logp_dlogp_function(mode=RAW, ravel_inputs=True)
+    fn.set_extra_values({})
+    start = DictToArrayBijection.map(model.initial_point())
+    x = start.data + 0.3 * rng.normal(size=start.data.size)
+
+    def at(x):
+        return fn(start._replace(data=x))
+
+    _, slopes = at(x)
+    for i in rng.choice(x.size, 8, replace=False):
+        h = 1e-5 * np.eye(x.size)[i]
+        expected = (at(x + h)[0] - at(x - h)[0]) / 2e-5
+        np.testing.assert_allclose(slopes[i], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_whitened_values(rng):
+    """Whitened values have the standard normal density, and go back to where they came from."""
+    model = build(4)
+    u = model["u"]
+    transform, inputs = model.rvs_to_transforms[u], u.owner.inputs
+    value = pt.dvector()
+    back = transform.backward(value, *inputs)
+    again, jacobian = transform.forward(back, *inputs), transform.log_jac_det(value, *inputs)
+    given = [model[n] for n in ("ls", "sd", "level")]
+    v = rng.normal(size=12)
+    logp = pm.logp(u, back) + jacobian
+    fn = pytensor.function([value, *given], [again, logp], mode=RAW)
+    again, logp = fn(v, *(POINT[n.name] for n in given))
+    np.testing.assert_allclose(again, v, rtol=1e-9)
+    np.testing.assert_allclose(logp, -0.5 * v @ v - 6.0 * np.log(2.0 * np.pi), rtol=1e-10)
+
+
+def test_prior_draws():
+    cov = POINT["sd"] ** 2 * pm.gp.cov.Matern32(2, ls=POINT["ls"])
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=cov, mean_func=pm.gp.mean.Constant(0.4))
+        u = gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Z, 3), n_outputs=4000)
+    draws = pm.draw(u, random_seed=1, mode=RAW)
+    root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 3, 1e-8 * POINT["sd"] ** 2)
+    v = (draws - 0.4) @ root.T
+    np.testing.assert_allclose(v.mean(axis=0), 0.0, atol=0.08)
+    np.testing.assert_allclose(np.cov(v.T), np.eye(12), atol=0.12)
+
+
+def test_one_neighbor_is_exact_for_a_markov_process(rng):
+    """A Matern-1/2 function of one input."""
+    x = rng.permutation(np.linspace(0.0, 4.0, 9))[:, None]
+    u = rng.normal(size=9)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Exponential(1, ls=2.0))
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(x, 1), jitter=0.0)
+    K = np.exp(-np.abs(x - x.T) / 4.0)  # pm.gp.cov has a half in the exponent
+    expected = -0.5 * (u @ np.linalg.solve(K, u) + np.linalg.slogdet(2.0 * np.pi * K)[1])
+    found = pm.logp(model["u"], u).eval(mode=RAW)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)  # 1e-6 is added to distances
+
+
+# What one does with draws.
+
+
+@pytest.fixture(scope="module")
+def draws():
+    with build():
+        return vsgp.fit_gaussian(progressbar=False).to_datatree(draws=40, random_seed=1)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
+def test_all_downstream_is_that_of_the_exact_process(draws):
+    Xnew = np.random.default_rng(5).uniform(0.0, 3.0, size=(6, 2))
+    found = []
+    for model in (build(), build(12)):
+        with model:
+            kwargs = {"progressbar": False}
+            at = vsgp.predict(draws, Xnew, "moments", **kwargs)
+            joint = vsgp.predict(draws, Xnew, "f", joint=True, random_seed=1, **kwargs)
+            loo = vsgp.loo(draws, **kwargs)
+            check = vsgp.check_inducing(draws, 3, random_seed=1, **kwargs)
+        found.append([at["mean"], at["variance"], joint, loo.elpd, check.gain, check.missing])
+    for exact, near in zip(*found, strict=True):
+        np.testing.assert_allclose(near, exact, rtol=1e-6, atol=1e-8)
+    assert "12 nearest-neighbor inputs" in str(check)
+
+
+def test_joint_draws_of_a_few_neighbors(draws):
+    """Their covariance is one, with the variances that single draws have."""
+    model = build(3)
+    Xnew = np.concatenate([X[:5], X[:1] + 1e-4])
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(2, ls=[0.7, 1.2]))
+    with model:
+        gp.prior("w", inducing=vsgp.inducing.NearestNeighbors(Z, 3))
+        _, cov = gp.predict(Xnew, point={"w": U})
+        _, variance = gp.predict(Xnew, point={"w": U}, diag=True)
+    np.testing.assert_allclose(np.diag(cov), variance, rtol=1e-9)
+    assert np.linalg.eigvalsh(cov).min() > -1e-9
+    assert cov[0, 5] > 0.99 * variance[0]
+
+
+def test_new_data():
+    """Neighbors are those of the rows that there are, after a change of them, too."""
+    model = build(3)
+    before, _ = in_units(model)
+    with model:
+        pm.set_data({"y_X": X[::-1]})
+    after, _ = in_units(model)
+    with model:
+        pm.set_data({"y_X": X + 0.3})
+    moved, _ = in_units(model)
+    assert abs(after["y"] - before["y"]) > 0.1
+    mu, gamma = reference.moments(
+        kernel, Z, U - POINT["level"], X + 0.3, 3, 1e-8 * POINT["sd"] ** 2
+    )
+    mu = mu + POINT["level"]
+    log_factorials = np.cumsum(np.log(np.r_[1.0, np.arange(1.0, 20.0)]))[Y]
+    expected = np.sum(Y * mu - np.exp(mu + gamma / 2.0) - log_factorials)
+    np.testing.assert_allclose(moved["y"], expected, rtol=1e-7)
+
+
+@pytest.mark.slow
+def test_pm_sample():
+    with build(3):
+        settings = {"chains": 1, "progressbar": False, "compile_kwargs": {"mode": RAW}}
+        idata = pm.sample(2, tune=2, nuts_sampler="pymc", random_seed=1, **settings)
+    assert np.isfinite(idata["posterior"]["u"]).all()
+
+
+def test_scale_decides_who_is_near():
+    prior = NeighborsPrior(
+        vsgp.inducing.NearestNeighbors(Z, 2, scale=[1.0, 100.0]),
+        "u",
+        pm.gp.cov.Matern32(2, ls=1.0),
+        lambda x: pt.zeros(x.shape[0]),
+        1e-8,
+    )
+    order = np.argsort(Z[:, 0])  # the other input hardly counts
+    near = prior.neighbors.get_value()[prior.order.get_value()[-1]]
+    at = list(order).index(prior.order.get_value()[-1])
+    assert set(near) <= set(order[max(at - 2, 0) : at + 3])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"m": 0}, "m is 0, but it is a number of neighbors"),
+        ({"m": 2.5}, "m is 2.5, but it is a number of neighbors"),
+        ({"scale": -1.0}, "scale has to be positive"),
+        ({"scale": [1.0, 2.0, 3.0]}, "scale has to be positive"),
+        ({"Xu": np.zeros((3, 2))}, "Xu"),
+        ({"Xu": [[np.nan, 1.0]]}, "Xu"),
+    ],
+)
+def test_bad_input(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        vsgp.inducing.NearestNeighbors(**{"Xu": Z} | kwargs)
+
+
+def test_no_gaussian_stage_yet():
+    with build(3), pytest.raises(NotImplementedError, match="does not take nearest neighbors"):
+        vsgp.fit_gaussian(progressbar=False)
