@@ -14,6 +14,7 @@ from pymc.model.transform.conditioning import remove_value_transforms
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.inducing.neighbors import NeighborsPrior
+from pymc_vsgp.model.observation import processes
 from pymc_vsgp.ops.neighbors import coarse_to_fine
 
 RNG = np.random.default_rng(0)
@@ -183,6 +184,18 @@ def test_joint_draws_of_a_few_neighbors(draws):
     np.testing.assert_allclose(np.diag(cov), variance, rtol=1e-9)
     assert np.linalg.eigvalsh(cov).min() > -1e-9
     assert cov[0, 5] > 0.99 * variance[0]
+
+
+def test_covariance_that_the_values_explain():
+    model = pm.do(build(3), {n: POINT[n] for n in ("ls", "sd", "level")})
+    (process,) = processes(model).values()
+    A = pytensor.function([], process.solve(pt.constant(X[:7])), mode=RAW)()
+    jitter = 1e-8 * POINT["sd"] ** 2
+    root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 3, jitter)
+    # Each unit vector of whitened values at a time.
+    for v, row in zip(np.eye(12), A, strict=True):
+        mu, _ = reference.moments(kernel, Z, np.linalg.solve(root, v), X[:7], 3, jitter)
+        np.testing.assert_allclose(row, mu, rtol=1e-5, atol=1e-7)
 
 
 def test_new_data():

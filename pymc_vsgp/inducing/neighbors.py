@@ -75,7 +75,7 @@ class NearestNeighbors(InducingVariables):
     --------
     .. code-block:: python
 
-        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(2, ls=lengthscale))
+        gp = vsgp.VariationalSparse(cov_func=variance * pm.gp.cov.Matern32(1, ls=lengthscale))
         gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(np.unique(X, axis=0), m=15))
         gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
     """
@@ -213,8 +213,9 @@ class GivenNeighbors(Conditional):
     """p(f | u) from the m nearest values: PyTensor's gradients of a small regression for each row.
 
     The args are the values less their means, the factor of their prior, where they are, the units
-    of distances, the neighbors of each and an order of them, what is added to variances, and the parameters of kernel and mean. In the loop
-    over the data come, behind them, the neighbors of each row.
+    of distances, the neighbors of each and an order of them, what is added to variances, and the
+    parameters of kernel and mean. In the loop over the data come, behind them, the neighbors of
+    each row.
     """
 
     noun = "nearest-neighbor inputs"

@@ -25,9 +25,8 @@ from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.fit.bound import whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
-from pymc_vsgp.inducing.coordinates import unwhiten, whiten
 from pymc_vsgp.inducing.graphs import frontier, inline
-from pymc_vsgp.model.variable import InducingRV
+from pymc_vsgp.model.variable import InducingRV, whitened
 
 __all__ = ["Latents"]
 
@@ -64,7 +63,7 @@ class _Normal:
         """Return the standard normals that the value variables stand for."""
         u, mean, root = self.of_values, self.mean, self.root
         if self.kind is InducingRV:
-            return whiten(u, mean, root)
+            return whitened(self.rv).forward(u, *self.inputs)
         if self.kind is NormalRV:
             return (u - mean) / root
         return solve_triangular(root, (u - mean)[..., None], lower=True, b_ndim=2)[..., 0]
@@ -72,7 +71,7 @@ class _Normal:
     def unwhitened(self, nu) -> Variable:
         """Return the variable that standard normals stand for."""
         if self.kind is InducingRV:
-            return unwhiten(nu, self.mean, self.root)
+            return whitened(self.rv).backward(nu, *self.inputs)
         if self.kind is NormalRV:
             return self.mean + self.root * nu
         return self.mean + pt.matmul(self.root, nu[..., None])[..., 0]
