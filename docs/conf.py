@@ -1,3 +1,4 @@
+import os
 import urllib.error
 import urllib.request
 
@@ -19,8 +20,17 @@ extensions = [
 ]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-# The tests run the code of every page, each block once; a build would only do it again.
-nb_execution_mode = "off"
+# Pages with code cells run at build time, and are kept until their code changes. The tests run the
+# plain blocks of the other pages.
+nb_execution_mode = "cache"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_output_stderr = "remove"
+nb_merge_streams = True
+# What the kernels inherit: figures go into the page; progress bars, which need widgets, do not.
+os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+os.environ["PYTHONWARNINGS"] = 'ignore:install "ipywidgets" for Jupyter support:UserWarning'
 numpydoc_show_class_members = False
 autosummary_generate = True
 autodoc_typehints = "none"

@@ -28,7 +28,7 @@ def text_of(page):
 
 def without_code(text):
     """Leave out blocks and spans of code, which may look like links."""
-    text = re.sub(r"^(`{3,})(?!\{).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(`{3,})(?!\{(?!code-cell)).*?^\1", "", text, flags=re.M | re.S)
     return re.sub(r"`[^`\n]*`", "code", text)
 
 
