@@ -114,18 +114,18 @@ POSTERIOR = {
 }
 
 
-def check(idata, which):
+def check(idata, which, **limits):
     """Assert that draws are of the posterior."""
     found = idata["posterior"]
     u = found["u" if which == "sparse" else "f"]
     columns = [np.log(found["ls"]), np.log(found["sd"]), *(u[..., i] for i in range(3))]
     for column, mean in zip(columns, POSTERIOR[which], strict=True):
-        check_mean(np.asarray(column), mean)
+        check_mean(np.asarray(column), mean, **limits)
 
 
-def check_mean(x, mean, largest=0.04):
+def check_mean(x, mean, largest=0.04, rhat=1.01):
     """Assert that chains agree with each other, and with a mean."""
-    assert float(az.rhat(x)) <= 1.01
+    assert float(az.rhat(x)) <= rhat
     error = float(az.mcse(x))
     assert abs(x.mean() - mean) < 4.0 * error, (x.mean(), mean, error)
     assert error < largest

@@ -1,5 +1,6 @@
 """Other samplers of the same posteriors, as step methods of PyMC."""
 
 from pymc_vsgp.steps.elliptical import EllipticalSlice
+from pymc_vsgp.steps.pseudo_marginal import PseudoMarginal
 
-__all__ = ["EllipticalSlice"]
+__all__ = ["EllipticalSlice", "PseudoMarginal"]

@@ -28,7 +28,7 @@ from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import frontier, inline
 from pymc_vsgp.model.variable import InducingRV, whitened
 
-__all__ = ["Latents"]
+__all__ = ["Latents", "nodes_after", "terms_of"]
 
 HELD_BYTES = 1_000_000_000
 """A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
@@ -52,6 +52,7 @@ class _Normal:
         self.rv, self.value, self.transform = rv, model.rvs_to_values[rv], transform
         self.kind = InducingRV if isinstance(op, InducingRV) else type(op)
         self.mean, self.root = model.replace_rvs_by_values([mean, root])
+        self.is_inducing = self.kind is InducingRV
         if self.kind is MvNormalRV:
             self.root = cholesky(self.root, lower=True)
         (self.of_values,) = model.replace_rvs_by_values([rv])
@@ -62,7 +63,7 @@ class _Normal:
     def whitened(self) -> Variable:
         """Return the standard normals that the value variables stand for."""
         u, mean, root = self.of_values, self.mean, self.root
-        if self.kind is InducingRV:
+        if self.is_inducing:
             return whitened(self.rv).forward(u, *self.inputs)
         if self.kind is NormalRV:
             return (u - mean) / root
@@ -70,7 +71,7 @@ class _Normal:
 
     def unwhitened(self, nu) -> Variable:
         """Return the variable that standard normals stand for."""
-        if self.kind is InducingRV:
+        if self.is_inducing:
             return whitened(self.rv).backward(nu, *self.inputs)
         if self.kind is NormalRV:
             return self.mean + self.root * nu
@@ -127,7 +128,7 @@ class Latents:
         terms = [rv for rv in model.basic_RVs if rv not in rvs]
         with whitened_coordinates(model):
             logp = rewrite_pregrad(model.logp(vars=[*terms, *model.potentials]))
-        inducing = [m.kind is InducingRV for m in self.members]
+        inducing = [m.is_inducing for m in self.members]
         swaps = {
             m.value: x if whitened else u
             for m, x, u, whitened in zip(self.members, parts, self.u, inducing, strict=True)
@@ -191,7 +192,7 @@ def _random_variable(var: Variable, model: Model) -> Variable:
 def hold(outputs: Sequence[Variable], nu: Variable, size: int) -> list[Variable]:
     """Write loops over the data that depend on nu as ordinary graphs, where memory allows."""
     swaps: dict[Variable, Variable] = {}
-    for node in _nodes_after(outputs, nu):
+    for node in nodes_after(outputs, nu):
         if isinstance(node.op, ConditionalMoments):
             swaps |= dict(zip(node.outputs, inline(node.op, *node.inputs), strict=True))
         elif isinstance(node.op, BlockSum):
@@ -203,16 +204,16 @@ def hold(outputs: Sequence[Variable], nu: Variable, size: int) -> list[Variable]
     return list(graph_replace(list(outputs), swaps, strict=False)) if swaps else list(outputs)
 
 
-def terms_of(node: Apply) -> tuple[Variable, Variable]:
-    """Return the mean of f and the terms of a loop over the data, as ordinary graphs."""
+def terms_of(node: Apply, at: Variable | None = None) -> tuple[Variable, Variable]:
+    """Return the mean of f, and the terms of a loop over the data there or at another mean."""
     recipe, inputs = node.op.recipe, node.inputs
     moments = [p.conditional.moments(inputs[p.X], p.args(inputs))[1] for p in recipe.parts]
     mu, gamma = stack_latents(moments)
     lik = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
-    return mu, lik.expected_logp(mu, gamma, inputs[1])
+    return mu, lik.expected_logp(mu if at is None else at, gamma, inputs[1])
 
 
-def _nodes_after(outputs, of: Variable) -> list[Apply]:
+def nodes_after(outputs, of: Variable) -> list[Apply]:
     """Return the nodes of a graph that depend on a variable."""
     depends, found = {of}, []
     for node in io_toposort([], list(outputs)):

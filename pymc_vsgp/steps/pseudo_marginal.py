@@ -1,0 +1,219 @@
+"""Pseudo-marginal Metropolis-Hastings over the parameters of a Gaussian process."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pymc.blocking import PointType, StatsType
+from pymc.model.core import Model, modelcontext
+from pymc.step_methods.compound import BlockedStep
+from pymc.util import get_random_generator
+from scipy.special import logsumexp
+
+from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.predictor import (
+    Approximation,
+    At,
+    Predictor,
+    expectation_propagation,
+    laplace,
+)
+from pymc_vsgp.steps.random_walk import (
+    Parameters,
+    RandomWalk,
+    WalkingState,
+    acceptance_bar,
+    default_latents,
+)
+
+__all__ = ["PseudoMarginal"]
+
+APPROXIMATIONS = {"laplace": laplace, "ep": expectation_propagation}
+
+
+class Estimate(NamedTuple):
+    """An importance-sampling estimate of the evidence, and a draw by its weights."""
+
+    log_evidence: float
+    nu: np.ndarray
+    ess: float
+    n_iterations: int
+
+
+class PseudoMarginal(BlockedStep):
+    r"""Metropolis-Hastings over parameters, with the latent values integrated out.
+
+    The evidence of a proposal is estimated without bias, by importance sampling from a Laplace or
+    an EP approximation of the latent values:
+
+    .. math:: \tilde p(y | \theta) = \frac{1}{N} \sum_{i=1}^N
+              \frac{p(y | f_i)\, p(f_i | \theta)}{q(f_i | y, \theta)}
+
+    The chain keeps the estimate of where it is, and so has the exact posterior as its stationary
+    distribution, for any number of importance samples. A draw of the latent values by their weights
+    comes with the parameters. Between parameters and latent values there is no correlation left to
+    slow it down. The price is an approximation for each proposal, of cost :math:`M^3` per iteration
+    for M latent values.
+
+    It takes one likelihood that is log-concave and a product over observations: of exact values
+    (``pm.gp.Latent``, ``pm.MvNormal``), or of inducing values. EP takes likelihoods of one
+    function. Other step methods may update what is left; then the estimate is made again, with the
+    current latent values among the samples.
+
+    Parameters
+    ----------
+    vars : list of variables
+        Parameters. A random walk moves them as the sampler sees them, for example as logarithms.
+    latents : list of variables, optional
+        The latent values. By default the model's inducing values, or those of ``pm.gp.Latent``.
+    approximation : {"laplace", "ep"}
+        EP takes longer, and its estimates vary less.
+    n_importance : int, default 16
+        Number of importance samples. More make estimates vary less. A chain that sticks needs more.
+    target_accept : float, default 0.25
+        Acceptance rate that tuning aims at.
+    tune : bool, default True
+        Whether to tune while ``pm.sample`` does.
+    model : Model, optional
+        By default the model on the context stack.
+    rng : RandomGenerator, optional
+        Source of randomness; ``pm.sample(random_seed=...)`` sets it.
+    compile_kwargs : dict, optional
+        How to compile, for example ``{"mode": "JAX"}``.
+
+    References
+    ----------
+    Filippone, M. and Girolami, M. (2014). Pseudo-marginal Bayesian inference for Gaussian
+    processes. *IEEE Transactions on Pattern Analysis and Machine Intelligence*, 36(11), 2214-2226.
+    https://doi.org/10.1109/TPAMI.2014.2316530
+    """
+
+    name = "pseudo_marginal"
+    stats_dtypes_shapes: dict[str, Any] = {
+        "accept": (np.float64, []),
+        "accepted": (np.bool_, []),
+        "scaling": (np.float64, []),
+        "log_evidence": (np.float64, []),
+        "importance_ess": (np.float64, []),
+        "n_iterations": (np.int64, []),
+    }
+    _state_class = WalkingState
+
+    def __init__(
+        self,
+        vars,
+        *,
+        latents=None,
+        approximation: str = "laplace",
+        n_importance: int = 16,
+        target_accept: float = 0.25,
+        tune: bool = True,
+        model: Model | None = None,
+        rng=None,
+        initial_point=None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        model = modelcontext(model)
+        if approximation not in APPROXIMATIONS:
+            raise ValueError(
+                f"approximation is {approximation!r}. Pass one of {list(APPROXIMATIONS)}."
+            )
+        if n_importance < 1:
+            raise ValueError(
+                f"n_importance is {n_importance}. Pass a number of samples, 1 or more."
+            )
+        self.approximate = APPROXIMATIONS[approximation]
+        self.n_importance, self.tune, self._tunes = int(n_importance), tune, tune
+        self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
+        self.parameters = Parameters(vars, model)
+        if set(self.parameters.values) & set(self.latents.values):
+            raise ValueError(
+                "vars has latent values, which this step draws itself. Pass the parameters alone."
+            )
+        self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
+        self.vars = [*self.parameters.values, *self.latents.values]
+        self.walk = RandomWalk(self.parameters.size, target_accept)
+        self.blocked, self.rng = blocked, get_random_generator(rng)
+        self.current = Estimate(-np.inf, np.empty(0), 0.0, 0)
+        self._left: dict | None = None
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Begin a chain."""
+        self.latents.check_coordinates()
+        self._left = None
+        self.tune = self._tunes and tune > 0
+        self.walk.restart()
+        super().setup_chain(rng, tune, draws)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Update parameters and latent values."""
+        if self._left is None or any(
+            not np.array_equal(point[name], x) for name, x in self._left.items()
+        ):
+            point = self._refresh(point)
+        theta = self.parameters.of(point)
+        proposed = self.parameters.put(point, self.walk.propose(theta, self.rng))
+        found = self._try(proposed)
+        ratio = found.log_evidence - self.current.log_evidence
+        accept = float(np.exp(min(ratio, 0.0))) if np.isfinite(ratio) else 0.0
+        accepted = self.rng.random() < accept
+        if accepted:
+            self.current = found
+            point = proposed | self.predictor.values_at(proposed, found.nu)
+        if self.tune:
+            self.walk.learn(self.parameters.of(point), accept)
+        self._left = dict(point)
+        stats = {
+            "accept": accept,
+            "accepted": accepted,
+            "scaling": self.walk.scale,
+            "log_evidence": self.current.log_evidence,
+            "importance_ess": self.current.ess,
+            "n_iterations": found.n_iterations,
+        }
+        return point, [stats]
+
+    def _refresh(self, point) -> PointType:
+        """Estimate anew, the current latent values being one of the samples."""
+        self.current = self._try(point, keep=True)
+        if not np.isfinite(self.current.log_evidence):
+            raise ValueError(
+                "The log density is not finite at the current values. Pass initvals where it is."
+            )
+        return point | self.predictor.values_at(point, self.current.nu)
+
+    def _try(self, point, keep: bool = False) -> Estimate:
+        """Estimate the evidence, which may be zero; `keep` the latent values as a sample."""
+        try:
+            with np.errstate(all="ignore"):
+                at = self.predictor.at(point)
+                q = self.approximate(self.predictor, at)
+                return self._estimate(at, q, at.nu if keep else None)
+        except (FloatingPointError, np.linalg.LinAlgError):
+            # A density that is not finite, or a kernel without a factor: PyMC rejects these, too.
+            return Estimate(-np.inf, np.empty(0), 0.0, 0)
+
+    def _estimate(self, at: At, q: Approximation, kept: np.ndarray | None = None) -> Estimate:
+        """Draw from the approximation, and weigh the draws."""
+        nu, log_q = q.draw(self.n_importance, self.rng)
+        if kept is not None:
+            nu[0] = kept
+            log_q[0] = q.log_density(kept[None])[0]
+        log_w = self.predictor.log_density(at, nu) - log_q
+        log_w = np.where(np.isnan(log_w), -np.inf, log_w)
+        total = logsumexp(log_w)
+        if not np.isfinite(total):
+            return Estimate(-np.inf, nu[0], 0.0, q.n_iterations)
+        w = np.exp(log_w - total)
+        chosen = nu[self.rng.choice(len(w), p=w / w.sum())]
+        ess = float(1.0 / (w**2).sum())
+        return Estimate(float(total) - np.log(len(w)), chosen, ess, q.n_iterations)
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        return acceptance_bar(n_chains)
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        return (lambda stats: {k: stats[k] for k in ("scaling", "accept")},)

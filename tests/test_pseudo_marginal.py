@@ -1,0 +1,253 @@
+"""Pseudo-marginal steps, and the Gaussian approximations that they draw from."""
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+import reference_steps as reference
+
+from modes import RAW, REWRITTEN
+from scipy import stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.steps import PseudoMarginal
+from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.predictor import Predictor, expectation_propagation, laplace
+from pymc_vsgp.steps.random_walk import RandomWalk
+
+FAST = {"compile_kwargs": {"mode": REWRITTEN}}
+QUICK = {"compile_kwargs": {"mode": RAW}}
+LOG_THETA = 0.2, 0.3
+
+CASES = {
+    "exact": (reference.latent, "f", reference.terms_of_latent("probit")),
+    "whitened": (lambda: reference.latent(True, "logit"), "f", reference.terms_of_latent("logit")),
+    "sparse": (reference.sparse, "u", reference.terms_of_sparse),
+}
+
+
+def predictor(model, name, by_rows=False, mode=RAW):
+    return Predictor(Latents([model[name]], model, {"mode": mode}), by_rows)
+
+
+def point_of(model):
+    return model.initial_point() | {
+        name: np.array(x) for name, x in zip(("ls_log__", "sd_log__"), LOG_THETA, strict=True)
+    }
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_evidence(which):
+    """Close to the evidence by quadrature; the mean of the weights is that evidence."""
+    build, name, terms = CASES[which]
+    model = build()
+    found = predictor(model, name, by_rows=True)
+    at = found.at(point_of(model))
+    p, f = reference.evidence(terms, *np.exp(LOG_THETA), n=48)
+    log_prior = sum(
+        stats.norm.logpdf(x, *prior) for x, prior in zip(LOG_THETA, reference.PRIORS, strict=True)
+    )
+    exact = np.log(p) + log_prior
+    la, ep = laplace(found, at), expectation_propagation(found, at)
+    assert abs(la.log_evidence - exact) < 0.1
+    assert abs(ep.log_evidence - exact) < 0.02
+    for q in (la, ep):
+        nu, log_q = q.draw(40_000, np.random.default_rng(5))
+        np.testing.assert_allclose(log_q[:9], q.log_density(nu[:9]), rtol=1e-9)
+        w = np.exp(found.log_density(at, nu) - log_q - exact)
+        assert abs(w.mean() - 1.0) < 4.0 * w.std() / np.sqrt(len(w))
+        assert w.std() / np.sqrt(len(w)) < 0.005
+    eta = at.eta(ep.mean)[:, 0]
+    if which != "sparse":
+        np.testing.assert_allclose(eta, f, atol=0.02)
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_extreme_parameters(which):
+    """Wherever a random walk may go, both approximations find the mass."""
+    build, name, _ = CASES[which]
+    model = build()
+    found = predictor(model, name, by_rows=True)
+    for log_ls in (-4.0, 3.0):
+        for log_sd in (-4.0, 1.0, 2.0):
+            logs = {"ls_log__": np.array(log_ls), "sd_log__": np.array(log_sd)}
+            at = found.at(model.initial_point() | logs)
+            la, ep = laplace(found, at), expectation_propagation(found, at)
+            assert abs(la.log_evidence - ep.log_evidence) < 1.0
+            nu, log_q = ep.draw(2000, np.random.default_rng(5))
+            w = np.exp(found.log_density(at, nu) - log_q - ep.log_evidence)
+            assert abs(w.mean() - 1.0) < 0.05
+
+
+def test_gaussian_likelihood_is_exact():
+    """Where the posterior is normal, so are both approximations, and weights are equal."""
+    y = np.array([0.3, -0.5, 1.2])
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=2.0 * pm.gp.cov.ExpQuad(1, ls=0.8))
+        f = gp.prior("f", reference.X, jitter=0.0)
+        pm.Normal("y", f, 0.5, observed=y)
+    found = predictor(model, "f", by_rows=True)
+    at = found.at(model.initial_point())
+    K = reference.kernel(reference.X, reference.X, 0.8, np.sqrt(2.0))
+    exact = stats.multivariate_normal.logpdf(y, np.zeros(3), K + 0.25 * np.eye(3))
+    for approximate in (laplace, expectation_propagation):
+        q = approximate(found, at)
+        np.testing.assert_allclose(q.log_evidence, exact, rtol=1e-7)
+        nu, log_q = q.draw(5, np.random.default_rng(1))
+        np.testing.assert_allclose(found.log_density(at, nu) - log_q, exact, rtol=1e-7)
+        np.testing.assert_allclose(
+            at.eta(q.mean)[:, 0], K @ np.linalg.solve(K + 0.25 * np.eye(3), y), rtol=1e-5
+        )
+
+
+def test_estimates_are_unbiased():
+    """With five labels, whose probability is that of an orthant."""
+    X = np.linspace(0.0, 2.0, 5)[:, None]
+    signs = np.array([1.0, 1.0, -1.0, 1.0, -1.0])
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 1.0)
+        f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X)
+        pm.Bernoulli("y", p=0.5 * pm.math.erfc(-f / np.sqrt(2.0)), observed=signs > 0)
+    K = reference.kernel(X, X, 1.0, 2.0) + np.eye(5)
+    exact = stats.multivariate_normal.cdf(
+        np.zeros(5), cov=signs[:, None] * K * signs, abseps=1e-8, releps=1e-8
+    ) * stats.norm.pdf(0.0)
+    step = PseudoMarginal([ls], n_importance=3, model=model, **FAST)
+    step.setup_chain(np.random.default_rng(4), 0, 1)
+    at = step.predictor.at(model.initial_point())
+    q = laplace(step.predictor, at)
+    found = np.exp([step._estimate(at, q).log_evidence for _ in range(1500)])
+    assert abs(found.mean() - exact) < 4.0 * found.std() / np.sqrt(len(found))
+    assert found.std() / np.sqrt(len(found)) < 0.01 * exact
+
+
+def test_several_functions():
+    """Newton's method with a block of curvature for each row finds the mode."""
+    y = np.array([[0.2, -0.3, 0.5], [1.5, -2.0, 3.0]])
+    with pm.Model() as model:
+        sd = pm.HalfNormal("sd")
+        gp = pm.gp.Latent(cov_func=sd**2 * pm.gp.cov.ExpQuad(1, ls=0.8))
+        f = gp.prior("f", reference.X, n_outputs=2)
+        pm.Poisson("y", pm.math.exp(f[0] + 0.5 * f[1]), observed=[1, 0, 3])
+        pm.Normal("z", f, 1.0, observed=y)
+    found = predictor(model, "f")
+    point = model.initial_point()
+    at = found.at(point)
+    q = laplace(found, at)
+    np.testing.assert_allclose(found.values_at(point, q.mean)["f_rotated_"].ravel(), q.mean)
+    base = found.log_density(at, q.mean[None])[0]
+    near = q.mean + 1e-4 * np.random.default_rng(1).normal(size=(50, 6))
+    differences = found.log_density(at, near) - base
+    expected = -0.5 * (((near - q.mean) @ q.L) ** 2).sum(axis=1)
+    assert (differences < 0.0).all()
+    np.testing.assert_allclose(differences, expected, rtol=2e-2, atol=1e-12)
+
+
+def test_posterior():
+    model = reference.latent()
+    with model:
+        step = PseudoMarginal([model["ls"], model["sd"]], n_importance=4, **FAST)
+        idata = pm.sample(
+            400,
+            tune=100,
+            chains=2,
+            cores=2,
+            step=step,
+            random_seed=3,
+            progressbar=False,
+            compute_convergence_checks=False,
+            **FAST,
+        )
+    reference.check(idata, "probit", largest=0.1, rhat=1.1)
+    found = idata["sample_stats"]
+    assert 0.1 < float(found["accept"].mean()) < 0.45
+    assert (found["importance_ess"] <= 4.0 + 1e-9).all()
+    same = np.diff(found["log_evidence"], axis=1) == 0.0
+    assert (same == ~found["accepted"].values[:, 1:]).all()
+
+
+def test_latent_values_of_others_are_kept(rng):
+    """Where another step has moved, the current latent values are one of the samples."""
+    model = reference.latent()
+    step = PseudoMarginal([model["ls"]], n_importance=1, model=model, **FAST)
+    step.setup_chain(rng, 0, 10)
+    point = point_of(model) | {"f": np.array([0.3, -0.2, 0.5])}
+    np.testing.assert_allclose(step._refresh(point)["f"], point["f"])
+    after, _ = step.step(point)
+    np.testing.assert_array_equal(after["sd_log__"], point["sd_log__"])
+    before = step.current
+    step.step(after)
+    moved = after | {"sd_log__": np.array(0.5)}
+    step.step(moved)
+    assert step.current.log_evidence != before.log_evidence
+
+
+def test_seed_and_pickle():
+    model = reference.latent()
+    step = PseudoMarginal([model["ls"]], model=model, **FAST)
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    copy.sampling_state = step.sampling_state
+    draws = []
+    for one in (step, copy, step):
+        one.setup_chain(np.random.default_rng(3), 5, 5)
+        point = model.initial_point()
+        for _ in range(8):
+            point, _ = one.step(point)
+        draws.append(point["f"])
+    np.testing.assert_array_equal(draws[0], draws[1])
+    np.testing.assert_array_equal(draws[0], draws[2])
+
+
+def test_random_walk_learns(rng):
+    """The scale that gives the acceptance rate, on correlated parameters of unlike scale."""
+    cov = np.array([[4.0, 0.019], [0.019, 1e-4]])
+    precision, walk, theta = np.linalg.inv(cov), RandomWalk(2, 0.25), np.zeros(2)
+    rates = []
+    for i in range(6000):
+        new = walk.propose(theta, rng)
+        accept = np.exp(min(0.0, 0.5 * (theta @ precision @ theta - new @ precision @ new)))
+        theta = new if rng.random() < accept else theta
+        if i < 3000:
+            walk.learn(theta, accept)
+        else:
+            rates.append(accept)
+    assert abs(np.mean(rates) - 0.25) < 0.05
+
+
+def test_errors():
+    model = reference.latent()
+    with model:
+        with pytest.raises(ValueError, match="approximation is 'vb'. Pass one of"):
+            PseudoMarginal([model["ls"]], approximation="vb")
+        with pytest.raises(ValueError, match="n_importance is 0"):
+            PseudoMarginal([model["ls"]], n_importance=0)
+        with pytest.raises(ValueError, match="vars has latent values.*Pass the parameters"):
+            PseudoMarginal([model["f"]], **QUICK)
+    with pm.Model() as student:
+        s = pm.HalfNormal("s")
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=s)).prior("f", reference.X)
+        pm.StudentT("y", nu=3.0, mu=f, sigma=0.2, observed=[5.0, -4.0, 3.0])
+        step = PseudoMarginal([s], **QUICK)
+    with pytest.raises(ValueError, match="not log-concave.*Use EllipticalSlice or NUTS"):
+        step.step(student.initial_point())
+    with pm.Model():
+        s = pm.HalfNormal("s")
+        with pytest.raises(ValueError, match="no inducing values, and no values of.*pass latents"):
+            PseudoMarginal([s], **QUICK)
+    with pm.Model():
+        s = pm.HalfNormal("s")
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=s)).prior("f", reference.X)
+        pm.Normal("y", f.sum(), 1.0, observed=1.0)
+        with pytest.raises(ValueError, match="EP needs one function.*approximation='laplace'"):
+            PseudoMarginal([s], approximation="ep", **QUICK)
+        with pytest.raises(ValueError, match="not a product.*Use EllipticalSlice"):
+            PseudoMarginal([s], **QUICK)
+    with pm.Model():
+        s = pm.HalfNormal("s")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=s))
+        u = gp.prior("u", Xu=reference.XU)
+        gp.likelihood("y", vsgp.Poisson(), X=reference.X_COUNTS, y=reference.COUNTS)
+        pm.Normal("z", u[0], 1.0, observed=0.0)
+        with pytest.raises(ValueError, match="outside of a likelihood.*Use EllipticalSlice"):
+            PseudoMarginal([s], **QUICK)
