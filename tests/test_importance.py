@@ -210,6 +210,9 @@ def test_two_modes_are_found_or_refused():
         gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=y)
         stage = vsgp.fit_gaussian(progressbar=False)
         idata = vsgp.sample(stage=stage, method="importance", random_seed=1, progressbar=False)
+        with pytest.warns(UserWarning, match=r"Starts disagree: they ended at 2 optima, at ls = "):
+            starts = vsgp.fit_gaussian(n_starts=6, random_seed=1, progressbar=False)
+        better = vsgp.sample(stage=starts, method="importance", random_seed=1, progressbar=False)
     # The sparse posterior itself, on a grid.
     grid = np.linspace(-5.0, 6.0, 111), np.linspace(-5.0, 2.0, 71)
     logp = np.empty((111, 71))
@@ -229,6 +232,33 @@ def test_two_modes_are_found_or_refused():
     assert 0.02 < long < 0.98
     found = float((np.log(idata["posterior"]["ls"]) > 0.5).mean())
     assert idata["posterior"].attrs["refused"] or abs(found - long) < 0.05
+    # Starts elsewhere find both, and their estimate of the parts is not far off.
+    (other,) = starts.elsewhere
+    assert starts.elbo >= max(stage.elbo, other.elbo)
+    assert "another optimum, ELBO" in repr(starts)
+    ends = [float(np.log(s.theta["ls"])) for s in (starts, other)]
+    assert (min(ends) < 0.5) and (max(ends) > 0.5)
+    parts = np.exp([starts.log_mass, other.log_mass])
+    assert abs(parts[np.argmax(ends)] / parts.sum() - long) < 0.1
+    assert not better["posterior"].attrs["refused"]
+    error = np.sqrt(long * (1.0 - long) / better["posterior"].attrs["importance_ess"])
+    assert abs(float((np.log(better["posterior"]["ls"]) > 0.5).mean()) - long) < 5.0 * error
+
+
+def test_starts_that_agree_are_one_optimum():
+    model, stage = made(counts)
+    several = vsgp.fit_gaussian(n_starts=4, random_seed=3, model=model, progressbar=False)
+    assert several.elsewhere == ()
+    np.testing.assert_allclose(several.elbo, stage.elbo, atol=0.01)
+    assert several.elbo >= stage.elbo
+    with pytest.raises(ValueError, match="n_starts is 0.*Pass 1 or more"):
+        vsgp.fit_gaussian(n_starts=0, model=model)
+    with pytest.raises(ValueError, match="'natural' or 'minibatch' alone"):
+        vsgp.fit_gaussian("advi", n_starts=2, model=model)
+    with model:
+        pm.Potential("of_flat", -(pm.Flat("flat") ** 2))
+    with pytest.raises(ValueError, match="improper one. Give it a proper prior, or drop n_starts"):
+        vsgp.fit_gaussian(n_starts=2, model=model, progressbar=False)
 
 
 def test_an_interrupt_keeps_what_was_drawn(monkeypatch):

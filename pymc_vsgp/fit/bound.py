@@ -47,8 +47,14 @@ from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import InducingRV, is_independent, is_sparse, whitened
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = ["Bound", "Evaluation", "Variables", "inducing_variables", "whitened_coordinates"]
-
+__all__ = [
+    "Bound",
+    "Evaluation",
+    "Variables",
+    "inducing_variables",
+    "unconstrained",
+    "whitened_coordinates",
+]
 
 MOST_DENSE = 150
 """More Fourier coefficients than this are independent under q: a factor would cost too much."""
@@ -57,6 +63,15 @@ MOST_DENSE = 150
 def inducing_variables(model: Model) -> list[TensorVariable]:
     """Return the inducing values of the model's processes."""
     return [rv for rv in model.free_RVs if rv.owner and isinstance(rv.owner.op, InducingRV)]
+
+
+def unconstrained(model: Model, rvs) -> list[TensorVariable]:
+    """Return random variables as a sampler sees them: graphs of the variables themselves."""
+    transforms = [model.rvs_to_transforms[rv] for rv in rvs]
+    return [
+        rv if t is None else t.forward(rv, *rv.owner.inputs)
+        for rv, t in zip(rvs, transforms, strict=True)
+    ]
 
 
 class whitened_coordinates:

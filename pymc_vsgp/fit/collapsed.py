@@ -32,7 +32,7 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.fit import collapsed_waves as waves
-from pymc_vsgp.fit.bound import inducing_variables, whitened_coordinates
+from pymc_vsgp.fit.bound import inducing_variables, unconstrained, whitened_coordinates
 from pymc_vsgp.fit.collapsed_waves import Integrated
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
@@ -92,12 +92,9 @@ def collapse(model: Model) -> Collapsed:
     new = clone_model(model)
     u, _, (node,) = loops(new)
     # The graph of the log density is one of unconstrained values; a potential wants variables.
-    backward = {}
-    for rv in new.free_RVs:
-        if rv is not u:
-            transform = new.rvs_to_transforms[rv]
-            value = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-            backward[new.rvs_to_values[rv]] = value
+    others = [rv for rv in new.free_RVs if rv is not u]
+    values = (new.rvs_to_values[rv] for rv in others)
+    backward = dict(zip(values, unconstrained(new, others), strict=True))
 
     if is_independent(u):
         whole = waves.integrate(node, new.rvs_to_values[u], new.value_vars)

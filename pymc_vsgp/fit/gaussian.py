@@ -19,6 +19,7 @@ from pymc_vsgp.fit.exact import ExactBound, is_exact
 from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
+from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
 from pymc_vsgp.progress import progress
@@ -34,6 +35,7 @@ def fit_gaussian(
     *,
     move_inducing: bool = False,
     start: GaussianStage | None = None,
+    n_starts: int = 1,
     copy: bool = False,
     maxiter: int | None = None,
     tol: float = 1e-3,
@@ -62,6 +64,10 @@ def fit_gaussian(
         Whether to optimise the inducing inputs, too, after the first rounds.
     start : GaussianStage, optional
         A previous result to continue from, of this model or of a copy.
+    n_starts : int
+        How often to fit: once from the model's initial point (or `start`), and else from draws of
+        the prior. The best is kept. A warning says where others ended elsewhere, if that may hold
+        more than 1 % of the posterior; :func:`sample` then proposes from all of them.
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
@@ -115,6 +121,11 @@ def fit_gaussian(
         maxiter = ITERATIONS.get(method, ITERATIONS["advi"])
     elif maxiter < 1:
         raise ValueError(f"maxiter is {maxiter}, but it is a number of iterations. Pass 1 or more.")
+    if n_starts < 1 or (n_starts > 1 and method not in ("natural", "minibatch")):
+        raise ValueError(
+            f"n_starts is {n_starts} and the method {method!r}. "
+            "Pass 1 or more starts, and more than one with 'natural' or 'minibatch' alone."
+        )
     check_data(model)
     began = time.perf_counter()
     if copy:
@@ -130,13 +141,21 @@ def fit_gaussian(
     mode = (compile_kwargs or {}).get("mode", ONCE)
     fitter = Fitter(model, method, move_inducing=move_inducing, batch_size=batch_size, mode=mode)
     compiled = time.perf_counter() - began
-    stage = fitter(
-        start, maxiter=maxiter, tol=tol, random_seed=random_seed, progressbar=progressbar
-    )
+    rng = np.random.default_rng(random_seed)
+
+    def fit(**kwargs):
+        return fitter(maxiter=maxiter, tol=tol, random_seed=rng, progressbar=progressbar, **kwargs)
+
+    stage, said = fit(start=start), ""
+    if n_starts > 1 and stage.theta:
+        stage, said = best_of(
+            stage, n_starts, fitter.bound, lambda theta: fit(theta=theta), rng.spawn(1)[0]
+        )
     stage.compile_seconds = compiled
     stage.apply()
-    for text in warnings_at(model, stage.theta_unconstrained):
-        warnings.warn(text, stacklevel=2)
+    for text in [said, *warnings_at(model, stage.theta_unconstrained)]:
+        if text:
+            warnings.warn(text, stacklevel=2)
     return stage
 
 
@@ -160,6 +179,7 @@ class Fitter:
         self,
         start: GaussianStage | None = None,
         *,
+        theta: np.ndarray | None = None,
         maxiter: int = ITERATIONS["natural"],
         tol: float = 1e-3,
         random_seed=None,
@@ -167,7 +187,7 @@ class Fitter:
     ) -> GaussianStage:
         """Fit to the data that the model has now."""
         bound, began = self.bound, time.perf_counter()
-        theta, sites = bound.start, bound.no_sites()
+        theta, sites = bound.start if theta is None else theta, bound.no_sites()
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
             sites = [start.sites[p.u.name] for p in bound.processes]

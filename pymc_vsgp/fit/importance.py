@@ -40,6 +40,7 @@ MOST = 16  # of epsilon for a theta
 SOME = 0.05
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
+OTHERS = 0.4  # and to optima elsewhere
 LARGEST_K = 0.5
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
 
@@ -274,10 +275,11 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         of_theta, of_epsilon = weigher.density.cost
         K = 4 if of_epsilon < of_theta else 2
     first, best = cov, 0.0
+    elsewhere = [_student(points, other) for other in stage.elsewhere]
     rounds: list[tuple[Any, _Batch]] = []
     spread: list[float] = []
     for i in range(ROUNDS):
-        q = _mixture(center, cov, weigher.prior)
+        q = _mixture(center, cov, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
         rounds.append((q, batch))
         log_w = batch.log_marginal - q.logpdf(batch.theta)
@@ -302,16 +304,22 @@ def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:
     return int(np.clip(np.ceil(np.clip(best, variance, 16.0 * variance)), 1, MOST))
 
 
-def _mixture(center, cov, prior):
+def _mixture(center, cov, prior, elsewhere):
     dof = 5.0 + len(center)
     root = np.linalg.cholesky(cov) if len(cov) else cov
-    parts = [(1.0 - WIDE - PRIOR, StudentT(center, root, dof))]
-    parts += [(WIDE, StudentT(center, 2.0 * root, 3.0))]
+    parts = [(WIDE, StudentT(center, 2.0 * root, 3.0))]
     if len(center) and prior is not None:
         parts += [(PRIOR, prior)]
-    else:
-        parts[0] = (1.0 - WIDE, parts[0][1])
-    return Mixture(parts)
+    parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]
+    rest = 1.0 - sum(share for share, _ in parts)
+    return Mixture([(rest, StudentT(center, root, dof)), *parts])
+
+
+def _student(points: Points, stage: GaussianStage) -> StudentT:
+    """Return a proposal around the estimate of a stage."""
+    order = _order(points, stage)
+    center, cov = stage._theta_normal()[0][order], stage.theta_covariance[np.ix_(order, order)]
+    return StudentT(center, np.linalg.cholesky(cov), 5.0 + len(center))
 
 
 def _adapt(rounds, first, d):

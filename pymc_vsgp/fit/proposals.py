@@ -8,7 +8,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp
 
 from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.fit.bound import inducing_variables, unconstrained
 from pymc_vsgp.fit.density import Points
 
 __all__ = ["Mixture", "Prior", "StudentT"]
@@ -52,13 +52,7 @@ class Prior:
             raise NotImplementedError("Theta has no prior of its own.")
         self._logp = points.function([logp])
         self._m = points.n_epsilon
-        self._outputs = []
-        for v in points.outer:
-            rv = model.values_to_rvs[v]
-            transform = model.rvs_to_transforms[rv]
-            self._outputs.append(
-                rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-            )
+        self._outputs = unconstrained(model, [model.values_to_rvs[v] for v in points.outer])
         self.draw(1, np.random.default_rng(0))  # an improper prior has no draws
 
     def draw(self, n, rng):

@@ -65,6 +65,8 @@ class GaussianStage:
         Gaussian pseudo-observations of the inducing values; the sampler's coordinates.
     Xu_before, Xu : dict
         Inducing inputs before and after.
+    elsewhere : tuple of GaussianStage
+        Other optima that starts ended at, if several were asked for.
     """
 
     method: str
@@ -85,6 +87,7 @@ class GaussianStage:
     Xu_before: dict[str, np.ndarray]
     Xu: dict[str, np.ndarray]
     model: Model = field(repr=False)
+    elsewhere: "tuple[GaussianStage, ...]" = ()
 
     def __repr__(self):
         """Say what was reached, and what it changed."""
@@ -115,7 +118,15 @@ class GaussianStage:
             lines.append("  no ±: coefficients are independent here, which narrows parameters")
         if not self.converged or self.method != "natural":
             lines.append(f"  {self.message}")
+        for other in self.elsewhere:
+            there = ", ".join(f"{k} {np.round(v, 3)}" for k, v in other.theta.items())
+            lines.append(f"  another optimum, ELBO {other.elbo:.2f}: {there}")
         return "\n".join(lines)
+
+    @property
+    def log_mass(self) -> float:
+        """Logarithm of the evidence around this optimum, but for a constant."""
+        return self.elbo + 0.5 * float(np.linalg.slogdet(self.theta_covariance)[1])
 
     def apply(self) -> None:
         """Put inducing inputs and coordinates of this stage into its model."""
