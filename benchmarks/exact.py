@@ -67,6 +67,8 @@ class Posterior:
     phi : callable
         Expected log likelihood of each observation, from means and variances (the last axis has
         the latent functions) and the parameters.
+    box : list, optional
+        Ends of the grid, where there are several modes to cover; by default found around one.
     noise : callable, optional
         Of normal data: their standard deviation. The inducing values have a closed form then.
     """
@@ -78,8 +80,7 @@ class Posterior:
     phi: Callable | None = None
     noise: Callable | None = None
     y: np.ndarray | None = None
-    center: np.ndarray | None = None
-    scale: float | np.ndarray = 0.3
+    box: list | None = None
     n_grid: int = 11
     n_draws: int | None = None
     _r: list = field(default_factory=list)
@@ -154,7 +155,7 @@ class Posterior:
             w, V = np.linalg.eigh(W)
             return g, np.einsum("nik,nk,njk->nij", V, np.clip(w, 0.0, None), V)
 
-        v = np.zeros(starts[-1]) if self.center is None else self.center
+        v = np.zeros(starts[-1])
         value = target(v)
         for _ in range(40):
             g, W = curves(mu_of(v))
@@ -190,12 +191,9 @@ class Posterior:
         mean = w @ u
         return logsumexp(log_w) - np.log(len(log_w)), mean, w @ (u - mean) ** 2, 1.0 / (w @ w)
 
-    def summary(self, start, seed=0):
-        """Moments and quantiles of the parameters, and moments of the inducing values.
-
-        ``noise`` is the error of a mean, in standard deviations, that the draws leave.
-        """
-        start, d = np.asarray(start, float), len(self.names)
+    def _region(self, start):
+        """Return the mode, the principal axes in standard deviations, and how far to go on each."""
+        d = len(self.names)
         best = scipy.optimize.minimize(
             lambda t: -max(self.evaluate(t)[0], -1e10), start, method="Nelder-Mead",
             options={"xatol": 1e-2, "fatol": 1e-2, "maxfev": 150 * d},
@@ -219,6 +217,19 @@ class Posterior:
                 while k < 12.0 and at(mode + sign * k * axes[:, i]) > top - DROP:
                     k += 0.5
                 ends[i, side] = sign * k
+        return mode, axes, ends
+
+    def summary(self, start, seed=0):
+        """Moments and quantiles of the parameters, and moments of the inducing values.
+
+        ``noise`` is the error of a mean, in standard deviations, that the draws leave.
+        """
+        d = len(self.names)
+        if self.box is None:
+            mode, axes, ends = self._region(np.asarray(start, float))
+        else:
+            mode, axes, ends = np.zeros(d), np.eye(d), np.array(self.box, float)
+        at = lambda t: self.evaluate(t)[0]  # noqa: E731
         sides = [np.linspace(a, b, self.n_grid) for a, b in ends]
         grid = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, d)
         rng = np.random.default_rng(seed)

@@ -337,7 +337,8 @@ CASES = {
         lambda m: _normal(
             m,
             {"lengthscale": ("lognormal", 0.0, 1.5), "sigma": ("lognormal", -1.0, 1.0)},
-            n_grid=61,
+            n_grid=81,
+            box=[(-6.0, 6.5), (-6.0, 2.5)],
             **SE,
         ),
         [0, -1],
