@@ -50,4 +50,4 @@ docs: env
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
 
 clean:
-	rm -rf .venv docs/_build docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis coal_mining.png
+	rm -rf .venv docs/_build docs/generated docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis coal_mining.png

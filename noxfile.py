@@ -45,7 +45,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python="3.12", default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
-    session.install("--editable", ".[plots]", "--group", "docs")
+    session.install("--editable", ".", "--group", "docs")
     session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build/html")
 
 

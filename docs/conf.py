@@ -1,4 +1,6 @@
 import os
+import pathlib
+import shutil
 import urllib.error
 import urllib.request
 
@@ -15,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
+    "sphinx-mathjax-offline",
     "sphinx_copybutton",
     "sphinx_design",
 ]
@@ -24,10 +27,19 @@ myst_heading_anchors = 3
 # plain blocks of the other pages.
 nb_execution_mode = "cache"
 nb_execution_timeout = 300
+nb_execution_in_temp = True  # some pages write files
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "remove"
 nb_merge_streams = True
+# Notebooks are plain Python in cells. Sphinx wants its sources in one folder.
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+here = pathlib.Path(__file__).parent
+shutil.copytree(here.parent / "notebooks", here / "notebooks", dirs_exist_ok=True)
+# These run for minutes, or on data that do not ship. The gallery has their figures.
+nb_execution_excludepatterns = [
+    f"notebooks/{name}.py" for name in ("million_rows", "spatial_counts", "three_classes")
+]
 # What the kernels inherit: figures go into the page; progress bars, which need widgets, do not.
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["PYTHONWARNINGS"] = 'ignore:install "ipywidgets" for Jupyter support:UserWarning'
@@ -59,7 +71,7 @@ intersphinx_mapping = {
     if reachable(url + "objects.inv")
 }
 
-exclude_patterns = ["_build", "_templates"]
+exclude_patterns = ["_build", "_templates", "conf.py", "make_figures.py"]
 templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc-vsgp"
@@ -69,7 +81,7 @@ html_css_files = ["wide.css"]
 html_sidebars = {"**": ["all-pages"]}
 html_theme_options = {
     "navbar_center": [],
-    "show_prev_next": False,
+    "show_prev_next": True,
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
 }
 

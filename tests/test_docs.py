@@ -172,6 +172,7 @@ def test_every_page_is_in_one_toctree():
         for entry in toctree_of(page)
     ]
     pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in PAGES} - {"index"}
+    pages |= {f"notebooks/{notebook.stem}" for notebook in (ROOT / "notebooks").glob("*.py")}
     assert pages - set(entries) == set(), "these pages are in no toctree"
     assert set(entries) - pages == set(), "these entries have no page"
     assert len(set(entries)) == len(entries)
