@@ -178,6 +178,61 @@ def test_every_page_is_in_one_toctree():
     assert len(set(entries)) == len(entries)
 
 
+# --- English --------------------------------------------------------------------------------------
+
+# Reports of long experiments, and the record of changes, are denser than what is read first.
+DENSE = {"docs/reproduction.md", "docs/changelog.md", "CONTRIBUTING.md"}
+SEARCHED = [
+    *("ELBO", "SVGP", "SGPR", "SGPMC", "LGCP", "hyperparameter", "multiclass", "overdispersion"),
+    *("offset", "leapfrog", "step size", "confounding", "accelerated failure time"),
+]
+
+
+def sentences(text):
+    """Prose of a page, sentence by sentence; code, formulas, tables and headings are left out."""
+    text = re.sub(r"\A---\n.*?^---\n", "", text, flags=re.M | re.S)
+    text = re.sub(r"^(`{3,}).*?^\1$", "\n\n", text, flags=re.M | re.S)
+    text = re.sub(r"^\$\$.*?^\$\$", "\n\n", text, flags=re.M | re.S)
+    text = re.sub(r"`[^`\n]*`|\$[^$\n]*\$", "code", text)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"^(\||#|:::).*$|^\s*([*-]|\d+\.|:) ", "\n\n", text, flags=re.M)
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from re.split(r"(?<=[.!?:;])\**\s+", " ".join(paragraph.split()))
+
+
+@pytest.mark.parametrize("page", [p for p in READ if name_of(p) not in DENSE], ids=name_of)
+def test_sentences_of_a_page_are_short(page):
+    words = {s: len(re.findall(r"[\w'’.^²-]*\w", s)) for s in sentences(text_of(page))}
+    assert {s: n for s, n in words.items() if n > 25} == {}
+
+
+def test_sentences_are_counted():
+    page = "# A title\n\nOne `f(x. y)` here. **Two.** Three\nof them:\n\n| a | b |\n\n* Four;"
+    assert [s for s in sentences(page) if s] == [
+        "One code here.",
+        "**Two.",
+        "Three of them:",
+        "Four;",
+    ]
+
+
+@pytest.mark.parametrize("term", SEARCHED)
+def test_a_search_finds_the_terms_of_the_field(term):
+    assert any(term in text_of(page) for page in PAGES)
+
+
+def test_times_in_the_readme_are_those_of_the_benchmark():
+    measured = text_of(ROOT / "benchmarks" / "results" / "gradient.md")
+    poisson = re.search(r"^## \(b\) Poisson.*?(?=^## )", measured, re.M | re.S).group()
+    for package, told in zip(
+        ("vsgp_numba", "gpflow"),
+        re.findall(r"([\d.]+) ms", text_of(ROOT / "README.md")),
+        strict=True,
+    ):
+        milliseconds = re.search(rf"\| {package} \| ([\d.]+) ", poisson).group(1)
+        assert f"{float(milliseconds):.1f}" == told
+
+
 # --- the checks themselves -----------------------------------------------------------------------
 
 

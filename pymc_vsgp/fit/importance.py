@@ -339,7 +339,7 @@ def _adapt(rounds, first, d):
     center = w @ theta
     away = theta - center
     cov = away.T @ (away * w[:, None])
-    # Few effective draws don't tell a covariance: the curvature at the estimate fills in.
+    # A small ESS does not tell a covariance: the curvature at the estimate fills in.
     prior_weight = 2.0 * (d + 1)
     cov = (ess * cov + prior_weight * first) / (ess + prior_weight)
     return center, cov
