@@ -128,4 +128,4 @@ def check_mean(x, mean, largest=0.04, rhat=1.01):
     assert float(az.rhat(x)) <= rhat
     error = float(az.mcse(x))
     assert abs(x.mean() - mean) < 4.0 * error, (x.mean(), mean, error)
-    assert error < largest
+    assert error < largest, (error, x.std(axis=1))

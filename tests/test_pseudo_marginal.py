@@ -149,8 +149,8 @@ def test_posterior():
     with model:
         step = PseudoMarginal([model["ls"], model["sd"]], n_importance=4, **FAST)
         idata = pm.sample(
-            400,
-            tune=100,
+            500,
+            tune=300,
             chains=2,
             cores=2,
             step=step,
