@@ -46,6 +46,7 @@ os.environ["PYTHONWARNINGS"] = 'ignore:install "ipywidgets" for Jupyter support:
 numpydoc_show_class_members = False
 autosummary_generate = True
 autodoc_typehints = "none"
+autodoc_member_order = "bysource"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

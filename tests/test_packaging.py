@@ -37,6 +37,18 @@ def test_version_is_the_installed_one():
 
 def test_version_is_the_one_to_cite():
     assert f"version: {vsgp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'version: "{vsgp.__version__}"\n' in (ROOT / "conda" / "recipe.yaml").read_text()
+
+
+def test_conda_recipe_has_the_requirements_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {re.sub(r"\[.*?\]", "", r) for r in project["dependencies"]}
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text().split("  run:\n")[1].split("  run_con")[0]
+    listed = re.findall(r"- ([\w-]+) (>=[\d.]+)$", recipe, re.M)
+    # PyMC and PyTensor without a compiler are packages of their own there.
+    assert {
+        re.sub("-base$", "", n) + v if n != "arviz-base" else n + v for n, v in listed
+    } == wanted
 
 
 def test_ships_its_types():
