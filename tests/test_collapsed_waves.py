@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import reference_torus
@@ -16,6 +17,10 @@ import pymc_vsgp.fit.bound
 
 from pymc_vsgp.fit import collapsed_waves
 from pymc_vsgp.fit.collapsed import can_collapse, collapse, recover
+from pymc_vsgp.fit.gaussian import Fitter
+from pymc_vsgp.inducing.torus import GivenCoefficients
+
+short = pytest.mark.filterwarnings("ignore:The period of .* leaves too little room:UserWarning")
 
 PERIOD, COUNTS, CENTER = (2.5, 3.0), (4, 3), (0.4, 0.1)
 N = 40
@@ -120,6 +125,32 @@ def test_coefficients_are_drawn_from_their_conditional():
     w, V = np.linalg.eigh(covariance / np.outer(sd, sd))
     along = ((u - mean) / sd) @ V[:, 0]
     np.testing.assert_allclose(along.std() / np.sqrt(w[0]), 1.0, atol=5.0 / np.sqrt(2 * n))
+
+
+@short
+def test_data_may_change():
+    X, y = data_of()
+    shared = pytensor.shared(y)
+    model = build(X, shared)
+    whole, fitter = collapse(model), Fitter(model)
+    logp = whole.model.compile_logp(mode=RAW)
+    shared.set_value(data_of(2.0)[1][::-1].copy())
+    whole.refresh()
+    fresh = collapse(build(X, shared.get_value())).model.compile_logp(mode=RAW)
+    np.testing.assert_allclose(logp(POINT), fresh(POINT), rtol=1e-12)
+    stage = fitter(maxiter=1)
+    np.testing.assert_allclose(stage.elbo, fresh(stage.theta_unconstrained), rtol=1e-9)
+
+
+@short
+def test_a_pass_over_the_data_gives_the_same(monkeypatch):
+    X, y = data_of()
+    by_sums = collapse(build(X, y)).model.compile_logp(mode=RAW)(POINT)
+    monkeypatch.setattr(GivenCoefficients, "basis", None)
+    model = build(X, y)
+    assert can_collapse(model)
+    whole = collapse(model)
+    np.testing.assert_allclose(whole.model.compile_logp(mode=RAW)(POINT), by_sums, rtol=1e-9)
 
 
 # The period is short, and so is the fit.

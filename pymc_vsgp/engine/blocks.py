@@ -123,22 +123,34 @@ def stream(
     return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
 
 
+class Expected(NamedTuple):
+    """Expectations of the terms of a loop, and what a natural-gradient step needs of them."""
+
+    value: TensorVariable
+    """Their sum."""
+    terms: TensorVariable
+    slopes: list[TensorVariable]
+    """For each process the gradient of the sum in the means, K x M."""
+    grams: list[TensorVariable]
+    """Twice that in the covariances, K x M x M: ``A diag(2 d/d gamma) A^T``; or the diagonals."""
+
+
 def stream_gaussian(
     node: Apply,
     means: Sequence[Variable],
     roots: Sequence[Variable],
     rows: Variable | None = None,
-) -> Apply:
+) -> Expected:
     r"""Return a loop like that of `node` for whitened inducing values with a Gaussian density.
 
     Its terms are expectations under :math:`v \sim N(m, C C^\top)`: of what the terms of `node` are,
-    given v. `means` and `roots` are m and C for each process of the node; with `rows`, only those
-    rows of the data count, for all of them.
-
-    The outputs that the last rules refer to are, for each process, the matrix
-    :math:`A\, \mathrm{diag}(2 \partial / \partial \gamma) A^\top` of the natural gradient.
+    given v. `means` and `roots` are m and C for each process of the node, with an axis of its
+    functions in front; with `rows`, only those rows of the data count, for all of them.
     """
     recipe = node.op.recipe
+    alone = [node.inputs[p.v].type.ndim == 1 for p in recipe.parts]
+    means = [m[0] if one else m.T for m, one in zip(means, alone, strict=True)]
+    roots = [C[0] if one else C for C, one in zip(roots, alone, strict=True)]
     pairs = list(zip(recipe.parts, roots, strict=True))
     if rows is not None or any(C.type.ndim > node.inputs[p.v].type.ndim for p, C in pairs):
         # A few rows of a grid are no grid; correlated coefficients take a matrix of all features.
@@ -153,7 +165,12 @@ def stream_gaussian(
         arguments[0] = arguments[0] * scale
     new = _node(recipe, [*arguments, *roots], node.op.block_size, n_roots=len(roots))
     assert new is not None
-    return new
+    rules, slopes, grams = new.op.rules, [], []
+    for part, rule, one in zip(recipe.parts, rules[-len(roots) :], alone, strict=True):
+        slope, gram = new.outputs[rules[part.v]], new.outputs[rule.gram]
+        slopes.append(slope[None] if one else slope.T)
+        grams.append(gram[None] if one else gram)
+    return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams)
 
 
 def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
@@ -276,8 +293,8 @@ def _block(recipe: Recipe, inputs, roots_at):
 
     found = []
     for j, (c, X, args) in enumerate(given):
-        root = (roots[j], of_extra[j]) if roots else (None, None)
-        found.append(c.pull(X, args, pieces[j], moments[j], adjoints[j], *root))
+        of_root = (roots[j], of_extra[j]) if roots else (None, None)
+        found.append(c.pull(X, args, pieces[j], moments[j], adjoints[j], *of_root))
         at, adds = parts[j].at, found[-1]
         by_input = {at[k]: d for k, d in adds.of_args.items()}
         if adds.of_X is not None:
@@ -293,18 +310,19 @@ def _block(recipe: Recipe, inputs, roots_at):
         rules[i] = at_output[i] = len(outputs)
         outputs.append(s)
         shapes.append(i)
-    for p, adds in zip(parts, found, strict=True):
+    for j, (p, (c, _, args), adds) in enumerate(zip(parts, given, found, strict=True)):
+        root = gram = None
+        if roots:
+            root, gram = roots_at[j], len(outputs)
+            rules[root] = Root(gram, c.diagonal(args, roots[j]))
+            outputs.append(adds.gram)
+            # A root may have fewer columns than rows.
+            like_factor = adds.outer is not None and adds.gram.type.ndim == 2
+            shapes.append(p.at[1] if like_factor else root)
         if adds.outer is not None:
-            factor = p.at[1]
-            rules[factor] = Factor(p.v, at_output[p.v], len(outputs))
+            rules[p.at[1]] = Factor(p.v, at_output[p.v], len(outputs), root, gram)
             outputs.append(adds.outer)
-            shapes.append(factor)
-    for i, p, (c, _, args), adds in zip(roots_at, parts, given, found, strict=False):
-        rules[i] = Root(len(outputs), c.diagonal(args, inputs[i]))
-        outputs.append(adds.gram)
-        # A root may have fewer columns than rows.
-        like_factor = adds.outer is not None and adds.gram.type.ndim == 2
-        shapes.append(p.at[1] if like_factor else i)
+            shapes.append(p.at[1])
     n_sums = len(outputs)
     outputs.append(terms)
     shapes.append(0)

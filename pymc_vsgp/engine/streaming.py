@@ -53,13 +53,15 @@ class Factor(NamedTuple):
     """How the gradient of a triangular factor R follows from small outputs.
 
     With ``A = R^-1 K`` and ``Abar`` its adjoint, ``Rbar = -tril(R^-T Abar A^T)``: the output
-    `outer` is ``Abar A^T`` without the part that v accounts for, ``v a^T`` with `a` the gradient
-    in v.
+    `outer` is ``Abar A^T`` without the parts that follow from other outputs: ``v a^T``, with `a`
+    the gradient in v, and ``C C^T gram`` where there is a root C.
     """
 
     v: int
     a: int
     outer: int
+    root: int | None = None
+    gram: int | None = None
 
 
 class Held(OpFromGraph):
@@ -204,6 +206,10 @@ class BlockSum(OpFromGraph):
                 if v.type.ndim == 1:
                     v, a = v[:, None], a[:, None]
                 outer = pt.dot(v, a.T) + outputs[rule.outer]
+                if rule.root is not None:
+                    root, gram = inputs[rule.root], outputs[rule.gram]
+                    more = pt.matmul(root, pt.matmul(gram, root).mT)
+                    outer += more if more.type.ndim == 2 else more.sum(axis=0)
                 yield -pt.tril(solve_triangular(inputs[i], outer, trans=1, lower=True, b_ndim=2))
             elif isinstance(rule, Root):
                 gram, root = outputs[rule.gram], inputs[i]

@@ -34,7 +34,6 @@ from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -42,27 +41,22 @@ from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.base import Process
-from pymc_vsgp.inducing.coordinates import Sites, apply_diagonal_sites, apply_sites
+from pymc_vsgp.inducing.coordinates import (
+    Sites,
+    apply_diagonal_sites,
+    apply_sites,
+    divide,
+    inverse_transpose,
+)
 from pymc_vsgp.model.observation import processes
-from pymc_vsgp.model.variable import InducingRV, is_independent, is_sparse, whitened
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse, whitened
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = [
-    "Bound",
-    "Evaluation",
-    "Variables",
-    "inducing_variables",
-    "unconstrained",
-    "whitened_coordinates",
-]
+__all__ = ["Bound", "Evaluation", "Variables", "unconstrained", "whitened_coordinates"]
+
 
 MOST_DENSE = 150
 """More Fourier coefficients than this are independent under q: a factor would cost too much."""
-
-
-def inducing_variables(model: Model) -> list[TensorVariable]:
-    """Return the inducing values of the model's processes."""
-    return [rv for rv in model.free_RVs if rv.owner and isinstance(rv.owner.op, InducingRV)]
 
 
 def unconstrained(model: Model, rvs) -> list[TensorVariable]:
@@ -130,15 +124,38 @@ class _Process:
         """Whether these are so many coefficients that they are independent under q."""
         return bool(self.offset)
 
-    def pieces(self, mean, R) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-        """Return, of q(v), the mean, the factor of the precision, and that of the covariance."""
+    def q(self, mean, R) -> "_Density":
+        """Return q(v), under a prior with this mean and this factor."""
         if not self.diagonal:
-            maps = [_posterior(self, k, mean, R) for k in range(self.n_functions)]
-            m, L = (pt.stack(x) for x in zip(*maps, strict=True))
-            return m, L, pt.stack([_inverse_transpose(factor) for _, factor in maps])
+            half, L = apply_sites(mean, R, self.linear, self.root)
+            return _Density(divide(half, L), L, inverse_transpose(L), R, mean)
         half, L = apply_diagonal_sites(mean, R, self.linear, self.root)
         e, t = self.offset
-        return (half + e) / L, L * pt.exp(-t), pt.exp(t) / L
+        return _Density((half + e) / L, L * pt.exp(-t), pt.exp(t) / L, R, mean)
+
+
+class _Density(NamedTuple):
+    """The density q(v) of a process, and the prior of u."""
+
+    mean: TensorVariable
+    factor: TensorVariable
+    """Of the precision; where the variables are independent under q its diagonal, as of `root`."""
+    root: TensorVariable
+    """Of the covariance."""
+    R: TensorVariable
+    prior_mean: TensorVariable
+
+    def in_loop(self, p: _Process) -> tuple[TensorVariable, TensorVariable]:
+        """Mean and root of what moments are linear in: for coefficients, of u less its mean."""
+        if not p.independent:
+            return self.mean, self.root
+        return self.R * self.mean, (self.R if p.diagonal else self.R[:, None]) * self.root
+
+    def divergence(self, p: _Process) -> TensorVariable:
+        """KL divergence from the prior of v."""
+        trace = pt.sum(self.root**2) + pt.sum(self.mean**2) - p.n_functions * p.n_inducing
+        diagonal = self.factor if p.diagonal else pt.diagonal(self.factor, axis1=1, axis2=2)
+        return trace / 2.0 + pt.log(diagonal).sum()
 
 
 class Variables:
@@ -246,53 +263,21 @@ class Bound(Variables):
 
         terms = [*self.others, *model.observed_RVs, *model.potentials]
         logp = rewrite_pregrad(model.logp(vars=terms))
-        bound, loops = self._integrate(logp, n_rows)
-
-        pieces: list[TensorVariable] = []
-        for p in self.processes:
-            mean, chol = model.replace_rvs_by_values(list(p.u.owner.inputs[1:3]))
-            m, L, C = p.pieces(mean, chol)
-            trace = pt.sum(C**2) + pt.sum(m**2) - p.n_functions * p.n_inducing
-            log_det = pt.log(L if p.diagonal else pt.diagonal(L, axis1=1, axis2=2)).sum()
-            bound = guarded(bound - trace / 2.0 - log_det, chol)
-            pieces += [m, L, C, mean, chol]
-        per = len(pieces) // len(self.processes)
-        pieces = [pieces[i : i + per] for i in range(0, len(pieces), per)]
-        swaps = {}
-        for p, (m, _, C, _, R), (mean_in, root_in) in zip(
-            self.processes, pieces, self._stand_ins, strict=True
-        ):
-            if p.independent:  # of u itself, less its mean
-                m, C = R * m, (R if p.diagonal else R[:, None]) * C
-            single = p.value.type.ndim == 1
-            swaps[mean_in] = m[0] if single else m.T
-            swaps[root_in] = C[0] if single else C
-
-        steps = []
-        for i, p in enumerate(self.processes):
-            linear, precision = 0.0, 0.0
-            for node, j in loops[i]:
-                parts = node.op.recipe.parts
-                a = node.outputs[node.op.rules[parts[j].v]]
-                root_at = len(node.op.rules) - len(parts) + j
-                gram = node.outputs[node.op.rules[root_at].gram]
-                single = p.value.type.ndim == 1
-                linear = linear + (a[None, :] if single else a.T)
-                precision = precision - (gram[None] if single else gram)
-            steps += [linear, precision]
-        outputs = [bound, *steps]
-        outputs = graph_replace(outputs, swaps, strict=False)
-        # The linear part of the sites is the gradient in m, less what the quadratic part explains.
-        for i, (m, _, _, mean, R) in enumerate(pieces):
-            at = 1 + 2 * i
-            p = self.processes[i]
-            if p.independent:
-                m = mean + R * m
+        of_u = [model.replace_rvs_by_values(p.u.owner.inputs[1:3]) for p in self.processes]
+        q = [p.q(*prior) for p, prior in zip(self.processes, of_u, strict=True)]
+        bound, loops = self._integrate(logp, q, n_rows)
+        outputs = []
+        for p, of, found in zip(self.processes, q, loops, strict=True):
+            bound = guarded(bound - of.divergence(p), of.R)
+            slopes, grams = zip(*((e.slopes[j], e.grams[j]) for e, j in found), strict=True)
+            linear, precision = sum(slopes), -sum(grams)
+            # The gradient in m, less what the quadratic part explains.
+            m = of.prior_mean + of.R * of.mean if p.independent else of.mean
             if p.diagonal:
-                outputs[at] = outputs[at] + outputs[at + 1] * m
+                linear += precision * m
             else:
-                outputs[at] = outputs[at] + pt.matmul(outputs[at + 1], m[:, :, None])[:, :, 0]
-        flat = [q for piece in pieces for q in (piece[0], piece[1], piece[4], piece[3])]
+                linear += pt.matmul(precision, m[:, :, None])[:, :, 0]
+            outputs += [linear, precision, of.mean, of.factor, of.R, of.prior_mean]
 
         theta = pt.dvector("theta")
         moved = [pt.dmatrix() for _ in moving]
@@ -303,7 +288,7 @@ class Bound(Variables):
                 self.values, self.shapes, starts, starts[1:], strict=False
             )
         } | dict(zip(moving, moved, strict=True))
-        bound, *rest = rewrite_pregrad(graph_replace([*outputs, *flat], given, strict=False))
+        bound, *rest = rewrite_pregrad(graph_replace([bound, *outputs], given, strict=False))
         moved += offsets
         gradient = pytensor.grad(bound, [theta, *moved], disconnected_inputs="ignore")
         gradient = pt.concatenate([g.ravel() for g in gradient])
@@ -314,30 +299,22 @@ class Bound(Variables):
         self._n_moved = len(moved)
         self._fn = function(inputs, [bound, gradient, *rest], mode)
 
-    def _integrate(self, logp, n_rows):
+    def _integrate(self, logp, q, n_rows):
         """Replace each loop over the data by its expectation under q."""
         self._rows = pt.lvector("rows") if n_rows else None
-        self._stand_ins = []
-        for p in self.processes:
-            K, M = p.n_functions, p.n_inducing
-            kinds: list[tuple[int, ...]] = [(M, K), (K, M) if p.diagonal else (K, M, M)]
-            if p.value.type.ndim == 1:
-                kinds = [(M,), kinds[1][1:]]
-            self._stand_ins.append([pt.tensor(dtype="float64", shape=s) for s in kinds])
         loops: list[list] = [[] for _ in self.processes]
-        swaps = {}
+        swaps: dict[Any, Any] = {}
         nodes = block_sums(logp)
         self._n_rows = [node.inputs[0].shape[0] for node in nodes]
         owners_of = [
             [self._process_of(p.conditional.process) for p in n.op.recipe.parts] for n in nodes
         ]
         for node, owners in zip(nodes, owners_of, strict=True):
-            means, roots = zip(*(self._stand_ins[i] for i in owners), strict=True)
+            means, roots = zip(*(q[i].in_loop(self.processes[i]) for i in owners), strict=True)
             new = stream_gaussian(node, means, roots, self._rows)
             for j, i in enumerate(owners):
                 loops[i].append((new, j))
-            swaps[node.outputs[0]] = new.outputs[0]
-            swaps[node.outputs[node.op.n_sums]] = new.outputs[new.op.n_sums]
+            swaps |= {node.outputs[0]: new.value, node.outputs[node.op.n_sums]: new.terms}
         bound = graph_replace(logp, swaps, strict=False) if swaps else logp
         values = {p.value for p in self.processes}
         if not all(loops) or values & set(ancestors([bound])):
@@ -378,13 +355,7 @@ class Bound(Variables):
         if self._rows is not None:
             arguments.append(rows)
         value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))
-        n = len(self.processes)
-        linear, precision = rest[0 : 2 * n : 2], rest[1 : 2 * n : 2]
-        tail = [rest[2 * n + 4 * i : 2 * n + 4 * i + 4] for i in range(n)]
-        mean, factor, R, prior_mean = (list(t) for t in zip(*tail, strict=True))
-        return Evaluation(
-            float(value), gradient, list(linear), list(precision), mean, factor, R, prior_mean
-        )
+        return Evaluation(float(value), gradient, *(rest[i::6] for i in range(6)))
 
     def _sizes(self) -> list[int]:
         """Return the number of rows of the data of each loop."""
@@ -414,14 +385,3 @@ def _process(model, u, process: Process | None, start):
         return _Process(u, value, K, M, Xu, linear, root, offset, independent=True)
     root = pt.tensor(dtype="float64", shape=(K, M, M))
     return _Process(u, value, K, M, Xu, linear, root, independent=is_independent(u))
-
-
-def _posterior(p, k, mean, R):
-    """Mean of q(v) and Cholesky factor of its precision, for function k."""
-    half, L = apply_sites(mean, R, p.linear[k], p.root[k])
-    return solve_triangular(L.T, half, lower=False, b_ndim=1), L
-
-
-def _inverse_transpose(L):
-    eye = pt.eye(L.shape[0], dtype="float64")
-    return solve_triangular(L.T, eye, lower=False, b_ndim=2)

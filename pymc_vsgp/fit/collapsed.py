@@ -11,7 +11,9 @@ One pass over the data gives the optimum, another the value and the gradient. Of
 coefficients see `collapsed_waves`.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -21,7 +23,7 @@ from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import grad
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
@@ -31,15 +33,14 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.compile import function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
-from pymc_vsgp.fit import collapsed_waves as waves
-from pymc_vsgp.fit.bound import inducing_variables, unconstrained, whitened_coordinates
-from pymc_vsgp.fit.collapsed_waves import Integrated
+from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
+from pymc_vsgp.fit.collapsed_waves import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
-from pymc_vsgp.model.variable import is_independent
+from pymc_vsgp.model.variable import inducing_variables, is_independent
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = ["Collapsed", "can_collapse", "collapse", "loops", "recover"]
+__all__ = ["Collapsed", "can_collapse", "collapse", "integrate", "loops", "recover"]
 
 
 class Collapsed(NamedTuple):
@@ -48,6 +49,8 @@ class Collapsed(NamedTuple):
     model: Model
     draws: dict[str, TensorVariable]
     """u given theta, and what the whole model has beside: graphs of the variables of `model`."""
+    refresh: Callable[[], None]
+    """To be called where the data have changed."""
 
 
 def loops(model: Model):
@@ -71,10 +74,11 @@ def can_collapse(model: Model) -> bool:
         return False
     if len(nodes[0].op.recipe.parts) != 1:
         return False
-    if is_independent(u):
-        if not waves.has_sums(nodes[0], model.value_vars):
+    (part,) = nodes[0].op.recipe.parts
+    if part.conditional.basis is not None:
+        if not has_sums(nodes[0], model.value_vars):
             return False
-    elif nodes[0].inputs[nodes[0].op.recipe.parts[0].v] is not value:
+    elif not is_independent(u) and nodes[0].inputs[part.v] is not value:
         return False
     # Nothing else of the model may depend on u, and the loop has to count once.
     term = pt.dscalar()
@@ -96,11 +100,8 @@ def collapse(model: Model) -> Collapsed:
     values = (new.rvs_to_values[rv] for rv in others)
     backward = dict(zip(values, unconstrained(new, others), strict=True))
 
-    if is_independent(u):
-        whole = waves.integrate(node, new.rvs_to_values[u], new.value_vars)
-    else:
-        whole = _integrate_points(node, len(new.initial_point()[new.rvs_to_values[u].name]))
-
+    value = new.rvs_to_values[u]
+    whole = integrate(node, value, len(new.initial_point()[value.name]), new.value_vars)
     mean, R_rv = u.owner.inputs[1:3]
     noise = pm.Normal.dist(0.0, 1.0, size=whole.half.shape[0])
     v = solve_triangular(whole.L.T, whole.half + noise, lower=False, b_ndim=1)
@@ -120,25 +121,53 @@ def collapse(model: Model) -> Collapsed:
             (draws[deterministic.name],) = graph_replace([deterministic], {u: draw}, strict=False)
     with new:
         pm.Potential("collapsed_data", bound)
-    return Collapsed(new, draws)
+    return Collapsed(new, draws, whole.refresh)
 
 
-def _integrate_points(node, n: int) -> Integrated:
-    """Integrate n whitened inducing values out of a loop over the data."""
-    part = node.op.recipe.parts[0]
-    start = stream_gaussian(node, [pt.zeros(n)], [pt.zeros((n, 1))])
-    linear = start.outputs[start.op.rules[part.v]]
-    gram = start.outputs[start.op.rules[-1].gram]
+class Integrated(NamedTuple):
+    """The log density of the data given theta, and that of the inducing values given both."""
+
+    logp: TensorVariable
+    half: TensorVariable
+    """``L^-1`` times the linear term, with ``L L^T`` the precision of v."""
+    L: TensorVariable
+    linear: TensorVariable
+    """What the data say of that which moments are linear in: the linear term, ..."""
+    precision: TensorVariable
+    refresh: Callable[[], None]
+
+
+def integrate(node: Apply, value, n: int, values: list[TensorVariable]) -> Integrated:
+    """Integrate the n inducing values, whitened `value`, out of a loop with normal noise.
+
+    `values` are what the log density is a function of.
+    """
+    (part,) = node.op.recipe.parts
+    expected: Any = partial(stream_gaussian, node)
+    refresh = _nothing
+    if part.conditional.basis is not None:
+        sums = Sums(node, values)
+        expected, refresh = sums.expected, sums.refresh
+    start = expected([pt.zeros((1, n))], [pt.zeros((1, n, 1))])
+    slope, gram = linear, precision = start.slopes[0][0], -start.grams[0][0]
+    scale = np.ones(n)
+    if node.inputs[part.v] is not value:  # independent coefficients, by their deviations
+        (scale,) = graph_replace([node.inputs[part.v]], {value: pt.ones(n)})
+        slope, gram = scale * slope, scale[:, None] * gram * scale
     eye = pt.eye(n, dtype="float64")
-    L = cholesky(eye - gram, lower=True)
-    half = solve_triangular(L, linear, lower=True, b_ndim=1)
+    L = cholesky(eye + gram, lower=True)
+    half = solve_triangular(L, slope, lower=True, b_ndim=1)
     m = solve_triangular(L.T, half, lower=False, b_ndim=1)
     C = solve_triangular(L.T, eye, lower=False, b_ndim=2)
     m_, C_, L_ = (held(x) for x in (m, C, L))
-    best = stream_gaussian(node, [m_], [C_])
+    best = expected([(scale * m_)[None]], [(scale[:, None] * C_)[None]])
     divergence = (pt.sum(C_**2) + pt.sum(m_**2) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
-    bound = guarded(best.outputs[0] - divergence, node.inputs[part.at[1]])
-    return Integrated(bound, half, L)
+    logp = guarded(best.value - divergence, node.inputs[part.at[1]])
+    return Integrated(logp, half, L, linear, precision, refresh)
+
+
+def _nothing() -> None:
+    """Do what is to be done for a loop where the data have changed."""
 
 
 def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.ndarray]:

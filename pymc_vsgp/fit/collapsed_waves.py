@@ -17,6 +17,7 @@ bound at the optimum, so the covariance needs no gradient.
 from typing import NamedTuple
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 
 from pytensor.gradient import grad
@@ -24,31 +25,18 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import function
-from pymc_vsgp.engine.blocks import Part
-from pymc_vsgp.engine.streaming import held
+from pymc_vsgp.engine.blocks import Expected
 from pymc_vsgp.inducing.graphs import Kernel, inline
 
-__all__ = ["Integrated", "has_sums", "integrate"]
+__all__ = ["Sums", "has_sums"]
 
 # Beyond this many coefficients M^3 operations cost more than a pass over the data.
 MOST_COEFFICIENTS = 400
 
 ROWS = 4096  # of the data, whose waves are held at once
-
-
-class Integrated(NamedTuple):
-    """The log density of the data given theta, and the coefficients' density given both."""
-
-    logp: TensorVariable
-    half: TensorVariable
-    """``L^-1`` times the linear term, with ``L L^T`` the precision of the whitened coefficients."""
-    L: TensorVariable
-    sites: tuple[TensorVariable, TensorVariable] | None = None
-    """Linear term and precision that the data give coefficients less their prior means."""
 
 
 def has_sums(node: Apply, values: list[TensorVariable]) -> bool:
@@ -71,94 +59,103 @@ def has_sums(node: Apply, values: list[TensorVariable]) -> bool:
     )
 
 
-def integrate(node: Apply, value: TensorVariable, values: list[TensorVariable]) -> Integrated:
-    """Integrate the coefficients out of a loop over the data, given their whitened `value`."""
-    recipe = node.op.recipe
-    (part,) = recipe.parts
-    basis, args = part.conditional.basis, part.args(node.inputs)
-    sums = _sums(node, part, values)
-    G, H, Q = (pt.constant(x) for x in (sums.G, sums.H, sums.Q))
+class Sums:
+    """A loop over the data with normal noise, from sums that are taken once.
 
-    varying = [t for t in args[basis.theta] if _varies(t, values)]
-    beta = [pt.atleast_1d(t).ravel().astype("float64") for t in varying]
-    r = pt.concatenate([np.ones(1), *beta]) - sums.base
-    r = pt.concatenate([r[:1], -r[1:]])
-    n = basis.number
-    (D,) = graph_replace([args[0]], {value: pt.ones(n)})
+    It is to `expected` what the loop is to `stream_gaussian`.
+    """
 
-    lik = recipe.likelihood.replace(sigma=node.inputs[recipe.params["sigma"]])
-    gamma, mu = args[basis.residual], pt.dscalar()
-    term = lik.expected_logp(mu, gamma, np.float64(0.0))
-    top = graph_replace(term, {mu: np.float64(0.0)})
-    W = -graph_replace(grad(term, mu), {mu: np.float64(1.0)})
+    def __init__(self, node: Apply, values: list[TensorVariable]):
+        recipe = node.op.recipe
+        (part,) = recipe.parts
+        self.basis, self.args = part.conditional.basis, part.args(node.inputs)
+        self.sigma = node.inputs[recipe.params["sigma"]]
+        self.likelihood = recipe.likelihood.replace(sigma=self.sigma)
+        theta = self.args[self.basis.theta]
+        self.varies = [_varies(t, values) for t in theta]
+        data = [node.inputs[part.X], node.inputs[1], self.args[self.basis.valid]]
+        self._data = function([], data)
+        self._of_rows, self._functions = self._compile(part.conditional.n_columns, data[1].dtype)
+        taken = self._take()
+        names = (f"{part.conditional.process}_{what}" for what in taken._fields)
+        self.shared = [pytensor.shared(x, name=n) for n, x in zip(names, taken, strict=True)]
 
-    P = pt.eye(n, dtype="float64") + W * D[:, None] * G * D
-    L = cholesky(P, lower=True)
-    linear = pt.dot(H, r)
-    half = solve_triangular(L, W * D * linear, lower=True, b_ndim=1)
-    C = solve_triangular(L, pt.eye(n, dtype="float64"), lower=True, b_ndim=2)
-    m, S, L_ = (held(x) for x in (pt.dot(C.T, half), pt.dot(C.T, C), L))
-    second = S + m[:, None] * m
-    fit = pt.dot(r, pt.dot(Q, r)) - 2.0 * pt.dot(m * D, linear)
-    fit = fit + pt.sum(G * (D[:, None] * second * D))
-    divergence = (pt.trace(second) - n) / 2.0 + pt.log(pt.diagonal(L_)).sum()
-    logp = sums.n_rows * top - W * fit / 2.0 - divergence
-    return Integrated(logp, half, L, (W * linear, W * G))
+    def refresh(self) -> None:
+        """Take the sums of the data that there are now."""
+        for shared, x in zip(self.shared, self._take(), strict=True):
+            shared.set_value(x)
+
+    def expected(self, means, roots) -> Expected:
+        """Return what a pass over the data would."""
+        n_rows, base, G, H, Q = self.shared
+        theta = self.args[self.basis.theta]
+        varying = [t for t, v in zip(theta, self.varies, strict=True) if v]
+        beta = [pt.atleast_1d(t).ravel().astype("float64") for t in varying]
+        r = pt.concatenate([np.ones(1), *beta]) - base
+        r = pt.concatenate([r[:1], -r[1:]])
+        mu = pt.dscalar()
+        term = self.likelihood.expected_logp(mu, self.args[self.basis.residual], np.float64(0.0))
+        top = graph_replace(term, {mu: np.float64(0.0)})
+        W = -graph_replace(grad(term, mu), {mu: np.float64(1.0)})
+        (m,), (C,) = means, roots
+        m, C, linear = m[0], C[0], pt.dot(H, r)
+        fit = pt.dot(r, pt.dot(Q, r)) - 2.0 * pt.dot(m, linear)
+        fit += pt.sum(G * (pt.dot(C, C.T) + m[:, None] * m))
+        slope = W * (linear - pt.dot(G, m))
+        value = n_rows * top - W * fit / 2.0
+        return Expected(value, None, [slope[None]], [(-W * G)[None]])
+
+    def _compile(self, n_columns, dtype):
+        """Return the design of the mean at rows with y, and the functions of the basis there."""
+        x = pt.tensor(dtype="float64", shape=(None, n_columns))
+        y = pt.vector(dtype=dtype)
+        theta, varies = self.args[self.basis.theta], self.varies
+        sizes = [int(np.prod(t.type.shape)) for t, v in zip(theta, varies, strict=True) if v]
+
+        def mean(flat):
+            parts = iter(np.split(flat, np.cumsum(sizes)[:-1]))
+            at = [
+                pt.constant(next(parts).reshape(t.type.shape), dtype=t.dtype) if v else t
+                for t, v in zip(theta, varies, strict=True)
+            ]
+            return inline(self.basis.mean, x, *at)[0]
+
+        zero = mean(np.zeros(sum(sizes)))
+        columns = [y - zero, *(mean(e) - zero for e in np.eye(sum(sizes)))]
+        design = pt.stack([pt.broadcast_to(c, y.shape).astype("float64") for c in columns], axis=1)
+        return function([x, y], design), function([x], self.basis.functions(x))
+
+    def _take(self) -> "_Sums":
+        """Take the sums over the data, in blocks of rows."""
+        X, Y, valid = self._data()
+        if np.isnan(valid):
+            raise ValueError(
+                "The rows of X are no longer those that the model was made for: no such grid, or "
+                "far beyond their range. Make a new model for them."
+            )
+        n = len(Y)
+        blocks = [slice(i, i + ROWS) for i in range(0, n, ROWS)]
+        # Deviations from the best mean: of data far from zero the sums would lose digits.
+        Q = sum(d.T @ d for d in (self._of_rows(X[at], Y[at]) for at in blocks))
+        best = np.linalg.lstsq(Q[1:, 1:], Q[1:, 0], rcond=None)[0]
+        size, p = self.basis.number, len(Q)
+        G, H, Q = np.zeros((size, size)), np.zeros((size, p)), np.zeros((p, p))
+        for at in blocks:
+            d, phi = self._of_rows(X[at], Y[at]), self._functions(X[at])
+            d[:, 0] -= d[:, 1:] @ best
+            G += phi.T @ phi
+            H += phi.T @ d
+            Q += d.T @ d
+        return _Sums(np.float64(n), np.r_[0.0, best], G, H, Q)
 
 
 class _Sums(NamedTuple):
-    n_rows: int
+    n_rows: np.float64
     base: np.ndarray
     """0, and the parameters of the mean that the data are deviations from."""
     G: np.ndarray
     H: np.ndarray
     Q: np.ndarray
-
-
-def _sums(node: Apply, part: Part, values) -> _Sums:
-    """Take the sums over the data, in blocks of rows."""
-    basis, args = part.conditional.basis, part.args(node.inputs)
-    x = pt.tensor(dtype="float64", shape=(None, part.conditional.n_columns))
-    y = pt.vector(dtype=node.inputs[1].dtype)
-    theta = args[basis.theta]
-    varies = [_varies(t, values) for t in theta]
-    sizes = [int(np.prod(t.type.shape)) for t, v in zip(theta, varies, strict=True) if v]
-
-    def mean(flat):
-        parts = iter(np.split(flat, np.cumsum(sizes)[:-1]))
-        at = [
-            pt.constant(next(parts).reshape(t.type.shape), dtype=t.dtype) if v else t
-            for t, v in zip(theta, varies, strict=True)
-        ]
-        return inline(basis.mean, x, *at)[0]
-
-    zero = mean(np.zeros(sum(sizes)))
-    columns = [y - zero, *(mean(e) - zero for e in np.eye(sum(sizes)))]
-    design = pt.stack([pt.broadcast_to(c, y.shape).astype("float64") for c in columns], axis=1)
-    of_rows, functions = function([x, y], design), function([x], basis.functions(x))
-    data = [node.inputs[part.X], node.inputs[1], args[basis.valid]]
-    X, Y, valid = function([], data)()
-    if np.isnan(valid):
-        raise ValueError(
-            "The rows of X are no longer those that the model was made for: no such grid, or far "
-            "beyond their range. Make a new model for them."
-        )
-    n = len(Y)
-    blocks = [slice(i, i + ROWS) for i in range(0, n, ROWS)]
-
-    # Deviations from the best mean: of data far from zero the sums would lose digits.
-    Q = sum(d.T @ d for d in (of_rows(X[at], Y[at]) for at in blocks))
-    best = np.linalg.lstsq(Q[1:, 1:], Q[1:, 0], rcond=None)[0]
-    base = np.r_[0.0, best]
-    size, p = basis.number, len(base)
-    G, H, Q = np.zeros((size, size)), np.zeros((size, p)), np.zeros((p, p))
-    for at in blocks:
-        d, phi = of_rows(X[at], Y[at]), functions(X[at])
-        d[:, 0] -= d[:, 1:] @ best
-        G += phi.T @ phi
-        H += phi.T @ d
-        Q += d.T @ d
-    return _Sums(n, base, G, H, Q)
 
 
 def _varies(variable, values) -> bool:

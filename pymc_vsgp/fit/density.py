@@ -27,10 +27,10 @@ from pymc_vsgp.engine.streaming import (
     automatic_block,
     drop_unused_outputs,
 )
-from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.newton import is_loop, refined_logp
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
+from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
 __all__ = ["Points"]

@@ -12,18 +12,20 @@ from pytensor.gradient import grad
 from pytensor.graph.replace import graph_replace
 
 from pymc_vsgp.compile import function
-from pymc_vsgp.fit.bound import Bound, Evaluation, inducing_variables
-from pymc_vsgp.fit.collapsed import can_collapse, loops
-from pymc_vsgp.fit.collapsed_waves import integrate
+from pymc_vsgp.fit.bound import Bound, Evaluation
+from pymc_vsgp.fit.collapsed import can_collapse, integrate, loops
 from pymc_vsgp.inducing.coordinates import Sites, root_of
-from pymc_vsgp.model.variable import is_independent
+from pymc_vsgp.model.variable import inducing_variables, is_independent
 
 __all__ = ["ExactBound", "is_exact"]
 
 
 def is_exact(model: Model) -> bool:
     """Whether the best q(v) has a closed form that takes no pass over the data."""
-    return all(is_independent(u) for u in inducing_variables(model)) and can_collapse(model)
+    if not all(is_independent(u) for u in inducing_variables(model)) or not can_collapse(model):
+        return False
+    _, _, (node,) = loops(model)
+    return node.op.recipe.parts[0].conditional.basis is not None
 
 
 class ExactBound:
@@ -33,12 +35,21 @@ class ExactBound:
         self.bound = bound
         u, rest, (node,) = loops(model)
         value = model.rvs_to_values[u]
-        whole = integrate(node, value, model.value_vars)
-        assert whole.sites is not None
+        whole = integrate(node, value, bound.processes[0].n_inducing, model.value_vars)
+        self.refresh = whole.refresh
         mean, scale = model.replace_rvs_by_values(u.owner.inputs[1:3])
         (logp,) = graph_replace([rest], {node.outputs[0]: whole.logp}, strict=False)
         theta = [v for v in model.value_vars if v is not value]
-        outputs = [logp, *grad(logp, theta), whole.half, whole.L, *whole.sites, mean, scale]
+        outputs = [
+            logp,
+            *grad(logp, theta),
+            whole.half,
+            whole.L,
+            whole.linear,
+            whole.precision,
+            mean,
+            scale,
+        ]
         self.names = [v.name for v in theta]
         self._fn = function(theta, outputs)
 

@@ -14,7 +14,7 @@ from pymc.model.fgraph import clone_model
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.advi import fit_advi
-from pymc_vsgp.fit.bound import Bound, inducing_variables
+from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.exact import ExactBound, is_exact
 from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.natural import Exact, Natural
@@ -22,6 +22,7 @@ from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
+from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.progress import progress
 
 __all__ = ["Fitter", "fit_gaussian"]
@@ -204,6 +205,8 @@ class Fitter:
                 fit = Natural(*arguments, np.arange(min(self.batch_size, bound.n_data())))
                 take_steps(fit, maxiter, np.random.default_rng(random_seed))
             else:
+                if self.exact is not None:
+                    self.exact.refresh()
                 fit = Exact(*arguments, self.exact) if self.exact else Natural(*arguments)
                 fit.run(maxiter)
         theta_covariance = fit.curvature()

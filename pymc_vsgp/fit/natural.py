@@ -206,7 +206,11 @@ def _definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
     negative curvature. As long a step is safe there as for positive curvature of that size.
     Without any curvature the mean would be thrown so far that no gradient brings it back.
     """
-    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    try:
+        np.linalg.cholesky(precision + 1e-13 * np.trace(precision) * np.eye(len(precision)))
+        return precision, linear
+    except np.linalg.LinAlgError:
+        w, V = np.linalg.eigh((precision + precision.T) / 2.0)
     absolute = (V * np.abs(w)) @ V.T
     return absolute, linear + (absolute - precision) @ mean
 

@@ -8,8 +8,9 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp
 
 from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit.bound import inducing_variables, unconstrained
+from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.density import Points
+from pymc_vsgp.model.variable import inducing_variables
 
 __all__ = ["Mixture", "Prior", "StudentT"]
 

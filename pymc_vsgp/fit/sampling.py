@@ -24,7 +24,6 @@ from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.compile import at_points
-from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -33,7 +32,7 @@ from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.store import check_new, complete, sample_to_disk
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.variable import is_independent
+from pymc_vsgp.model.variable import inducing_variables, is_independent
 
 __all__ = ["sample"]
 

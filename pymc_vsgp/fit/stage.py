@@ -20,9 +20,9 @@ from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.compile import at_points
-from pymc_vsgp.fit.bound import Variables, inducing_variables
+from pymc_vsgp.fit.bound import Variables
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied
-from pymc_vsgp.model.variable import NO_SITES, is_independent, whitened
+from pymc_vsgp.model.variable import NO_SITES, inducing_variables, is_independent, whitened
 
 __all__ = ["GaussianStage", "hand_over", "reset"]
 
@@ -293,7 +293,7 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
             ]
     for shared, value in zip(u.owner.inputs[3:5], sites, strict=True):
         shared.set_value(value)
-    model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied(len(sites.linear))
+    model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied()
 
 
 def inducing_inputs(bound: Variables) -> dict[str, np.ndarray]:

@@ -16,9 +16,9 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.compile.mode import get_mode
 from pytensor.link.jax.linker import JAXLinker
 
-from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
 from pymc_vsgp.fit.stage import add_data, label
+from pymc_vsgp.model.variable import inducing_variables
 
 __all__ = ["check_new", "complete", "open_draws", "sample_to_disk"]
 

@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.graphs import Kernel, Moments
+from pymc_vsgp.ops.linalg import weighted_gram
 
 __all__ = [
     "Basis",
@@ -32,6 +33,7 @@ __all__ = [
     "InducingVariables",
     "Process",
     "gradients_of",
+    "pull_spread",
     "spread_of",
 ]
 
@@ -128,7 +130,7 @@ class Contribution(NamedTuple):
     """By position among the args."""
     of_X: TensorVariable | None = None
     outer: TensorVariable | None = None
-    """Of the factor R, without the part of v; see `engine.streaming.Factor`."""
+    """Of the factor R, without the parts of v and root; see `engine.streaming.Factor`."""
     gram: Any = None
     """The matrix, or its diagonal, that a root of the covariance of u is multiplied with."""
 
@@ -339,10 +341,15 @@ class ConditionalMoments(OpFromGraph):
 
 def spread_of(A, root) -> TensorVariable:
     """Variance of ``A^T v`` where v has the covariance ``root root^T``, for each function."""
-    if root.type.ndim == 2:
-        return pt.sum(pt.dot(root.T, A) ** 2, axis=0)
-    K = root.type.shape[0]
-    return pt.stack([pt.sum(pt.dot(root[k].T, A) ** 2, axis=0) for k in range(K)], axis=1)
+    return pt.sum(pt.matmul(root.mT, A) ** 2, axis=-2).T
+
+
+def pull_spread(A, root, of_spread) -> tuple[TensorVariable, TensorVariable]:
+    """Return the adjoint of A in `spread_of`, and the matrix that the root is multiplied with."""
+    w = 2.0 * of_spread.T  # of log densities, mostly negative
+    gram = -weighted_gram(A, -w)
+    A_bar = pt.matmul(root, pt.matmul(root.mT, A) * (w if w.type.ndim == 1 else w[:, None, :]))
+    return A_bar if A_bar.type.ndim == 2 else A_bar.sum(axis=0), gram
 
 
 def gradients_of(surrogate, variables: dict[Any, Variable]) -> dict[Any, TensorVariable]:

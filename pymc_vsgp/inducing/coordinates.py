@@ -32,10 +32,14 @@ __all__ = [
     "Whitened",
     "apply_diagonal_sites",
     "apply_sites",
+    "diagonal",
+    "divide",
+    "inverse_transpose",
     "log_determinant",
     "root_of",
     "sparse_unwhiten",
     "sparse_whiten",
+    "times",
     "unwhiten",
     "whiten",
 ]
@@ -101,7 +105,8 @@ def sparse_whiten(u, mean, factor, neighbors) -> TensorVariable:
     """
     w, (weights, sd) = u - mean, (factor[:, :-1], factor[:, -1])
     rows = [w] if w.type.ndim == 1 else [w[k] for k in range(w.type.shape[0])]
-    return _joined([(r - pt.sum(weights * gather(r, neighbors), axis=1)) / sd for r in rows], u)
+    out = [(r - pt.sum(weights * gather(r, neighbors), axis=1)) / sd for r in rows]
+    return out[0] if w.type.ndim == 1 else pt.stack(out)
 
 
 def sparse_unwhiten(v, mean, factor, neighbors, order) -> TensorVariable:
@@ -152,41 +157,31 @@ class Tied(Whitened):
     with any it is a change of variables: bad sites cost speed, never correctness.
     """
 
-    def __init__(self, n_functions: int = 1):
-        self.n_functions = n_functions
-
-    def _maps(self, inputs):
+    def _maps(self, value, inputs):
         """Return ``L^T`` times the center, and L, for each function."""
         _, mean, R, linear, root = inputs
-        return [apply_sites(mean, R, linear[k], root[k]) for k in range(self.n_functions)]
+        if value.type.ndim == 1:
+            linear, root = linear[0], root[0]
+        return apply_sites(mean, R, linear, root)
 
     def forward(self, value, *inputs):
         """Return epsilon."""
-        _, mean, R, *_ = inputs
-        v = whiten(value, mean, R)
-        out = [
-            pt.dot(L.T, row) - half
-            for row, (half, L) in zip(_rows(v, self.n_functions), self._maps(inputs), strict=True)
-        ]
-        return _joined(out, value)
+        half, L = self._maps(value, inputs)
+        return times(whiten(value, *inputs[1:3]), L) - half
 
     def backward(self, value, *inputs):
         """Return the inducing values."""
-        _, mean, R, *_ = inputs
-        rows = _rows(value, self.n_functions)
-        out = [
-            solve_triangular(L.T, row + half, lower=False, b_ndim=1)
-            for row, (half, L) in zip(rows, self._maps(inputs), strict=True)
-        ]
-        return unwhiten(_joined(out, value), mean, R)
+        half, L = self._maps(value, inputs)
+        return unwhiten(divide(value + half, L), *inputs[1:3])
 
     def log_jac_det(self, value, *inputs):
         """Return ``log |du / d epsilon|``."""
-        dets = [pt.log(pt.diagonal(L)).sum() for _, L in self._maps(inputs)]
-        return super().log_jac_det(value, *inputs) - _joined(dets, value)
+        _, L = self._maps(value, inputs)
+        L = L if L.type.ndim == value.type.ndim else diagonal(L)
+        return super().log_jac_det(value, *inputs) - pt.log(L).sum(axis=-1)
 
 
-class Diagonal(Whitened):
+class Diagonal(Tied):
     r"""Coordinates of independent coefficients, with sites that keep them independent.
 
     `Tied` with a diagonal B, at the cost of M: where the data say about as much everywhere, waves
@@ -194,23 +189,12 @@ class Diagonal(Whitened):
     axes of that of `Tied`, holds the diagonal in a column.
     """
 
-    def forward(self, value, *inputs):
-        """Return epsilon."""
+    def _maps(self, value, inputs):
         _, mean, scale, linear, root = inputs
-        half, L = apply_diagonal_sites(mean, scale, *_like(value, linear, root))
-        return L * whiten(value, mean, scale) - half
-
-    def backward(self, value, *inputs):
-        """Return the coefficients."""
-        _, mean, scale, linear, root = inputs
-        half, L = apply_diagonal_sites(mean, scale, *_like(value, linear, root))
-        return unwhiten((value + half) / L, mean, scale)
-
-    def log_jac_det(self, value, *inputs):
-        """Return ``log |du / d epsilon|``."""
-        _, mean, scale, linear, root = inputs
-        _, L = apply_diagonal_sites(mean, scale, *_like(value, linear, root))
-        return super().log_jac_det(value, *inputs) - pt.log(L).sum(axis=-1)
+        root = root[:, :, 0]
+        if value.type.ndim == 1:
+            linear, root = linear[0], root[0]
+        return apply_diagonal_sites(mean, scale, linear, root)
 
 
 def apply_diagonal_sites(mean, scale, linear, root):
@@ -219,37 +203,54 @@ def apply_diagonal_sites(mean, scale, linear, root):
     return scale * (linear - root**2 * mean) / L, L
 
 
-def _like(value, linear, root):
-    root = root[:, :, 0]
-    return (linear[0], root[0]) if value.type.ndim == 1 else (linear, root)
-
-
 def root_of(precision: np.ndarray) -> np.ndarray:
     """Return B of the precision ``B B^T``, without the directions of negative ones."""
-    w, V = np.linalg.eigh((precision + precision.T) / 2.0)
+    try:
+        return np.linalg.cholesky(precision)  # in a sixth of the time
+    except np.linalg.LinAlgError:
+        w, V = np.linalg.eigh((precision + precision.T) / 2.0)
     return V * np.sqrt(np.clip(w, 0.0, None))
 
 
 def apply_sites(mean, R, linear, root):
-    """Return ``L^T`` times the center of v, and L, for the sites of one function; see `Tied`.
+    """Return ``L^T`` times the center of v, and L, for the sites of each function; see `Tied`.
 
-    A vector R stands for a diagonal matrix.
+    The functions are on the first axis of the sites, or there is one and no such axis. A vector R
+    stands for a diagonal matrix.
     """
+    rest = linear - pt.matmul(root, pt.matmul(mean, root)[..., None])[..., 0]
     if R.type.ndim == 1:
-        G, h = R[:, None] * root, R * (linear - pt.dot(root, pt.dot(root.T, mean)))
+        G, h = R[:, None] * root, R * rest
     else:
-        G = pt.dot(R.T, root)
-        h = pt.dot(R.T, linear - pt.dot(root, pt.dot(root.T, mean)))
-    L = cholesky(pt.dot(G, G.T) + pt.eye(R.shape[0], dtype="float64"), lower=True)
-    return solve_triangular(L, h, lower=True, b_ndim=1), L
+        G, h = pt.matmul(R.T, root), pt.dot(rest, R)
+    L = cholesky(pt.matmul(G, G.mT) + pt.eye(R.shape[0], dtype="float64"), lower=True)
+    return solve_triangular(L, h[..., None], lower=True, b_ndim=2)[..., 0], L
 
 
-def _rows(value, n):
-    return [value] if value.type.ndim == 1 else [value[k] for k in range(n)]
+def diagonal(L):
+    """Return the diagonal of each function's L."""
+    # Unlike `pt.diagonal` this has a gradient that numba compiles fast, for several.
+    return pt.sum(L * pt.eye(L.shape[-1], dtype="float64"), axis=-1)
 
 
-def _joined(rows, like):
-    return rows[0] if like.type.ndim == 1 else pt.stack(rows)
+def times(x, L):
+    """Return ``L^T x`` of each function; an L with the axes of x holds diagonals."""
+    if L.type.ndim == x.type.ndim:
+        return L * x
+    return pt.dot(x, L) if x.type.ndim == 1 else pt.matmul(x[:, None], L)[:, 0]
+
+
+def divide(x, L):
+    """Return ``L^-T x`` of each function; an L with the axes of x holds diagonals."""
+    if L.type.ndim == x.type.ndim:
+        return x / L
+    return solve_triangular(L.mT, x[..., None], lower=False, b_ndim=2)[..., 0]
+
+
+def inverse_transpose(L):
+    """Return ``L^-T`` of each function."""
+    eye = pt.eye(L.shape[-1], dtype="float64")
+    return solve_triangular(L.mT, eye, lower=False, b_ndim=2)
 
 
 def _core_op(op):

@@ -16,6 +16,7 @@ from pymc_vsgp.inducing.base import (
     InducingPrior,
     InducingVariables,
     gradients_of,
+    pull_spread,
     spread_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
@@ -178,18 +179,8 @@ class GivenDense(Conditional):
         g_mean = pt.sum(g_mu, axis=1) if several else g_mu
         gram = None
         if root is not None:
-            w = 2.0 * of_spread
-            if root.type.ndim == 2:
-                gram = weighted_gram(A, w)
-                A_bar += pt.dot(root, pt.dot(root.T, A * w))
-                outer += pt.dot(root, pt.dot(root.T, gram))
-            else:
-                each = []
-                for k in range(root.type.shape[0]):
-                    each.append(weighted_gram(A, w[:, k]))
-                    A_bar += pt.dot(root[k], pt.dot(root[k].T, A * w[:, k]))
-                    outer += pt.dot(root[k], pt.dot(root[k].T, each[-1]))
-                gram = pt.stack(each)
+            of_root, gram = pull_spread(A, root, of_spread)
+            A_bar += of_root
         K_bar = solve_triangular(R, A_bar, trans=1, lower=True, b_ndim=2)
         # The kernel's part: the adjoints are numbers by now.
         surrogate = (

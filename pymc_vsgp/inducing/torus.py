@@ -35,6 +35,7 @@ from pymc_vsgp.inducing.base import (
     Contribution,
     InducingPrior,
     gradients_of,
+    pull_spread,
     spread_of,
 )
 from pymc_vsgp.inducing.features import LEAST, Features
@@ -42,7 +43,6 @@ from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import find_grid
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import heavy_tails
-from pymc_vsgp.ops.linalg import weighted_gram
 
 __all__ = ["FourierPrior", "GivenCoefficients"]
 
@@ -267,11 +267,7 @@ class GivenCoefficients(Conditional):
         )
         gram = None
         if root is not None and not self.diagonal(args, root):
-            A, w = self.features.matrix(self.features.waves(X)).T, 2.0 * of_spread
-            if root.type.ndim == 2:
-                gram = weighted_gram(A, w)
-            else:
-                gram = pt.stack([weighted_gram(A, w[:, k]) for k in range(root.type.shape[0])])
+            _, gram = pull_spread(self.features.matrix(self.features.waves(X)).T, root, of_spread)
         elif root is not None:
             squares = disconnected_grad(root) ** 2
             spread = self._combine_squares(pieces, squares)

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
-from pymc_vsgp.model.variable import InducingRV, is_independent, is_sparse
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import SafeCholesky
 
 __all__ = ["ModelCheck", "PriorCheck", "check_model"]
@@ -142,10 +142,8 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
     logp = _logp(model, at)
     priors = tuple(
         _check_prior(model, rv, at)
-        for rv in model.free_RVs
-        if rv.owner is not None
-        and isinstance(rv.owner.op, InducingRV)
-        and not (is_independent(rv) or is_sparse(rv))  # these have no covariance matrix
+        for rv in inducing_variables(model)
+        if not (is_independent(rv) or is_sparse(rv))  # these have no covariance matrix
     )
     advice = tuple(
         f"The log density of {name!r} is {value}. {_remedy(name, priors)}"

@@ -13,7 +13,7 @@ from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.model.variable import InducingRV
+from pymc_vsgp.model.variable import inducing_variables, is_inducing
 
 __all__ = [
     "Observation",
@@ -66,7 +66,7 @@ def observations(model: Model) -> dict[str, Observation]:
     """Return the likelihoods of a model's sparse processes, by name."""
     found = {}
     for rv in model.observed_RVs:
-        if any(_is_inducing(a) for a in ancestors([rv])):
+        if any(is_inducing(a) for a in ancestors([rv])):
             terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
             found[rv.name] = _observation(model, rv.name, terms)
     for potential in model.potentials:
@@ -76,7 +76,7 @@ def observations(model: Model) -> dict[str, Observation]:
 
 def find_observation(model: Model, name: str | None) -> Observation:
     """Return the likelihood with that name, or the only one."""
-    if not any(_is_inducing(rv) for rv in model.free_RVs):
+    if not inducing_variables(model):
         raise ValueError(
             "The model has no variationally sparse process. "
             "Add one with vsgp.VariationalSparse and call its prior and likelihood."
@@ -108,10 +108,6 @@ def warnings_at(model: Model, at: dict[str, Any]) -> list[str]:
     (found,) = at_points(model, [number for number, _ in pairs], [at])
     texts = (say(n) for (_, say), n in zip(pairs, found, strict=True))
     return list(dict.fromkeys(text for text in texts if text))
-
-
-def _is_inducing(variable: Variable) -> bool:
-    return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
 
 
 def _observation(model: Model, name: str, terms: Variable) -> Observation | None:

@@ -7,8 +7,10 @@ from pymc.distributions.distribution import Distribution, SymbolicRandomVariable
 from pymc.distributions.shape_utils import implicit_size_from_params, rv_size_is_none
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import _logprob
+from pymc.model.core import Model
 from pymc.pytensorf import normalize_rng_param
 from pytensor.tensor.random.utils import normalize_size_param
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.coordinates import (
@@ -28,7 +30,9 @@ __all__ = [
     "InducingRV",
     "Neighbors",
     "inducing_variable",
+    "inducing_variables",
     "is_independent",
+    "is_inducing",
     "is_sparse",
     "whitened",
 ]
@@ -159,6 +163,16 @@ def inducing_variable(name: str, prior: InducingPrior, **kwargs):
         return Neighbors(name, prior.mean, prior.factor, *prior.pattern, **kwargs)
     make = Inducing if prior.factor.type.ndim == 2 else Coefficients
     return make(name, prior.mean, prior.factor, **kwargs)
+
+
+def inducing_variables(model: Model) -> list[TensorVariable]:
+    """Return the inducing values of the model's processes."""
+    return [rv for rv in model.free_RVs if is_inducing(rv)]
+
+
+def is_inducing(variable) -> bool:
+    """Whether these are inducing values."""
+    return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
 
 
 def is_sparse(u) -> bool:

@@ -15,7 +15,8 @@ __all__ = ["WeightedGram", "solves_with", "weighted_gram"]
 class WeightedGram(Op):
     """``A diag(w) A^T`` for A of shape (M, B), as a symmetric product where w allows it.
 
-    That takes half the work of a general product. It has no gradient: it is itself part of one.
+    That takes half the work of a general product. With w of shape (K, B) there are K of them. It
+    has no gradient: it is itself part of one.
     """
 
     __props__ = ()
@@ -24,24 +25,29 @@ class WeightedGram(Op):
         """Build the node."""
         A, w = pt.as_tensor(A), pt.as_tensor(w)
         n = A.type.shape[0]
-        return Apply(self, [A, w], [pt.tensor(dtype="float64", shape=(n, n))])
+        shape = (*w.type.shape[:-1], n, n)
+        return Apply(self, [A, w], [pt.tensor(dtype="float64", shape=shape)])
 
     def infer_shape(self, node, shapes):
-        """M x M."""
-        ((n, _), _) = shapes
-        return [(n, n)]
+        """M x M, for each w."""
+        ((n, _), (*several, _)) = shapes
+        return [(*several, n, n)]
 
     def perform(self, node, inputs, outputs):
         """Evaluate with numpy, which sees a product with its own transpose and calls dsyrk."""
         A, w = inputs
-        if (w >= 0.0).all():
-            scaled = A * np.sqrt(w)
-            outputs[0][0] = scaled @ scaled.T
-        else:
-            outputs[0][0] = (A * w) @ A.T
+        found = [_weighted_gram(A, row) for row in np.atleast_2d(w)]
+        outputs[0][0] = found[0] if w.ndim == 1 else np.stack(found)
 
 
 weighted_gram = WeightedGram()
+
+
+def _weighted_gram(A, w):
+    if (w >= 0.0).all():
+        scaled = A * np.sqrt(w)
+        return scaled @ scaled.T
+    return (A * w) @ A.T
 
 
 def solves_with(fgraph: FunctionGraph, R: Variable) -> list[tuple[Apply, bool]]:

@@ -252,6 +252,8 @@ class _Sampler:
     def __call__(self, y, seed) -> dict[str, np.ndarray]:
         self.shared.set_value(y)
         model = self.model
+        if self.whole is not None:
+            self.whole.refresh()
         stage = self.fitter()
         stage.apply()
         self.inducing = set(stage.mean)

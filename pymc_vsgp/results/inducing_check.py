@@ -21,9 +21,9 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import kind
 from pymc_vsgp.engine.blocks import stack_latents
-from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.inducing.graphs import Moments
+from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted

@@ -14,8 +14,8 @@ import scipy.linalg
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 
-from pymc_vsgp.fit.bound import inducing_variables
 from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.nested import ROWS, given_more, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread

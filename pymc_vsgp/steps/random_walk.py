@@ -14,7 +14,7 @@ from pytensor.tensor.random.basic import MvNormalRV
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_vsgp.fit.bound import inducing_variables
+from pymc_vsgp.model.variable import inducing_variables
 
 __all__ = ["Parameters", "RandomWalk", "acceptance_bar", "default_latents"]
 

@@ -59,8 +59,9 @@ def elbo_of(model, mode):
 
 def some_sites(model):
     """Return sites of each process, of the kind that a stage gives them."""
-    from pymc_vsgp.fit.bound import MOST_DENSE, inducing_variables
+    from pymc_vsgp.fit.bound import MOST_DENSE
     from pymc_vsgp.inducing.coordinates import Sites
+    from pymc_vsgp.model.variable import inducing_variables
 
     out = {}
     for u in inducing_variables(model):

@@ -127,7 +127,7 @@ def _loop(block, rows, shared, n_sums, step):
 def _needs(rule):
     """Return the outputs that `rule` makes a gradient of."""
     if isinstance(rule, Factor):
-        return {rule.a, rule.outer}
+        return {rule.a, rule.outer} | ({rule.gram} - {None})
     return {rule.gram if isinstance(rule, Root) else rule}
 
 
@@ -141,6 +141,10 @@ def _follow(rule, inputs, outputs, x):
     if v.ndim == 1:
         v, a = v[:, None], a[:, None]
     outer = v @ a.T + outputs[rule.outer]
+    if rule.root is not None:
+        root, gram = inputs[rule.root], outputs[rule.gram]
+        more = root @ (gram @ root).mT
+        outer += more if more.ndim == 2 else more.sum(axis=0)
     return -jnp.tril(solve_triangular(x, outer, trans=1, lower=True))
 
 
@@ -181,7 +185,7 @@ def jax_funcify_weighted_gram(op, **kwargs):
     """XLA has no symmetric product."""
 
     def weighted_gram(A, w):
-        return (A * w) @ A.T
+        return (A * w[..., None, :]) @ A.T
 
     return weighted_gram
 

@@ -17,13 +17,15 @@ from pytensor.link.numba.dispatch.basic import (
     numba_njit,
     register_funcify_default_op_cache_key,
 )
+from pytensor.tensor.basic import AllocDiag, ExtractDiag
+from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
 
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
 
-VERSION = 4  # of the code below, for the cache of compiled functions
+VERSION = 5  # of the code below, for the cache of compiled functions
 
 
 def _blas(name: str, n_arguments: int):
@@ -102,18 +104,23 @@ class _NumbaOp(Op):
 
 
 class LeanDot(_NumbaOp):
-    """Product of two float64 matrices, or of a matrix and a vector."""
+    """Product of two float64 matrices, of a matrix and a vector, or of several matrices."""
 
     __props__ = ()
 
     def make_node(self, A, B):
         """Build the node."""
+        if A.type.ndim == 3:
+            shape = (None, A.type.shape[1], B.type.shape[2])
+            return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
         shape = A.type.shape[:-1] + (B.type.shape[1:] if B.type.ndim == 2 else ())
         return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
 
     def infer_shape(self, node, shapes):
         """Drop the axes that are summed over."""
         a, b = shapes
+        if len(a) == 3:
+            return [(pt.maximum(a[0], b[0]), a[1], b[2])]
         return [(*a[:-1], *b[1:])]
 
 
@@ -204,11 +211,22 @@ def numba_funcify_lean_dot(op, node, **kwargs):
             _matmul(A if _dense(A) else A.copy(), B if _dense(B) else B.copy(), C)
         return C
 
-    return dot_matrices, VERSION
+    if a_ndim == 2:
+        return dot_matrices, VERSION
+
+    @numba_njit
+    def dot_several(A, B):
+        a, b = A.shape[0], B.shape[0]  # the same, or one is 1
+        C = np.empty((max(a, b), A.shape[1], B.shape[2]))
+        for k in range(len(C)):
+            C[k] = dot_matrices(A[k % a], B[k % b])
+        return C
+
+    return dot_several, VERSION
 
 
 class LeanSolve(_NumbaOp):
-    """``A^-1 B`` for a triangular float64 A and a matrix B."""
+    """``A^-1 B`` for a triangular float64 A and a matrix B, or for several of each."""
 
     __props__ = ("lower",)
 
@@ -217,7 +235,13 @@ class LeanSolve(_NumbaOp):
 
     def make_node(self, A, B):
         """Build the node."""
-        return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=B.type.shape)])
+        shape = B.type.shape if B.type.ndim == 2 else (None, *B.type.shape[1:])
+        return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
+
+    def infer_shape(self, node, shapes):
+        """Return the shape of B, of as many as there are of either."""
+        a, b = shapes
+        return [b if len(b) == 2 else (pt.maximum(a[0], b[0]), *b[1:])]
 
 
 @register_funcify_default_op_cache_key(LeanSolve)
@@ -248,7 +272,18 @@ def numba_funcify_lean_solve(op, node, **kwargs):
             keep(T)
         return X
 
-    return solve, VERSION
+    if node.inputs[1].type.ndim == 2:
+        return solve, VERSION
+
+    @numba_njit
+    def solve_several(A, B):
+        a, b = A.shape[0], B.shape[0]  # the same, or one is 1
+        X = np.empty((max(a, b), B.shape[1], B.shape[2]))
+        for k in range(len(X)):
+            X[k] = solve(A[k % a], B[k % b])
+        return X
+
+    return solve_several, VERSION
 
 
 # Rows of a panel. BLAS multiplies matrices twice as fast as it solves, so panels below the diagonal
@@ -409,7 +444,17 @@ def numba_funcify_weighted_gram(op, node, **kwargs):
             _matmul(scaled, (A if _dense(A) else A.copy()).T, C)
         return C
 
-    return weighted_gram, VERSION
+    if node.inputs[1].type.ndim == 1:
+        return weighted_gram, VERSION
+
+    @numba_njit
+    def several(A, w):
+        C = np.empty((w.shape[0], A.shape[0], A.shape[0]))
+        for k in range(w.shape[0]):
+            C[k] = weighted_gram(A, w[k])
+        return C
+
+    return several, VERSION
 
 
 def _is_real(*variables):
@@ -419,16 +464,22 @@ def _is_real(*variables):
 def lean(node):
     """Return the lean outputs for a node, or None."""
     op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
-    if isinstance(op, Dot) and _is_real(*node.inputs):
+    if isinstance(op, BatchedDot | Dot) and _is_real(*node.inputs):
         ndims = tuple(i.type.ndim for i in node.inputs)
-        if ndims in ((2, 2), (2, 1), (1, 2)):
+        if ndims in ((2, 2), (2, 1), (1, 2), (3, 3)):
             return [LeanDot()(*node.inputs)]
     if (
         isinstance(op, SolveTriangular)
         and _is_real(*node.inputs)
         and not op.unit_diagonal
-        and all(i.type.ndim == 2 for i in node.inputs)
         and op.b_ndim == 2
+        and [i.type.ndim for i in node.inputs] in ([2, 2], [3, 3])
     ):
         return [LeanSolve(op.lower)(*node.inputs)]
+    if isinstance(op, AllocDiag | ExtractDiag) and op.offset == 0:
+        # Of several matrices, as in the gradient of a Cholesky factor: numba would ask Python.
+        (x,) = node.inputs
+        if (op.axis1, op.axis2) == ((0, 1) if op is not node.op else (1, 2)):
+            eye = pt.eye(x.shape[-1], dtype="float64")
+            return [x[..., None] * eye if isinstance(op, AllocDiag) else pt.sum(x * eye, axis=-1)]
     return None
