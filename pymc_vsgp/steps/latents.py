@@ -25,7 +25,7 @@ from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.fit.bound import whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
-from pymc_vsgp.inducing.graphs import frontier, inline
+from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.model.variable import InducingRV, whitened
 
 __all__ = ["Latents", "nodes_after", "terms_of"]
@@ -204,13 +204,13 @@ def hold(outputs: Sequence[Variable], nu: Variable, size: int) -> list[Variable]
     return list(graph_replace(list(outputs), swaps, strict=False)) if swaps else list(outputs)
 
 
-def terms_of(node: Apply, at: Variable | None = None) -> tuple[Variable, Variable]:
-    """Return the mean of f, and the terms of a loop over the data there or at another mean."""
+def terms_of(node: Apply, at: Variable | None = None) -> tuple[Moments, Variable]:
+    """Return the moments of f, and the terms of a loop over the data there or at another mean."""
     recipe, inputs = node.op.recipe, node.inputs
     moments = [p.conditional.moments(inputs[p.X], p.args(inputs))[1] for p in recipe.parts]
     mu, gamma = stack_latents(moments)
     lik = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
-    return mu, lik.expected_logp(mu if at is None else at, gamma, inputs[1])
+    return Moments(mu, gamma), lik.expected_logp(mu if at is None else at, gamma, inputs[1])
 
 
 def nodes_after(outputs, of: Variable) -> list[Apply]:

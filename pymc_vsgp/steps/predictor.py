@@ -5,7 +5,7 @@ With the parameters held, what the likelihood sees is :math:`\eta = c + B^\top \
 inducing values. The likelihood is a product over the rows of :math:`\eta`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -90,7 +90,7 @@ class Predictor:
     def __init__(self, latents: Latents, by_rows: bool = False):
         self.latents = latents
         self.e = pt.dmatrix("eta")
-        eta, total, terms = _cut(latents, self.e, by_rows)
+        eta, total, terms, self._gamma, self.likelihood = _cut(latents, self.e, by_rows)
         eta = eta[:, None] if eta.type.ndim == 1 else eta
         probe = pt.concatenate([pt.eye(latents.size), pt.zeros((1, latents.size))])
         (eta,) = rewrite_pregrad([eta])
@@ -116,6 +116,7 @@ class Predictor:
             for at, group in zip((self.e, many, many), groups, strict=True)
         )
         self.values = function([latents.nu, *latents.inputs], latents.new_values, **kwargs)
+        self._of_variance: Any = None
         self._check_rows(gradient)
 
     def _check_rows(self, gradient) -> None:
@@ -144,6 +145,13 @@ class Predictor:
         (totals,) = self.totals(at.eta(nu), *at.known)
         return totals - (nu**2).sum(axis=1) / 2.0 - nu.shape[1] * LOG_2PI / 2.0
 
+    def variance(self, point) -> np.ndarray:
+        """Return the variance of f given its mean, of each row."""
+        if self._of_variance is None:
+            kwargs = self.latents.compile_kwargs
+            self._of_variance = function(self.latents.inputs, self._gamma, **kwargs)
+        return self._of_variance(*(point[v.name] for v in self.latents.inputs))
+
     def values_at(self, point, nu) -> dict[str, np.ndarray]:
         """Return the value variables of whitened values, at the parameters of a point."""
         found = self.values(nu, *(point[v.name] for v in self.latents.inputs))
@@ -156,10 +164,14 @@ def _number(eta: Variable) -> int:
     raise ValueError("The number of functions is not known. Pass arrays with fixed shapes.")
 
 
-def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple[Variable, Variable, list]:
-    """Return eta, and the log density of all else and its rows as functions of eta."""
+def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple:
+    """Return eta, and the log density of all else and its rows as functions of eta.
+
+    With them, the variance of f given eta, and the likelihood of inducing values.
+    """
     nu = latents.nu
     rows: list[Variable] = []
+    gamma, likelihood = pt.zeros((), dtype="float64"), None
     if any(m.is_inducing for m in latents.members):
         total = latents.log_likelihood
         nodes = nodes_after([total], nu)
@@ -170,7 +182,8 @@ def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple[Variable, Variab
                 "Use EllipticalSlice, which takes any model."
             )
         (node,) = loops
-        eta, _ = terms_of(node)
+        (eta, gamma), _ = terms_of(node)
+        likelihood = node.op.recipe.likelihood
         _, terms = terms_of(node, e if eta.type.ndim == 2 else e[:, 0])
         terms = node.inputs[0] * terms
         swaps = {node.outputs[0]: pt.sum(terms), node.outputs[node.op.n_sums]: terms}
@@ -190,7 +203,7 @@ def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple[Variable, Variab
             "EP needs one function, and observations in the order of its values, one for each. "
             "Use approximation='laplace'."
         )
-    return eta, total, rows if by_rows else []
+    return eta, total, rows if by_rows else [], gamma, likelihood
 
 
 def _cut_exact(latents: Latents, e: Variable, by_rows: bool):
