@@ -123,13 +123,19 @@ FAMILIES = {
 
 
 def family_model(family, inputs, **kwargs):
+    return families_model({"y": family}, inputs, **kwargs)
+
+
+def families_model(families, inputs, **kwargs):
+    """Observations of each of these families, of one function; a parameter for each."""
     X, Xu = inputs
-    make, y, _ = FAMILIES[family]
     with pm.Model() as model:
-        s = pm.LogNormal("s", 0, 0.5)
         gp = ard_process()
         gp.prior("u", Xu=Xu)
-        gp.likelihood("y", make(s), X=X, y=y, **kwargs)
+        for name, family in families.items():
+            make, y, _ = FAMILIES[family]
+            s = pm.LogNormal("s" if name == "y" else f"s_{name}", 0, 0.5)
+            gp.likelihood(name, make(s), X=X, y=y, **kwargs)
     return model
 
 
