@@ -108,7 +108,7 @@ class Posterior:
             with np.errstate(all="ignore"):
                 prior = self.log_prior(theta)
                 found = self._normal(theta) if self.noise else self._general(theta, rng, n)
-        except np.linalg.LinAlgError:
+        except (np.linalg.LinAlgError, ValueError):  # far out, where nothing is finite
             return NOWHERE
         return (prior + found[0], *found[1:]) if np.isfinite(found[0]) else NOWHERE
 

@@ -322,13 +322,18 @@ CASES = {
     ),
     "separable": (
         SMALL["separable"],
-        lambda m: _one(m, _logit(_y(m)), _with(variance=("halfcauchy", 5.0)), n_grid=21, **SE),
+        lambda m: _one(m, _logit(_y(m)), _with(variance=("halfcauchy", 5.0)), n_grid=41, **SE),
         [0.5, 2],
     ),
     "vague": (
         SMALL["vague"],
         lambda m: _one(
-            m, _poisson(_y(m), 1.0), _with(variance=("halfcauchy", 100.0)), n_grid=21, **SE
+            m,
+            _poisson(_y(m), 1.0),
+            _with(variance=("halfcauchy", 100.0)),
+            n_grid=41,
+            n_draws=1500,
+            **SE,
         ),
         [0, 0],
     ),

@@ -7,10 +7,12 @@ import pymc as pm
 import pytest
 import scipy.special
 import scipy.stats
+import xarray as xr
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weigher, weigh
 
@@ -191,6 +193,34 @@ def test_normal_noise_proposes_parameters_alone():
         a, b = one[name], two[name]
         error = a.std(("chain", "draw")) * np.sqrt(2.0 / 200.0)
         assert (abs(a.mean(("chain", "draw")) - b.mean(("chain", "draw"))) < 4.0 * error).all()
+
+
+def test_inducing_values_of_many_draws_are_those_of_each():
+    """All at once, and one by one where the noise of rows is a parameter; against numpy."""
+    rng, X, f = inputs()
+    y = f + 0.3 * rng.normal(size=N)
+    found = []
+    for shape in ((), (2,)):
+        with pm.Model() as model:
+            ls, sigma = pm.LogNormal("ls"), pm.HalfNormal("sigma", shape=shape)
+            gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+            gp.prior("u", Xu=(Z := vsgp.inducing.grid(X, 6)), jitter=1e-8)
+            lik = vsgp.Gaussian(sigma[np.arange(N) % 2] if shape else sigma)
+            gp.likelihood("y", lik, X=X, y=y)
+        draws = {"ls": (("chain", "draw"), [[1.0] * 3, [2.0] * 3])}
+        dims = ("chain", "draw", "k")[: 2 + len(shape)]
+        draws["sigma"] = dims, np.full((2, 3, *shape), 0.4)
+        found.append(recover(collapse(model), xr.Dataset(draws), random_seed=4)["u"])
+    np.testing.assert_allclose(*found, rtol=1e-8)
+    noise = np.random.default_rng(4).normal(size=(2, 3, 6))
+    for c, ls in enumerate((1.0, 2.0)):
+        K, Kx = (np.exp(-0.5 * ((Z - b.T) / ls) ** 2) for b in (Z, X))
+        R = np.linalg.cholesky(K + 1e-8 * np.eye(6))
+        A = np.linalg.solve(R, Kx)
+        L = np.linalg.cholesky(np.eye(6) + A @ A.T / 0.16)
+        half = np.linalg.solve(L, A @ y / 0.16)
+        expected = np.linalg.solve(L.T, (half + noise[c]).T).T @ R.T
+        np.testing.assert_allclose(found[0][c], expected, rtol=1e-6, atol=1e-8)
 
 
 def test_two_modes_are_found_or_refused():

@@ -35,6 +35,7 @@ from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
 from pymc_vsgp.fit.collapsed_waves import Sums, has_sums
+from pymc_vsgp.fit.density import at_many
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent
@@ -49,6 +50,8 @@ class Collapsed(NamedTuple):
     model: Model
     draws: dict[str, TensorVariable]
     """u given theta, and what the whole model has beside: graphs of the variables of `model`."""
+    noise: TensorVariable
+    """What u is drawn with, standard normal."""
     refresh: Callable[[], None]
     """To be called where the data have changed."""
 
@@ -101,9 +104,10 @@ def collapse(model: Model) -> Collapsed:
     backward = dict(zip(values, unconstrained(new, others), strict=True))
 
     value = new.rvs_to_values[u]
-    whole = integrate(node, value, len(new.initial_point()[value.name]), new.value_vars)
+    (n,) = new.initial_point()[value.name].shape
+    whole = integrate(node, value, n, new.value_vars)
     mean, R_rv = u.owner.inputs[1:3]
-    noise = pm.Normal.dist(0.0, 1.0, size=whole.half.shape[0])
+    noise = pt.tensor("noise", dtype="float64", shape=(n,))
     v = solve_triangular(whole.L.T, whole.half + noise, lower=False, b_ndim=1)
     bound, v = graph_replace([whole.logp, v], backward, strict=False)
     draw = unwhiten(v, mean, R_rv)
@@ -121,7 +125,7 @@ def collapse(model: Model) -> Collapsed:
             (draws[deterministic.name],) = graph_replace([deterministic], {u: draw}, strict=False)
     with new:
         pm.Potential("collapsed_data", bound)
-    return Collapsed(new, draws, whole.refresh)
+    return Collapsed(new, draws, noise, whole.refresh)
 
 
 class Integrated(NamedTuple):
@@ -176,18 +180,25 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     Returns arrays with the dimensions chain and draw in front.
     """
     variables = [rv for rv in collapsed.model.free_RVs if rv.name in posterior]
-    inputs = [rv.type() for rv in variables]
+    known = [*variables, collapsed.noise]
+    inputs = [rv.type() for rv in known]
     outputs = graph_replace(
-        list(collapsed.draws.values()), dict(zip(variables, inputs, strict=True)), strict=False
+        list(collapsed.draws.values()), dict(zip(known, inputs, strict=True)), strict=False
     )
-    fn = function(inputs, outputs, random_seed=random_seed)
-    values = [posterior[rv.name].values for rv in variables]
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    rows = [fn(*(v[c, d] for v in values)) for c in range(chains) for d in range(draws)]
-    stacked = (np.stack(column) for column in zip(*rows, strict=True))
+    values = [posterior[rv.name].values for rv in variables]
+    values = [v.reshape(chains * draws, *v.shape[2:]) for v in values]
+    rng = np.random.default_rng(random_seed)
+    values.append(rng.normal(size=(chains * draws, *collapsed.noise.type.shape)))
+    try:
+        found = at_many(inputs, outputs)(*values)
+    except NotImplementedError:  # what goes with the rows depends on parameters
+        fn = function(inputs, outputs)
+        rows = [fn(*row) for row in zip(*values, strict=True)]
+        found = [np.stack(column) for column in zip(*rows, strict=True)]
     return {
         name: x.reshape(chains, draws, *x.shape[1:])
-        for name, x in zip(collapsed.draws, stacked, strict=True)
+        for name, x in zip(collapsed.draws, found, strict=True)
     }
 
 

@@ -33,7 +33,7 @@ from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
-__all__ = ["Points"]
+__all__ = ["Points", "at_many"]
 
 BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
 
@@ -97,10 +97,7 @@ class Points:
         values = [*self.outer, *many]
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         outputs = _over(outputs, values, batched)
-        loops = [v.owner for v in ancestors(outputs) if is_loop(v)]
-        fn = function(batched, numpy_only(outputs))
-        rows = function([], [n.inputs[0].shape[0] for n in loops])()
-        sizes = [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
+        fn, sizes = _compiled(batched, outputs)
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
 
         def evaluate(theta, epsilon, advance=lambda n: None):
@@ -138,6 +135,33 @@ class Points:
                 out.append(part.astype(v.dtype))
                 at += size
         return out
+
+
+def at_many(values: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
+    """Return a function of values that have an axis of points in front, as what it returns has."""
+    batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
+    fn, sizes = _compiled(batched, _over(_value_alone(outputs), values, batched))
+
+    def evaluate(*arrays):
+        widest = max(x[0].size for x in arrays)
+        step = max(1, BATCH_BYTES // (8 * max([widest**2, *(a for a, _ in sizes)])))
+        n = len(arrays[0])
+        parts = []
+        for i in range(0, n, step):
+            found = fn(*(x[i : i + step] for x in arrays))
+            lead = min(step, n - i)
+            parts.append([np.broadcast_to(x, (lead, *x.shape[1:])) for x in found])
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    return evaluate
+
+
+def _compiled(batched, outputs):
+    """Compile vectorized graphs; and the entries of the largest arrays of their loops."""
+    loops = [v.owner for v in ancestors(outputs) if is_loop(v)]
+    fn = function(batched, numpy_only(outputs))
+    rows = function([], [n.inputs[0].shape[0] for n in loops])()
+    return fn, [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
 
 
 def _over(outputs, values, batched) -> list[Variable]:
