@@ -13,6 +13,8 @@ from pymc.model.transform.conditioning import remove_value_transforms
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.fit.stage import hand_over
+from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import NeighborsPrior
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.ops.neighbors import coarse_to_fine
@@ -256,6 +258,150 @@ def test_bad_input(kwargs, message):
         vsgp.inducing.NearestNeighbors(**{"Xu": Z} | kwargs)
 
 
-def test_no_gaussian_stage_yet():
-    with build(3), pytest.raises(NotImplementedError, match="does not take nearest neighbors"):
+# The Gaussian stage, and the coordinates that it sets.
+
+
+def at_data(m=None, likelihood=None, y=None):
+    """A model of values at the inputs of the data, with neighbors or with points."""
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 0.3)
+        level = pm.Normal("level")
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(level), cov_func=pm.gp.cov.Matern32(2, ls=ls)
+        )
+        kind = {"Xu": Z} if m is None else {"inducing": vsgp.inducing.NearestNeighbors(Z, m)}
+        gp.prior("u", **kind)
+        y = np.arange(12) % 5 if y is None else y
+        gp.likelihood("y", likelihood or vsgp.Poisson(), X=Z, y=y)
+    return model
+
+
+def sites(rng):
+    return Sites(rng.normal(size=(1, 12)), rng.uniform(0.1, 3.0, size=(1, 12)))
+
+
+def test_coordinates_are_exact_with_all_neighbors(rng):
+    """With normal noise and its sites: a standard normal times the evidence, for any theta."""
+    noise, y = 0.4, rng.normal(size=12)
+    model = at_data(12, vsgp.Gaussian(noise), y)
+    hand_over(model, {"u": Sites((y / noise**2)[None], np.full((1, 12), 1.0 / noise))}, {})
+    logp = model.compile_logp(vars=[model["u"], model["y"]], mode=RAW)
+    for ls in (0.5, 1.5):
+        K = reference.matern32(Z, Z, ls, 1.0) + noise**2 * np.eye(12)
+        r = y - 0.7
+        evidence = -0.5 * (r @ np.linalg.solve(K, r) + np.linalg.slogdet(2.0 * np.pi * K)[1])
+        epsilon = rng.normal(size=12)
+        point = {"ls_log__": np.log(ls), "level": np.array(0.7), "u_whitened__": epsilon}
+        expected = evidence - 0.5 * epsilon @ epsilon - 6.0 * np.log(2.0 * np.pi)
+        np.testing.assert_allclose(logp(point), expected, atol=1e-5)
+
+
+def test_density_does_not_depend_on_sites(rng):
+    model = at_data(4)
+    u = model["u"]
+    densities, target = [], rng.normal(size=12)
+    for given in (None, sites(rng), sites(rng)):
+        if given is not None:
+            hand_over(model, {"u": given}, {})
+        transform = model.rvs_to_transforms[u]
+        others = model.replace_rvs_by_values(list(u.owner.inputs[1:]))
+        inputs = [u.owner.inputs[0], *others]
+        forward = transform.forward(pt.constant(target), *inputs)
+        values = [model.rvs_to_values[model[n]] for n in ("ls", "level")]
+        at = dict(zip(["ls_log__", "level"], (np.array(0.2), np.array(-0.3)), strict=True))
+        fn = pytensor.function(values, forward, mode=RAW, on_unused_input="ignore")
+        point = at | {"u_whitened__": fn(*at.values())}
+        value = model.rvs_to_values[u]
+        outputs = [model.logp() - transform.log_jac_det(value, *inputs)]
+        outputs.append(transform.backward(value, *inputs))
+        fn = model.compile_fn(outputs, inputs=model.value_vars, mode=RAW, on_unused_input="ignore")
+        density, again = fn(point)
+        np.testing.assert_allclose(again, target, rtol=1e-8)
+        densities.append(density)
+    np.testing.assert_allclose(densities[1:], densities[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_gradients_in_these_coordinates(mode, rng):
+    model = at_data(4)
+    hand_over(model, {"u": sites(rng)}, {})
+    fn = model.logp_dlogp_function(mode=mode, ravel_inputs=True)
+    fn.set_extra_values({})
+    start = DictToArrayBijection.map(model.initial_point())
+    x = start.data + 0.3 * rng.normal(size=start.data.size)
+    _, slopes = fn(start._replace(data=x))
+    for i in (0, 1, 4, 9):
+        h = 1e-5 * np.eye(x.size)[i]
+        ends = [float(fn(start._replace(data=x + s))[0]) for s in (h, -h)]
+        expected = (ends[0] - ends[1]) / 2e-5
+        np.testing.assert_allclose(slopes[i], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def stages():
+    found = []
+    for model in (at_data(), at_data(12)):
+        with model:
+            found.append(vsgp.fit_gaussian(progressbar=False))
+    return found
+
+
+def test_the_stage_is_that_of_points(stages):
+    exact, near = stages
+    assert near.converged
+    np.testing.assert_allclose(near.elbo, exact.elbo, atol=0.3)  # a mean of 16 pairs of draws
+    sd = np.sqrt(np.diag(exact.theta_covariance))
+    away = [
+        exact.theta_unconstrained[n] - near.theta_unconstrained[n]
+        for n in exact.theta_unconstrained
+    ]
+    assert (np.abs(away) < 0.15 * sd).all()
+    np.testing.assert_allclose(np.sqrt(np.diag(near.theta_covariance)), sd, rtol=0.1)
+    of_u = np.sqrt(np.diagonal(exact.covariance["u"][0]))
+    above = [s.mean["u"] - s.theta["level"] for s in (near, exact)]  # each at its own estimate
+    assert (np.abs(above[0] - above[1]) < 0.15 * of_u).all()
+    np.testing.assert_allclose(np.sqrt(near.covariance["u"][0]), of_u, rtol=0.25)
+    assert "12 values given neighbors" in str(near)
+
+
+def test_importance(stages):
+    """Proposals from the stage are good: theta is that of points."""
+    means = []
+    for stage in stages:
+        with stage.model:
+            idata = vsgp.sample(
+                250, chains=2, stage=stage, method="importance", random_seed=1, progressbar=False
+            )
+        assert not idata["posterior"].attrs["refused"]
+        means.append([np.log(idata["posterior"]["ls"]), idata["posterior"]["level"]])
+    for exact, near in zip(*means, strict=True):
+        np.testing.assert_allclose(near.mean(), exact.mean(), atol=0.25 * float(exact.std()))
+        np.testing.assert_allclose(near.std(), exact.std(), rtol=0.25)
+
+
+def test_reset(rng):
+    model = at_data(4)
+    point = model.initial_point() | {"u_whitened__": rng.normal(size=12)}
+    before = model.compile_logp(mode=RAW)(point)
+    hand_over(model, {"u": sites(rng)}, {})
+    assert abs(model.compile_logp(mode=RAW)(point) - before) > 1e-3
+    vsgp.reset(model)
+    np.testing.assert_allclose(model.compile_logp(mode=RAW)(point), before, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "advi"}, "ADVI makes no coordinates"),
+        ({"method": "minibatch"}, "take method='natural'"),
+        ({"move_inducing": True}, "stay where they are"),
+    ],
+)
+def test_what_the_stage_does_not_take(settings, message):
+    with at_data(3), pytest.raises(NotImplementedError, match=message):
+        vsgp.fit_gaussian(progressbar=False, **settings)
+
+
+def test_the_stage_takes_a_single_function():
+    with build(3, n_outputs=2), pytest.raises(NotImplementedError, match="a single function"):
         vsgp.fit_gaussian(progressbar=False)

@@ -169,11 +169,6 @@ class Variables:
                 "The model has no variationally sparse process. "
                 "Add one with vsgp.VariationalSparse and call its prior and likelihood."
             )
-        if sparse := [u.name for u in us if is_sparse(u)]:
-            raise NotImplementedError(
-                f"The Gaussian stage does not take nearest neighbors yet, and {sparse[0]!r} are "
-                "some. Sample the model with pm.sample, or pass Xu or Fourier features to prior."
-            )
         discrete = [v.name for v in model.discrete_value_vars]
         if discrete:
             raise ValueError(
@@ -377,7 +372,7 @@ def _process(model, u, process: Process | None, start):
     shape = np.shape(start[value.name])
     K, M = (1, *shape) if len(shape) == 1 else shape
     Xu = None if process is None else process.points
-    if not isinstance(Xu, TensorSharedVariable):
+    if is_sparse(u) or not isinstance(Xu, TensorSharedVariable):
         Xu = None
     linear = pt.tensor(dtype="float64", shape=(K, M))
     if is_independent(u) and M > MOST_DENSE:

@@ -38,7 +38,7 @@ from pymc_vsgp.fit.collapsed_waves import Sums, has_sums
 from pymc_vsgp.fit.density import at_many
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
-from pymc_vsgp.model.variable import inducing_variables, is_independent
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
 
 __all__ = ["Collapsed", "can_collapse", "collapse", "integrate", "loops", "recover"]
@@ -69,7 +69,7 @@ def loops(model: Model):
 def can_collapse(model: Model) -> bool:
     """Whether the inducing values integrate out: one process, seen by normal noise alone."""
     us = inducing_variables(model)
-    if len(us) != 1 or us[0].type.ndim != 1:
+    if len(us) != 1 or us[0].type.ndim != 1 or is_sparse(us[0]):
         return False
     u, logp, nodes = loops(model)
     value = model.rvs_to_values[u]

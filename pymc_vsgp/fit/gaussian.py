@@ -18,6 +18,7 @@ from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.exact import ExactBound, is_exact
 from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.natural import Exact, Natural
+from pymc_vsgp.fit.neighbors import PAIRS, Sampled, SampledBound, is_sampled
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
@@ -132,6 +133,10 @@ def fit_gaussian(
     if copy:
         model = clone_model(model)
     if method in ("advi", "fullrank_advi"):
+        if is_sampled(model):
+            raise NotImplementedError(
+                "ADVI makes no coordinates of nearest neighbors. Use method='natural'."
+            )
         if move_inducing:
             raise ValueError(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
@@ -171,8 +176,17 @@ class Fitter:
     ):
         self.model, self.method = model, method
         self.batch_size = batch_size if method == "minibatch" else None
-        self.bound = Bound(model, move_inducing, self.batch_size, mode)
         self.exact = None
+        self.bound: Any
+        if is_sampled(model):
+            if method != "natural" or move_inducing:
+                raise NotImplementedError(
+                    "Nearest neighbors take method='natural', and stay where they are. "
+                    "Drop method= and move_inducing=."
+                )
+            self.bound = SampledBound(model, mode)
+            return
+        self.bound = Bound(model, move_inducing, self.batch_size, mode)
         if method == "natural" and is_exact(model):
             self.exact = ExactBound(self.bound, model)
 
@@ -207,8 +221,13 @@ class Fitter:
             else:
                 if self.exact is not None:
                     self.exact.refresh()
-                fit = Exact(*arguments, self.exact) if self.exact else Natural(*arguments)
+                sampled = isinstance(bound, SampledBound)
+                make = Sampled if sampled else Natural
+                fit = Exact(*arguments, self.exact) if self.exact else make(*arguments)
                 fit.run(maxiter)
+                if sampled:
+                    fit.evaluation = bound(fit.theta, fit.sites)
+                    fit.history[-1] = bound.value(fit.theta, fit.sites, PAIRS)[0]
         theta_covariance = fit.curvature()
         ev = fit.evaluation
         after = dict(before)

@@ -23,7 +23,7 @@ from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.fit.bound import whitened_coordinates
 from pymc_vsgp.inducing.coordinates import apply_sites, divide, inverse_transpose, times
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
 __all__ = ["is_loop", "refined_logp"]
 
@@ -77,8 +77,8 @@ def refined_logp(model: Model) -> list[Variable]:
 def _of_stage(model: Model, u) -> _Normal:
     """Densities of v that the sites of the model make at theta."""
     mean, R = model.replace_rvs_by_values(list(u.owner.inputs[1:3]))
-    if R.type.ndim == 1:
-        raise NotImplementedError("Steps of coefficients are left out.")
+    if R.type.ndim == 1 or is_sparse(u):
+        raise NotImplementedError("Steps of coefficients, and given neighbors, are left out.")
     return _Normal(*apply_sites(mean, R, *u.owner.inputs[3:5]))
 
 

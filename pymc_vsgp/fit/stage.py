@@ -21,10 +21,18 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables
-from pymc_vsgp.inducing.coordinates import Diagonal, Sites, Tied
-from pymc_vsgp.model.variable import NO_SITES, inducing_variables, is_independent, whitened
+from pymc_vsgp.inducing.coordinates import Diagonal, Sites, SparseTied, Tied
+from pymc_vsgp.model.observation import processes
+from pymc_vsgp.model.variable import (
+    NO_COLUMNS,
+    NO_SITES,
+    inducing_variables,
+    is_independent,
+    is_sparse,
+    whitened,
+)
 
-__all__ = ["GaussianStage", "hand_over", "reset"]
+__all__ = ["GaussianStage", "hand_over", "reset", "sites_put_in"]
 
 # Inducing inputs of a model before a stage moved them.
 _BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
@@ -60,7 +68,7 @@ class GaussianStage:
         Fourier features or with "advi", it is too small, and printing leaves it out.
     mean, covariance : dict
         Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
-        variances, K x M, of Fourier coefficients.
+        variances, K x M, of Fourier coefficients and of values given neighbors.
     sites : dict
         Gaussian pseudo-observations of the inducing values; the sampler's coordinates.
     Xu_before, Xu : dict
@@ -112,8 +120,10 @@ class GaussianStage:
             what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
             lines.append(f"  {name}: {len(after)} inducing inputs, {what}; coordinates set")
         for name, sites in self.sites.items():
-            if is_independent(self.model[name]):
-                lines.append(f"  {name}: {sites.linear.shape[-1]} coefficients; coordinates set")
+            u, number = self.model[name], sites.linear.shape[-1]
+            if is_independent(u) or is_sparse(u):
+                what = "values given neighbors" if is_sparse(u) else "coefficients"
+                lines.append(f"  {name}: {number} {what}; coordinates set")
         if not self.marginal:
             lines.append("  no ±: coefficients are independent here, which narrows parameters")
         if not self.converged or self.method != "natural":
@@ -210,6 +220,29 @@ def add_data(tree: xr.DataTree, model: Model) -> None:
     tree["constant_data"] = xr.DataTree(label(model, find_constants(model), ()))
 
 
+class sites_put_in:
+    """Context in which a model has sites of its own, apart from those that it has otherwise."""
+
+    def __init__(self, model: Model, sites: dict[str, Sites]):
+        self.model, self.sites = model, sites
+
+    def __enter__(self):
+        """Put them in."""
+        us = inducing_variables(self.model)
+        self.kept = {u.name: _sites_of(self.model, u) for u in us}
+        self._set(None)
+        self._set(self.sites)
+
+    def __exit__(self, *args):
+        """Put back what there was."""
+        self._set(None)
+        self._set(self.kept)
+
+    def _set(self, sites):
+        for u in inducing_variables(self.model):
+            _set_sites(self.model, u, None if sites is None else sites.get(u.name))
+
+
 class _applied:
     """Context in which a stage's inputs and coordinates are those of its model."""
 
@@ -264,7 +297,7 @@ def _sites_of(model: Model, u) -> Sites | None:
     if not isinstance(linear, SharedVariable):
         return None
     value = root.get_value()
-    diagonal = isinstance(model.rvs_to_transforms[u], Diagonal)
+    diagonal = isinstance(model.rvs_to_transforms[u], Diagonal | SparseTied)
     return Sites(linear.get_value(), value[:, :, 0] if diagonal else value)
 
 
@@ -278,6 +311,8 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     if sites is None:
         model.rvs_to_transforms[u] = whitened(u)
         u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
+        if is_sparse(u):
+            u.owner.inputs[7] = pt.constant(NO_COLUMNS)
         for name in names:
             model.named_vars.pop(name, None)
             if name in (data := {d.name: d for d in model.data_vars}):
@@ -293,6 +328,14 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
             ]
     for shared, value in zip(u.owner.inputs[3:5], sites, strict=True):
         shared.set_value(value)
+    if is_sparse(u):
+        if not isinstance(model.rvs_to_transforms[u], SparseTied):
+            of = processes(model)[u.name]
+            linear, root = u.owner.inputs[3][0], u.owner.inputs[4][0, :, 0]
+            mean = u.owner.inputs[1]
+            u.owner.inputs[7] = of.conditional.coordinates(of.args, mean, linear, root)
+        model.rvs_to_transforms[u] = SparseTied()
+        return
     model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied()
 
 

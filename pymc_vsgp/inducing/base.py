@@ -267,6 +267,10 @@ class Conditional(ABC):
         A = self.solve(X, args)
         return Moments(self.anywhere(X, args).mu, self.prior_covariance(X, args) - pt.dot(A.T, A))
 
+    def coordinates(self, args, mean, linear, root) -> TensorVariable:
+        """Return what `coordinates.SparseTied` takes, where the prior of u has a pattern."""
+        raise NotImplementedError
+
     def wrap(self, X, args) -> TensorVariable | None:
         """Correlation of the first row of X with the others that is an artefact of the kind."""
         return None

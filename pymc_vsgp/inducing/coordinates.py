@@ -28,6 +28,7 @@ __all__ = [
     "Diagonal",
     "Sites",
     "Sparse",
+    "SparseTied",
     "Tied",
     "Whitened",
     "apply_diagonal_sites",
@@ -119,17 +120,50 @@ class Sparse(Whitened):
 
     def forward(self, value, *inputs):
         """Return the whitened value."""
-        _, mean, factor, _, _, neighbors, _ = inputs
+        _, mean, factor, _, _, neighbors, *_ = inputs
         return sparse_whiten(value, mean, factor, neighbors)
 
     def backward(self, value, *inputs):
         """Return the inducing values."""
-        _, mean, factor, _, _, neighbors, order = inputs
+        _, mean, factor, _, _, neighbors, order, _ = inputs
         return sparse_unwhiten(value, mean, factor, neighbors, order)
 
     def log_jac_det(self, value, *inputs):
         """Return ``log |du / dv|``."""
         return super().log_jac_det(value, None, None, inputs[2][:, -1])
+
+
+class SparseTied(Sparse):
+    r"""Coordinates in which the posterior of such values looks like a standard normal.
+
+    Each value is regressed on those of its neighbors before it and on what the sites of the inputs
+    around it say, which makes
+
+    .. math:: u_i = m_i + c_i + b_i^\top (u_{N(i)} - m_{N(i)}) + s_i \epsilon_i
+
+    the posterior, but for what neighbors leave out. The last input of the variable has b, c and s,
+    which follow theta. A change of variables as any other: it may cost speed, never correctness.
+    """
+
+    def forward(self, value, *inputs):
+        """Return epsilon."""
+        mean, neighbors, (b, center, sd) = inputs[1], inputs[5], _columns(inputs[7])
+        w = value - mean
+        return (w - pt.sum(b * gather(w, neighbors), axis=1) - center) / sd
+
+    def backward(self, value, *inputs):
+        """Return the inducing values."""
+        _, mean, _, _, _, neighbors, order, columns = inputs
+        b, center, sd = _columns(columns)
+        return mean + sparse_solve(center + sd * value, b, neighbors, order)
+
+    def log_jac_det(self, value, *inputs):
+        """Return ``log |du / d epsilon|``."""
+        return pt.log(_columns(inputs[7])[2]).sum()
+
+
+def _columns(x):
+    return x[:, :-2], x[:, -2], x[:, -1]
 
 
 class Sites(NamedTuple):

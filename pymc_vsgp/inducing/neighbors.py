@@ -24,11 +24,13 @@ import pytensor
 import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, column_names
+from pymc_vsgp.checks import as_inputs, check_distinct, column_names, known_value
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
@@ -50,6 +52,10 @@ __all__ = ["NearestNeighbors"]
 
 W, FACTOR, PLACES, SCALE, NEIGHBORS, ORDER, SHIFT, THETA = range(8)
 """Positions among the args; the last of them is where the parameters begin."""
+
+
+LEAST = np.float64(1e-14)
+"""Least precision of a site, over the jitter's variance: next to nothing."""
 
 
 class NearestNeighbors(InducingVariables):
@@ -132,7 +138,7 @@ class Local(NamedTuple):
         """Return the Ops, and what they depend on beside their inputs."""
         z, x = (pt.tensor(dtype="float64", shape=(None, n_columns)) for _ in range(2))
         graphs = [cov_func(z), cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
-        within, across, *single = pass_gradients(graphs, [z, x])
+        within, across, *single = pass_gradients(without_reshapes(graphs, [z, x]), [z, x])
         ops, theta = as_ops(([z], [within]), ([z, x], [across]), ([x], single))
         return cls(*ops), theta
 
@@ -142,17 +148,33 @@ class Local(NamedTuple):
         With them come the covariances that they were found from, and the variance at x. Neighbors
         that are `missing` have the weight zero.
         """
-        places = pt.concatenate([near, x[:, None, :]], axis=1)
-        one = pt.tensor(dtype="float64", shape=places.type.shape[1:])
-        K = vectorize_graph(inline(self.within, one, *theta)[0], {one: places})
         m = near.type.shape[1]
-        C, c = K[:, :m, :m], K[:, :m, m]
-        eye = np.eye(m)
-        C = C + shift * eye
+        K, eye = self.covariances(near, x, theta), np.eye(m)
+        C, c = K[:, :m, :m] + shift * eye, K[:, :m, m]
         if missing is not None:
             c = pt.switch(missing, np.float64(0.0), c)
             C = pt.switch(missing[:, :, None] | missing[:, None, :], eye, C)
         return solve_each(C, c), c, K[:, m, m]
+
+    def covariances(self, near, x, theta):
+        """Return the covariances of what is `near` to each row of x, and last of that row."""
+        places = pt.concatenate([near, x[:, None, :]], axis=1)
+        one = pt.tensor(dtype="float64", shape=places.type.shape[1:])
+        return vectorize_graph(inline(self.within, one, *theta)[0], {one: places})
+
+
+def without_reshapes(outputs, inputs):
+    """Write vectors that kernels reshape to matrices with an axis of one, which batches keep."""
+    swaps = {}
+    for node in io_toposort(inputs, outputs):
+        if isinstance(node.op, Reshape) and node.inputs[0].type.ndim == 1:
+            vector, shape = node.inputs
+            known = shape.data.tolist() if isinstance(shape, Constant) else None
+            if known == [-1, 1]:
+                swaps[node.outputs[0]] = vector[:, None]
+            elif known == [1, -1]:
+                swaps[node.outputs[0]] = vector[None, :]
+    return graph_replace(outputs, swaps, strict=False) if swaps else outputs
 
 
 class NeighborsPrior(InducingPrior):
@@ -351,3 +373,31 @@ class GivenNeighbors(Conditional):
         (neighbors,) = self.row_args(X, args)
         near, theta = rows_at(args[PLACES], neighbors), args[THETA : self._end]
         return self.local.regression(near, X, args[SHIFT], theta)[0], neighbors
+
+    def coordinates(self, args, mean, linear, root):
+        """Return what `coordinates.SparseTied` takes, for sites of each value.
+
+        A site is an observation of its value, with noise of variance one over its precision. In the
+        regression of a value there are those of the m inputs around it, its own included.
+        """
+        places, neighbors = args[PLACES], args[NEIGHBORS]
+        at = np.asarray(known_value(places)), np.asarray(known_value(args[SCALE]))
+        around = pt.constant(Nearest(self.m).search(at[0], *at))
+        precision = pt.maximum(root**2, LEAST / args[SHIFT])
+        noise, seen = 1.0 / precision, linear / precision - mean
+        k, p = neighbors.type.shape[1], neighbors.type.shape[1] + self.m
+        near = pt.concatenate([neighbors, around], axis=1)
+        K = self.local.covariances(rows_at(places, near), places, args[THETA : self._end])
+        # Jitter is part of the values, also where one of them is there twice.
+        ids = pt.concatenate([near, pt.arange(places.shape[0])[:, None]], axis=1)
+        K = K + args[SHIFT] * pt.eq(ids[:, :, None], ids[:, None, :])
+        each = noise[around.ravel()].reshape((-1, self.m))
+        each = pt.concatenate([pt.zeros_like(K[:, :k, 0]), each], axis=1)
+        missing = pt.lt(near, 0)
+        c = pt.switch(missing, np.float64(0.0), K[:, :p, p])
+        either = missing[:, :, None] | missing[:, None, :]
+        C = pt.switch(either, np.eye(p), K[:, :p, :p] + each[:, :, None] * np.eye(p))
+        b, variance = solve_each(C, c), K[:, p, p]
+        center = pt.sum(b[:, k:] * seen[around.ravel()].reshape((-1, self.m)), axis=1)
+        sd = pt.sqrt(pt.maximum(variance - pt.sum(b * c, axis=1), FLOOR * variance))
+        return pt.concatenate([b[:, :k], center[:, None], sd[:, None]], axis=1)

@@ -40,6 +40,9 @@ __all__ = [
 NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
 """Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
 
+NO_COLUMNS = np.zeros((0, 2))
+"""What `coordinates.SparseTied` takes, until then."""
+
 
 class InducingRV(SymbolicRandomVariable):
     """Multivariate normal given by its mean and the Cholesky factor of its covariance."""
@@ -59,13 +62,14 @@ class InducingRV(SymbolicRandomVariable):
             size = implicit_size_from_params(mean, chol, ndims_params=(1, chol.type.ndim))
         next_rng, v = pt.random.normal(size=(*size, mean.shape[-1]), rng=rng, return_next_rng=True)
         if pattern:
-            draw = sparse_unwhiten(v, mean, chol, *pattern)
+            draw = sparse_unwhiten(v, mean, chol, *pattern[:2])
         else:
             many = v.type.ndim > 1 and chol.type.ndim == 2
             draw = mean + v @ chol.T if many else unwhiten(v, mean, chol)
         # A draw does not depend on the sites, whose shape changes when they are set.
         unused = [pt.tensor(dtype="float64", shape=(None,) * n) for n in (2, 3)]
-        op = cls(inputs=[rng, mean, chol, *unused, *pattern], outputs=[next_rng, draw])
+        used = [*pattern[:2], *(pt.dmatrix() for _ in pattern[2:])]
+        op = cls(inputs=[rng, mean, chol, *unused, *used], outputs=[next_rng, draw])
         return op(rng, mean, chol, linear, root, *pattern)
 
 
@@ -94,7 +98,8 @@ class Inducing(Distribution):
     def dist(cls, mean, chol, *pattern, **kwargs):
         """Return the variable without registering it in a model."""
         # A transform sees the inputs of its variable and nothing else, so sites are among them.
-        return super().dist([mean, chol, *NO_SITES, *pattern], **kwargs)
+        last = (*pattern, NO_COLUMNS) if pattern else ()
+        return super().dist([mean, chol, *NO_SITES, *last], **kwargs)
 
 
 class CoefficientsRV(InducingRV):
@@ -130,7 +135,7 @@ class NeighborsRV(InducingRV):
     """Normals of which each depends on a few others."""
 
     name = "neighbors"
-    extended_signature = "[rng],(m),(m,p),(k,s),(k,s,t),(m,q),(m)->[rng],(m)"
+    extended_signature = "[rng],(m),(m,p),(k,s),(k,s,t),(m,q),(m),(n,c)->[rng],(m)"
     _print_name = ("Neighbors", "\\operatorname{Neighbors}")
 
 
