@@ -172,6 +172,7 @@ def test_latent_values_of_others_are_kept(rng):
     model = reference.latent()
     step = PseudoMarginal([model["ls"]], n_importance=1, model=model, **FAST)
     step.setup_chain(rng, 0, 10)
+    step._left = {}
     point = point_of(model) | {"f": np.array([0.3, -0.2, 0.5])}
     np.testing.assert_allclose(step._refresh(point)["f"], point["f"])
     after, _ = step.step(point)

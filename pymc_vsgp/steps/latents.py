@@ -209,6 +209,17 @@ def terms_of(node: Apply, at: Variable | None = None) -> tuple[Moments, Variable
     recipe, inputs = node.op.recipe, node.inputs
     moments = [p.conditional.moments(inputs[p.X], p.args(inputs))[1] for p in recipe.parts]
     mu, gamma = stack_latents(moments)
+    if at is not None and at.type.ndim == 2:
+        # Variances take the shape of the means, and nothing else of them.
+        swaps, i = {}, 0
+        for m in moments:
+            alone = m.mu.type.ndim == 1
+            width = 1 if alone else (m.mu.type.shape[1] or at.shape[1])
+            swaps[m.mu] = pt.specify_shape(
+                at[:, i] if alone else at[:, i : i + width], m.mu.type.shape
+            )
+            i = i + width
+        (gamma,) = graph_replace([gamma], swaps, strict=False)
     lik = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
     return Moments(mu, gamma), lik.expected_logp(mu if at is None else at, gamma, inputs[1])
 

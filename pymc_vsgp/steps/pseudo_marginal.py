@@ -175,8 +175,11 @@ class PseudoMarginal(BlockedStep):
         return point, [stats]
 
     def _refresh(self, point) -> PointType:
-        """Estimate anew, the current latent values being one of the samples."""
-        self.current = self._try(point, keep=True)
+        """Estimate anew, current latent values being one of the samples but where a chain begins.
+
+        There they are arbitrary, and one unlikely sample of a large weight would hold the chain.
+        """
+        self.current = self._try(point, keep=self._left is not None)
         if not np.isfinite(self.current.log_evidence):
             raise ValueError(
                 "The log density is not finite at the current values. Pass initvals where it is."
@@ -208,7 +211,14 @@ class PseudoMarginal(BlockedStep):
         w = np.exp(log_w - total)
         chosen = nu[self.rng.choice(len(w), p=w / w.sum())]
         ess = float(1.0 / (w**2).sum())
-        return Estimate(float(total) - np.log(len(w)), chosen, ess, q.n_iterations)
+        # Tuning on estimates would take sticking for steps that are too long.
+        log_evidence = q.log_evidence if self.tune else float(total) - np.log(len(w))
+        return Estimate(log_evidence, chosen, ess, q.n_iterations)
+
+    def stop_tuning(self) -> None:
+        """Go on with unbiased estimates."""
+        super().stop_tuning()
+        self._left = None
 
     @staticmethod
     def _progressbar_config(n_chains=1):
