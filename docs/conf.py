@@ -36,9 +36,11 @@ nb_merge_streams = True
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 here = pathlib.Path(__file__).parent
 shutil.copytree(here.parent / "notebooks", here / "notebooks", dirs_exist_ok=True)
-# These run for minutes, or on data that do not ship. The gallery has their figures.
+# The others run for minutes, or on data that do not ship.
 nb_execution_excludepatterns = [
-    f"notebooks/{name}.py" for name in ("million_rows", "spatial_counts", "three_classes")
+    f"notebooks/{path.name}"
+    for path in here.joinpath("notebooks").glob("*.py")
+    if path.stem not in ("coal_mining", "glass")
 ]
 # What the kernels inherit: figures go into the page; progress bars, which need widgets, do not.
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
@@ -83,7 +85,7 @@ html_sidebars = {"**": ["all-pages"]}
 html_theme_options = {
     "navbar_center": [],
     "show_prev_next": True,
-    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": [], "coming_from": []},
 }
 
 # What functions return, and nobody makes: the attributes are documented, not the constructor.

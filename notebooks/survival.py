@@ -6,6 +6,9 @@
 #     display_name: Python 3
 #     language: python
 #     name: python3
+#   language_info:
+#     name: python
+#     pygments_lexer: ipython3
 # ---
 
 # %% [markdown]

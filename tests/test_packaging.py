@@ -352,6 +352,18 @@ def numbers(pattern, text):
 
 
 @pytest.mark.slow
+def test_notebook_of_glass_predicts_better_than_the_share_of_windows(tmp_path):
+    result = run_notebook("glass", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "glass.png").stat().st_size > 10_000
+    (accuracy,) = numbers(r"Accuracy ([\d.]+)", result.stdout)
+    score, constant = numbers(
+        r"Log score (-[\d.]+); of the constant share (-[\d.]+)", result.stdout
+    )
+    assert accuracy > 0.85 and score > constant + 0.3
+
+
+@pytest.mark.slow
 def test_notebook_of_survival_agrees_with_kaplan_and_meier(tmp_path):
     result = run_notebook("survival", tmp_path)
     assert result.returncode == 0, result.stderr
