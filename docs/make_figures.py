@@ -1,8 +1,10 @@
-"""Draws the figures of `how_it_works.md` into `docs/_static`: python docs/make_figures.py.
+"""Draws figures of `how_it_works.md` and `which_gp.md` into `docs/_static`.
 
-Plain numpy, so that the figures show the mathematics and not this package's own answer to it.
+Usage: python docs/make_figures.py. Plain numpy, so that the figures show the mathematics and not
+this package's own answer to it; times are those of `benchmarks/results`.
 """
 
+import json
 import pathlib
 
 import matplotlib.pyplot as plt
@@ -117,6 +119,36 @@ def coordinates(path):
     plt.close(fig)
 
 
+def accuracy(path):
+    """CPU time of an effective sample against the distance to the exact process."""
+    results = FOLDER.parents[1] / "benchmarks" / "results" / "features.json"
+    runs = json.loads(results.read_text(encoding="utf-8"))
+    cases = {"coal": "coal, 100 bins", "pines32": "pines, 32 × 32", "pines128": "pines, 128 × 128"}
+    kinds = {
+        "points": ("inducing points", "o", RUST),
+        "Fourier": ("Fourier features", "s", INK),
+        "hsgp": ("HSGP", "^", GREY),
+        "latent": ("exact", "*", "black"),
+        "kron": (None, "*", "black"),
+    }
+    fig, axes = plt.subplots(1, 3, figsize=(10, 3.1), layout="constrained", sharey=True)
+    for ax, (case, title) in zip(axes, cases.items(), strict=True):
+        for kind, (label, marker, color) in kinds.items():
+            of = [r for r in runs if (r["case"], r["kind"]) == (case, kind)]
+            cost = [1e3 * r["cpu_seconds"] / r["min_ess"] for r in of]
+            ax.plot([r["mean_gap"] for r in of], cost, marker, color=color, label=label)
+        ax.axvspan(-0.01, 0.08, color=GREY, alpha=0.15, lw=0)
+        ax.set(xlabel="mean of the function off, posterior sd", yscale="log", xlim=(-0.01, None))
+        ax.set_title(title, fontsize=10)
+        clean(ax)
+    axes[0].set_ylabel("CPU ms an effective sample")
+    axes[0].legend(frameon=False, fontsize=8, loc="upper right")
+    axes[0].set_ylim(15, 20_000)
+    fig.savefig(path, dpi=110)
+    plt.close(fig)
+
+
 if __name__ == "__main__":
+    accuracy(FOLDER / "accuracy.png")
     expectation(FOLDER / "expectation.png")
     coordinates(FOLDER / "coordinates.png")
