@@ -26,7 +26,7 @@ def number_tables(rows):
     for left in ("0.01", "0.001"):
         out.append(
             f"For a mean residual of {100 * float(left):g} % of the variance (6 points or splines "
-            "and 7 waves are the fewest that were tried):\n"
+            "and 7 frequencies are the fewest that were tried):\n"
         )
         lines = [
             [
@@ -61,10 +61,18 @@ def time_tables(rows):
         + [f"{r['error of gradient']:.0e}", f"{r['error of value, a row']:.0e}"]
         for r in sorted(rows, key=lambda r: (r["rows"], r["p"], r["lengthscale"]))
     ]
-    head = ["rows", "kernel", "lengthscale", "waves", *WAYS, "error of gradient", "of value, a row"]
+    head = [
+        "rows",
+        "kernel",
+        "lengthscale",
+        "frequencies",
+        *WAYS,
+        "error of gradient",
+        "of value, a row",
+    ]
     out.append(table(head, lines))
     out.append(
-        "The errors are those of interpolation beside dense waves: of the gradient relative to its "
+        "The errors are those of interpolation beside dense frequencies: of the gradient relative to its "
         "largest entry, of the value in nats a row.\n"
     )
     return out
@@ -78,7 +86,7 @@ def plane_tables(found, rows):
     out.append(table(head, lines))
     out.append(
         "Numbers for 1 %. Splines (and columns marked product) are for the product of two Matern "
-        "kernels; the isotropic kernel is no such product, and only waves (and points) have it.\n"
+        "kernels; the isotropic kernel is no such product, and only frequencies (and points) have it.\n"
     )
     lines = []
     for r in found["needed"]:
@@ -86,7 +94,7 @@ def plane_tables(found, rows):
         cells = [n and n**2 for n in squares] + r["isotropic"]
         lines.append([NAMES[r["p"]], r["lengthscale"], *(number(c, "counted") for c in cells)])
     head = ["kernel", "lengthscale", "torus, product", "splines, product", "splines, high, product"]
-    out.append(table([*head, "torus, isotropic", "the same, waves of a disc"], lines))
+    out.append(table([*head, "torus, isotropic", "the same, frequencies of a disc"], lines))
     return out
 
 
@@ -98,7 +106,7 @@ def report(found):
         f"lengthscale. *interval*: {PADDINGS[0]:g} (short) or {PADDINGS[1]:g} (long) lengthscales "
         "of padding a side. *splines, high*: linear, cubic, quintic. Times are the least CPU "
         "times of several calls, one thread, on a machine with other work.\n",
-        "Ways to sum the waves: *dense*, by rotation; on a fine grid by FFT and then *cells*, a "
+        "Ways to sum the frequencies: *dense*, by rotation; on a fine grid by FFT and then *cells*, a "
         "polynomial of degree 11 of the function in each of its cells; *window*, 8 weights a row, "
         "computed; *stored*, the same weights, kept (64 bytes a row).\n",
     ]
@@ -111,7 +119,7 @@ def report(found):
             "## Normal noise\n\nWith the coefficients integrated out the rows enter once, by the "
             "products of features, which have no parameter: linear algebra alone, CPU ms.\n"
         )
-        head = ["kernel", "lengthscale", "waves, dense matrix", "ms", "splines, band", "ms"]
+        head = ["kernel", "lengthscale", "frequencies, dense matrix", "ms", "splines, band", "ms"]
         lines = [
             [NAMES[r["p"]], r["lengthscale"]]
             + [c for k in ("torus", "splines") for c in (r[k]["n"], f"{r[k]['ms']:.2f}")]
@@ -119,7 +127,7 @@ def report(found):
         ]
         out.append(table(head, lines))
     if "window" in found:
-        out.append("## Width of the interpolation\n\n100,000 rows, 401 waves, CPU ms.\n")
+        out.append("## Width of the interpolation\n\n100,000 rows, 401 frequencies, CPU ms.\n")
         lines = [
             [r["width"], r["degree"], *(f"{t:.1f}" for t in r["ms"].values())]
             + [f"{r['error of f']:.0e}", f"{r['error of gradient']:.0e}"]
