@@ -72,8 +72,8 @@ def time_tables(rows):
     ]
     out.append(table(head, lines))
     out.append(
-        "The errors are those of interpolation beside dense frequencies: of the gradient relative to its "
-        "largest entry, of the value in nats a row.\n"
+        "The errors are those of interpolation beside dense frequencies: of the gradient "
+        "relative to its largest entry, of the value in nats a row.\n"
     )
     return out
 
@@ -86,7 +86,8 @@ def plane_tables(found, rows):
     out.append(table(head, lines))
     out.append(
         "Numbers for 1 %. Splines (and columns marked product) are for the product of two Matern "
-        "kernels; the isotropic kernel is no such product, and only frequencies (and points) have it.\n"
+        "kernels; the isotropic kernel is no such product, and only frequencies (and points) "
+        "have it.\n"
     )
     lines = []
     for r in found["needed"]:
@@ -106,8 +107,8 @@ def report(found):
         f"lengthscale. *interval*: {PADDINGS[0]:g} (short) or {PADDINGS[1]:g} (long) lengthscales "
         "of padding a side. *splines, high*: linear, cubic, quintic. Times are the least CPU "
         "times of several calls, one thread, on a machine with other work.\n",
-        "Ways to sum the frequencies: *dense*, by rotation; on a fine grid by FFT and then *cells*, a "
-        "polynomial of degree 11 of the function in each of its cells; *window*, 8 weights a row, "
+        "Ways to sum the frequencies: *dense*, by rotation; on a fine grid by FFT and then *cells*, "
+        "a polynomial of degree 11 of the function in each of its cells; *window*, 8 weights a row, "
         "computed; *stored*, the same weights, kept (64 bytes a row).\n",
     ]
     if "numbers" in found:
