@@ -107,9 +107,9 @@ def report(found):
         f"lengthscale. *interval*: {PADDINGS[0]:g} (short) or {PADDINGS[1]:g} (long) lengthscales "
         "of padding a side. *splines, high*: linear, cubic, quintic. Times are the least CPU "
         "times of several calls, one thread, on a machine with other work.\n",
-        "Ways to sum the frequencies: *dense*, by rotation; on a fine grid by FFT and then *cells*, "
-        "a polynomial of degree 11 of the function in each of its cells; *window*, 8 weights a row, "
-        "computed; *stored*, the same weights, kept (64 bytes a row).\n",
+        "Ways to sum the frequencies: *dense*, by rotation; on a fine grid by FFT and then "
+        "*cells*, a polynomial of degree 11 of the function in each of its cells; *window*, 8 "
+        "weights a row, computed; *stored*, the same weights, kept (64 bytes a row).\n",
     ]
     if "numbers" in found:
         out += number_tables(found["numbers"])
