@@ -71,6 +71,7 @@ def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):
     """Where PyTensor has no key for a block, as if all had the same place in memory."""
     pytest.importorskip("numba", reason="numba is not installed")
     from pymc_vsgp.engine.backends import block_sum_numba as backend
+    from pymc_vsgp.ops.backends.linked_numba import _COMPILED as loops
 
     uncached = backend.numba_funcify_and_cache_key
     monkeypatch.setattr(
@@ -87,11 +88,11 @@ def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):
         )
         return pytensor.function([y], op(y, return_list=True), mode="NUMBA")
 
-    before = set(backend._LOOPS)
+    before = set(loops)
     functions = [compiled(2), compiled(3)]
     for power, fn in zip((2, 3), functions, strict=True):
         assert fn(x)[0] == (x**power).sum()
-    assert len(set(backend._LOOPS) - before) == 2
+    assert len(set(loops) - before) == 4  # and the graph around each
     del functions, fn
     gc.collect()
-    assert set(backend._LOOPS) <= before
+    assert set(loops) <= before

@@ -75,3 +75,14 @@ def use_lean_products(fgraph):
 
 # After what PyTensor knows of products has been used, before fusion.
 optdb.register("lean_products_of_pymc_vsgp", use_lean_products, "fast_run", position=48.6)
+
+
+@graph_rewriter
+def link_by_address(fgraph):
+    """On numba, let callers of our log densities have their address, and not compile them again."""
+    linker = getattr(get_active_mode(fgraph), "linker", None)
+    if isinstance(linker, NumbaLinker) and any(is_ours(node.op) for node in fgraph.apply_nodes):
+        import_module("pymc_vsgp.ops.backends.linked_numba").link(fgraph)
+
+
+optdb.register("link_by_address_of_pymc_vsgp", link_by_address, "minimum_compile", position=1000)

@@ -1,0 +1,152 @@
+"""Calls by address, for numba.
+
+numba optimises a function together with all that it calls, and again at each level of calls above
+it: PyTensor has four, and nutpie two more, which it can't keep on disk. What is called by its
+address is optimised once, and kept.
+"""
+
+from hashlib import sha256
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import llvmlite.binding
+import numpy as np
+
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+from pytensor.compile.aliasing import insert_deepcopy
+from pytensor.compile.io import In, Out
+from pytensor.graph.basic import Apply, Constant, clone_get_equiv
+from pytensor.graph.destroyhandler import DestroyHandler
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS, compile_numba_function_src
+from pytensor.link.numba.dispatch.basic import (
+    get_numba_type,
+    numba_funcify_and_cache_key,
+    numba_njit,
+    register_funcify_and_cache_key,
+)
+from pytensor.tensor.type import DenseTensorType
+
+__all__ = ["by_address", "link"]
+
+VERSION = 1  # of the code below, for the cache of compiled functions
+
+# What is compiled, by symbol, for as long as there is a function that calls it.
+_COMPILED: WeakValueDictionary = WeakValueDictionary()
+
+
+def by_address(function, inputs, name: str, known_by):
+    """Compile a Python function of these variables, as contiguous arrays.
+
+    Returns a function that calls it, and a key of it, where `known_by` is not None but something
+    that tells the function from all others: what is compiled is kept on disk under that.
+    """
+    arguments = tuple(get_numba_type(x.type, layout="C") for x in inputs)
+    key = None
+    if known_by is not None:
+        # With types: PyTensor's keys leave these to numba, which does not see them in a symbol.
+        key = sha256(repr((VERSION, name, known_by, arguments)).encode()).hexdigest()
+    # Where there is no key, a name that no other function ever has: numba links by name.
+    symbol = f"pymc_vsgp_{name}_{key or uuid4().hex}"
+    compiled = _COMPILED.get(symbol)
+    if compiled is None:
+        if key is not None:
+            CACHED_SRC_FUNCTIONS[function] = f"{key}_{name}"
+            # That of a graph is a temporary file, whose name would be part of the key.
+            function.__code__ = function.__code__.replace(co_filename="<string>")
+        compiled = numba_njit(function, cache=key is not None)
+        compiled.compile(arguments)
+        result = compiled.overloads[arguments]
+        address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+        llvmlite.binding.add_symbol(symbol, address)
+        _COMPILED[symbol] = compiled
+    names = [f"x{i}" for i in range(len(inputs))]
+    given = [
+        f"np.ascontiguousarray({x})" if v.ndim else x for x, v in zip(names, inputs, strict=True)
+    ]
+    result = compiled.overloads[arguments].signature.return_type
+    first = "[0]" if len(result) == 1 else ""  # a node returns no tuple of one
+    call = compile_numba_function_src(
+        f"def call_{name}({', '.join(names)}): return call(({', '.join(given)},)){first}",
+        f"call_{name}",
+        {
+            **globals(),
+            "np": np,
+            "call": _caller(symbol, compiled.overloads[arguments].signature),
+            "compiled": compiled,  # its address must outlive the function
+        },
+    )
+    return numba_njit(call), key
+
+
+def _caller(symbol: str, signature):
+    """Return a function of a tuple that calls what the symbol stands for, as numba itself would."""
+    result, expected = signature.return_type, signature.args
+
+    def generate(context, builder, _, args):
+        values = cgutils.unpack_tuple(builder, args[0])
+        kind = context.call_conv.get_function_type(result, expected)
+        target = cgutils.get_or_insert_function(builder.module, kind, symbol)
+        status, value = context.call_conv.call_function(builder, target, result, expected, values)
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return value
+
+    @intrinsic
+    def call(typingctx, args):
+        # Constants are read-only, which makes no difference to their layout in memory.
+        for have, want in zip(args, expected, strict=True):
+            if have.copy(readonly=False) != want:
+                raise TypingError(f"{symbol} takes {want}, and got {have}")
+        return result(args), generate
+
+    return call
+
+
+class Linked(Op):
+    """A whole graph, as one function that is called by its address."""
+
+    def __init__(self, fgraph: FunctionGraph):
+        self.fgraph = fgraph
+
+    def make_node(self, *inputs):
+        """Return the node for the inputs of the graph."""
+        return Apply(self, list(inputs), [x.type() for x in self.fgraph.outputs])
+
+    def perform(self, node, inputs, outputs):
+        """Numba compiles it."""
+        raise NotImplementedError("Linked is for numba.")
+
+
+@register_funcify_and_cache_key(Linked)
+def numba_funcify_linked(op, node=None, **kwargs):
+    """Compile the graph, and return a function that calls it."""
+    graph, key = numba_funcify_and_cache_key(op.fgraph, **kwargs)
+    return by_address(graph.py_func, node.inputs, "linked", key)
+
+
+def link(fgraph: FunctionGraph) -> None:
+    """Make of a graph that is ready to compile one node, which its callers don't compile again."""
+    ends = (*fgraph.inputs, *fgraph.outputs)
+    # None: the graph within an Op. Not empty: what a function updates may be in its own memory.
+    if fgraph.update_mapping != {} or not all(isinstance(x.type, DenseTensorType) for x in ends):
+        return
+    # Numbers come in as arguments: what is compiled serves other data.
+    data = dict.fromkeys(x for node in fgraph.toposort() for x in node.inputs if _is_data(x))
+    memo = {x: x.type() for x in data}
+    clone_get_equiv(fgraph.inputs, fgraph.outputs, memo=memo)
+    inputs = [*fgraph.inputs, *data]
+    inner = FunctionGraph([memo[x] for x in inputs], [memo[x] for x in fgraph.outputs], clone=False)
+    inner.attach_feature(DestroyHandler())  # whose order of nodes is the right one
+    insert_deepcopy(inner, [In(x) for x in inner.inputs], [Out(x) for x in inner.outputs])
+    node = Linked(inner).make_node(*inputs)
+    pairs = list(zip(fgraph.outputs, node.outputs, strict=True))
+    fgraph.replace_all(pairs, reason="link")
+
+
+def _is_data(x):
+    """Whether this is an array of numbers, not one of places or shapes."""
+    return isinstance(x, Constant) and x.type.ndim and x.type.dtype == "float64"
