@@ -8,13 +8,38 @@ import pytensor
 
 from pymc.model.core import Model
 from pymc.pytensorf import compile as compile_pymc
+from pymc.pytensorf import pregrad_inner_graphs
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
 
-__all__ = ["ONCE", "at_points", "evaluate", "function"]
+__all__ = ["ONCE", "SEARCHES", "at_points", "evaluate", "function", "simplify"]
 
-ONCE = Mode(linker="py", optimizer="fast_compile")
+SEARCHES = (
+    "cholesky_of_diag",
+    "diagonal_solve_to_division",
+    "dot_diag_to_elemwise",
+    "orthogonal_dot_transpose_to_eye",
+    "orthogonal_solve_to_transpose_matmul",
+    "selection_dot_to_indexing",
+    "useless_symmetric_transpose",
+)
+"""Rewrites that look for diagonal, orthogonal and symmetric matrices, which a kernel's are not."""
+
+ONCE = Mode(linker="py", optimizer="fast_compile").excluding(*SEARCHES)
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
+
+
+def simplify(graph: Any) -> Any:
+    """Do what PyMC does before it takes gradients, less what never pays here."""
+    fgraph = FunctionGraph(outputs=graph if isinstance(graph, list) else [graph], clone=False)
+    rewrite_graph(fgraph, include=("canonicalize", "stabilize"), exclude=SEARCHES)
+    within = [n.op for n in fgraph.apply_nodes if isinstance(n.op, HasInnerGraph)]
+    if not all(getattr(op, "is_simple", False) for op in within):
+        pregrad_inner_graphs.rewrite(fgraph)
+    return list(fgraph.outputs) if isinstance(graph, list) else fgraph.outputs[0]
 
 
 def function(inputs: Sequence[Variable], outputs: Any, mode: Any = ONCE, **kwargs) -> Any:

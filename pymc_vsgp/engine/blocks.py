@@ -21,6 +21,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import depends_on_random
+from pymc_vsgp.compile import SEARCHES
 from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier
@@ -232,7 +233,7 @@ def _block_of(same: _Same, types, n_roots):
     # Done here already, the loop of a log density and that of its gradient are one and the same.
     inner = FunctionGraph(inputs, outputs, clone=False)
     # Equal nodes are merged first: left side by side, PyMC's pass would take one of them away.
-    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"))
+    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"), exclude=SEARCHES)
     return inner, *rest
 
 

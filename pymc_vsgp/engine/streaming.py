@@ -123,6 +123,8 @@ class BlockSum(OpFromGraph):
         What M is in this. By default the largest of the inputs that all rows share.
     """
 
+    is_simple = True  # its graph; see `pymc_vsgp.compile.simplify`
+
     def __init__(
         self,
         inputs: Sequence[Variable],

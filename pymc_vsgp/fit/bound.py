@@ -31,13 +31,12 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import evaluate, function
+from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.base import Process
@@ -257,7 +256,7 @@ class Bound(Variables):
         offsets = [x for p in self.processes for x in p.offset]
 
         terms = [*self.others, *model.observed_RVs, *model.potentials]
-        logp = rewrite_pregrad(model.logp(vars=terms))
+        logp = simplify(model.logp(vars=terms))
         of_u = [model.replace_rvs_by_values(p.u.owner.inputs[1:3]) for p in self.processes]
         q = [p.q(*prior) for p, prior in zip(self.processes, of_u, strict=True)]
         bound, loops = self._integrate(logp, q, n_rows)
@@ -283,7 +282,7 @@ class Bound(Variables):
                 self.values, self.shapes, starts, starts[1:], strict=False
             )
         } | dict(zip(moving, moved, strict=True))
-        bound, *rest = rewrite_pregrad(graph_replace([bound, *outputs], given, strict=False))
+        bound, *rest = simplify(graph_replace([bound, *outputs], given, strict=False))
         moved += offsets
         gradient = pytensor.grad(bound, [theta, *moved], disconnected_inputs="ignore")
         gradient = pt.concatenate([g.ravel() for g in gradient])

@@ -21,7 +21,6 @@ import pytensor.tensor as pt
 
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.replace import graph_replace
@@ -30,7 +29,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import function
+from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
@@ -62,7 +61,7 @@ def loops(model: Model):
     others = [rv for rv in model.free_RVs if rv is not u]
     with whitened_coordinates(model):
         terms = [*others, *model.observed_RVs, *model.potentials]
-        logp = rewrite_pregrad(model.logp(vars=terms))
+        logp = simplify(model.logp(vars=terms))
     return u, logp, block_sums(logp)
 
 

@@ -13,14 +13,13 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.compile import ONCE, function
+from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.engine.streaming import (
     BlockSum,
     Held,
@@ -62,7 +61,7 @@ class Points:
 
     def log_density(self) -> Any:
         """Return the log density as a function of theta, S x d, and epsilon, S x K x m: S x K."""
-        return self._known("plain", lambda: _value_alone([rewrite_pregrad(self.model.logp())]))
+        return self._known("plain", lambda: _value_alone([simplify(self.model.logp())]))
 
     def refined(self) -> Any:
         """Return the same for epsilon in coordinates that are fitted to the data at each theta.

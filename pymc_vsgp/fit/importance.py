@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 
 from pymc.model.core import Model
-from scipy.special import logsumexp
 
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.weights import smooth_weights
+from pymc_vsgp.fit.weights import logsumexp, smooth_weights
 from pymc_vsgp.progress import progress
 
 __all__ = ["Weighed", "Weigher", "weigh"]

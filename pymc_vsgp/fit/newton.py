@@ -14,11 +14,11 @@ from typing import NamedTuple
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import cholesky, solve_triangular
 
+from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.fit.bound import whitened_coordinates
@@ -56,7 +56,7 @@ def refined_logp(model: Model) -> list[Variable]:
     us = inducing_variables(model)
     before = {u.name: _of_stage(model, u) for u in us}
     with whitened_coordinates(model):
-        logp = rewrite_pregrad(model.logp())
+        logp = simplify(model.logp())
     steps = _steps(logp, before)
     moved, stage, log_det = {}, [], 0.0
     for u in us:
@@ -71,7 +71,7 @@ def refined_logp(model: Model) -> list[Variable]:
         stage.append((times(v, old.L) - old.half).ravel())
         log_det += pt.log(pt.diagonal(new.L, axis1=1, axis2=2)).sum()
     outputs = graph_replace([logp - log_det, pt.concatenate(stage)], moved, strict=False)
-    return list(rewrite_pregrad(outputs))
+    return list(simplify(outputs))
 
 
 def _of_stage(model: Model, u) -> _Normal:

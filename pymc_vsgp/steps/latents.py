@@ -13,14 +13,13 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 
-from pymc_vsgp.compile import function
+from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.fit.bound import whitened_coordinates
@@ -127,7 +126,7 @@ class Latents:
         model, rvs = self.model, {m.rv for m in self.members}
         terms = [rv for rv in model.basic_RVs if rv not in rvs]
         with whitened_coordinates(model):
-            logp = rewrite_pregrad(model.logp(vars=[*terms, *model.potentials]))
+            logp = simplify(model.logp(vars=[*terms, *model.potentials]))
         inducing = [m.is_inducing for m in self.members]
         swaps = {
             m.value: x if whitened else u
@@ -148,7 +147,7 @@ class Latents:
         The first function takes a point of the model. It returns nu there, and what is needed
         besides nu, which each of the other functions takes after nu: one for each group of outputs.
         """
-        outputs = rewrite_pregrad([self.whitened, *(v for group in groups for v in group)])
+        outputs = simplify([self.whitened, *(v for group in groups for v in group)])
         nu, outputs = outputs[0], hold(outputs[1:], self.nu, self.size)
         known = frontier(outputs, [self.nu])
         stand_ins = [v.type() for v in known]
