@@ -24,6 +24,7 @@ LAYERS = [
     "results",
     "point_process",
     "__init__",
+    "warm",
 ]
 
 FILES = sorted(ROOT.rglob("*.py"))

@@ -24,6 +24,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.compile import at_points
+from pymc_vsgp.fit.backend import choose
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -32,7 +33,7 @@ from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.store import check_new, complete, sample_to_disk
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.variable import inducing_variables, is_independent
+from pymc_vsgp.model.variable import inducing_variables
 
 __all__ = ["sample"]
 
@@ -43,10 +44,6 @@ _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 EITHER = {"quiet", "cores", "blas_cores", "compute_convergence_checks"}  # no choice of a method
 METHODS = ("auto", "importance", "nuts")
-
-# To choose a backend: steps of a draw, operations a second of one core, and what numba's compiler
-# may take longer than JAX's.
-LEAPFROGS, FLOPS, COMPILE_SECONDS = 10, 2e10, 30.0
 
 # Arguments of pm.sample, which takes those of its step methods too, without a look at them.
 KNOWN = {m.name for m in STEP_METHODS}.union(
@@ -187,9 +184,11 @@ def sample(
     possible = possible and not whole_only
     whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
     target = model if whole is None else whole.model
+    choice = None
     if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
-        work = (draws + tune) * chains * _operations(model, whole is not None)
-        kwargs["backend"] = _default_backend(nuts_sampler, work)
+        choice = choose(model, target, whole is not None, nuts_sampler, (draws + tune) * chains)
+        kwargs["backend"] = choice.backend
+        _log.info("%s", choice)
     if kwargs.get("initvals") is None:
         compile_kwargs = kwargs.get("compile_kwargs")
         kwargs |= _starts(target, starts, chains, nuts_sampler, rng, compile_kwargs)
@@ -236,6 +235,8 @@ def sample(
     attrs = idata["posterior"].attrs
     attrs |= {"method": "nuts", "refused": refused}
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
+    if choice is not None:
+        choice.remember(attrs["compile_time"])
     if whole is not None:
         complete(idata, model, whole, rng)
     if var_names is not None:
@@ -301,29 +302,6 @@ def _default_sampler(kwargs) -> str:
     return "pymc"
 
 
-def _default_backend(nuts_sampler: str, work: float) -> str:
-    """Return what takes the least time in all, compiling included.
-
-    numba is the fastest, and takes half a minute to compile; JAX takes seconds.
-    """
-    if nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
-        return "numba"
-    return "jax" if LEAPFROGS * work / FLOPS < COMPILE_SECONDS else "numba"
-
-
-def _operations(model: Model, collapsed: bool) -> float:
-    """Return about how many operations a log density with its gradient takes."""
-    n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
-    start = model.initial_point()
-    operations = 0.0
-    for u in inducing_variables(model):
-        *functions, m = start[model.rvs_to_values[u].name].shape
-        each = m**2 if not is_independent(u) else m
-        rows = m**2 if collapsed and is_independent(u) else n_data
-        operations += 3.0 * rows * each * float(np.prod(functions))
-    return operations
-
-
 def _check_kwargs(kwargs, stage, target_accept, store) -> None:
     """Refuse by name what can't be passed on."""
     if "step" in kwargs and stage is None:
@@ -374,6 +352,8 @@ def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str
             "initial_points": expressions,
             "jitter_rvs": set(),
             "gradient_backend": "pytensor",
+            # Shared variables take nutpie seconds to compile, each time.
+            "freeze_model": True,
             **(compile_kwargs or {}),
         }
         return {"compile_kwargs": settings}

@@ -1,0 +1,122 @@
+"""Which backend NUTS takes: the one that is done first, compiling included.
+
+What compiling took is kept beside what was compiled, so that both go together.
+"""
+
+import importlib.util
+import json
+import os
+
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc.model.core import Model
+from pytensor import config
+from pytensor.graph.traversal import ancestors
+
+from pymc_vsgp.model.variable import inducing_variables, is_independent
+
+__all__ = ["Choice", "choose"]
+
+LEAPFROGS, FLOPS = 10, 2e10  # of a draw; a second, of one core
+
+
+class Costs(NamedTuple):
+    """Seconds on two idle cores, measured for one small model; see `benchmarks/waiting.py`."""
+
+    first: float  # to compile what is new
+    again: float
+    step: float  # of a sampler, less its operations
+    factor: float  # of operations, over numba's
+    at_once: int  # chains: JAX's wait for one another, and XLA takes all cores
+
+
+NUMBA = Costs(55.0, 8.0, 8e-5, 1.0, min(os.cpu_count() or 1, 4))
+JAX = Costs(7.0, 7.0, 3e-4, 1.5, 1)
+
+
+@dataclass
+class Choice:
+    """A backend, and the seconds that it may take."""
+
+    backend: str
+    compiling: float
+    sampling: float
+    why: str
+    model: str
+    """What the cache of compiled code knows of the model: its Ops."""
+
+    def __str__(self):
+        """Say it in a line."""
+        return (
+            f"NUTS on {self.backend} ({self.why}): about {self.compiling:.0f} s to compile and "
+            f"{max(self.sampling, 1.0):.0f} s to sample"
+        )
+
+    def remember(self, seconds: float) -> None:
+        """Keep what compiling took: what a model of the same kind takes the next time."""
+        if self.backend != "numba":
+            return
+        first, again = _known()
+        if self.model in again:
+            again[self.model] = seconds
+        else:
+            first, again[self.model] = seconds, NUMBA.again
+        # A cache that can't be written is no reason to lose draws.
+        with suppress(OSError):
+            _path().write_text(json.dumps({"first": first, "again": again}))
+
+
+def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draws: int) -> Choice:
+    """Choose for `draws` of all chains together, those of tuning included."""
+    name, (first, again) = _kind(target), _known()
+    steps, operations = LEAPFROGS * draws, _operations(model, collapsed) / FLOPS
+
+    def candidate(backend, costs, compiling, why):
+        seconds = steps * (costs.step + costs.factor * operations) / costs.at_once
+        return Choice(backend, compiling, seconds, why, name)
+
+    why = "compiled before" if name in again else "a kind of model that it has not met"
+    numba = candidate("numba", NUMBA, again.get(name, first), why)
+    if nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
+        return numba
+    jax = candidate("jax", JAX, JAX.again, "few steps, and quick to compile")
+    best, other = sorted([numba, jax], key=lambda c: c.compiling + c.sampling)
+    best.why += f"; {other.backend} takes some {other.compiling + other.sampling:.0f} s in all"
+    return best
+
+
+def _operations(model: Model, collapsed: bool) -> float:
+    """Return about how many operations a log density with its gradient takes."""
+    n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
+    start = model.initial_point()
+    operations = 0.0
+    for u in inducing_variables(model):
+        *functions, m = start[model.rvs_to_values[u].name].shape
+        each = m**2 if not is_independent(u) else m
+        rows = m**2 if collapsed and is_independent(u) else n_data
+        operations += 3.0 * rows * each * float(np.prod(functions))
+    return operations
+
+
+def _kind(model: Model) -> str:
+    """Return the same for models of the same Ops, whatever their data and names."""
+    ops = [str(v.owner.op) for v in ancestors(model.basic_RVs) if v.owner is not None]
+    return sha256(" ".join(sorted(ops)).encode()).hexdigest()[:16]
+
+
+def _path():
+    return config.base_compiledir / "pymc_vsgp.json"
+
+
+def _known() -> tuple[float, dict[str, float]]:
+    """Return what compiling took: something new, and kinds of models another time."""
+    try:
+        found = json.loads(_path().read_text())
+        return float(found["first"]), dict(found["again"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return NUMBA.first, {}

@@ -1,0 +1,147 @@
+"""Which backend NUTS takes, and what is compiled for numba."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.fit import backend
+from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose
+
+
+def build(n=20, cov=pm.gp.cov.Matern52, name="y"):
+    X = np.linspace(0.0, 1.0, n)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=cov(1, ls=pm.Gamma("ls", 2.0, 2.0)))
+        gp.prior("u", Xu=X[:4])
+        gp.likelihood(name, vsgp.Poisson(), X=X, y=np.arange(n) % 3)
+    return model
+
+
+@pytest.fixture
+def times(monkeypatch, tmp_path):
+    """Keep what is remembered here, with JAX installed or not."""
+    path = tmp_path / "times.json"
+    monkeypatch.setattr(backend, "_path", lambda: path)
+    found = {"jax": True}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: object() if found.get(name) else None
+    )
+    return path, found
+
+
+def chosen(model, draws=6000, sampler="nutpie"):
+    return choose(model, model, False, sampler, draws)
+
+
+def test_what_is_done_first_is_chosen(times):
+    """JAX for few steps of what numba has not met; numba for many, or once it has compiled it."""
+    path, found = times
+    model = build()
+    few = chosen(model)
+    assert few.backend == "jax" and "numba takes some" in few.why
+    assert chosen(model, 10**6).backend == "numba"
+    assert chosen(model, sampler="pymc").backend == "numba"
+    found["jax"] = False
+    alone = chosen(model)
+    assert (alone.backend, alone.compiling) == ("numba", NUMBA.first)
+    found["jax"] = True
+    alone.remember(40.0)
+    assert json.loads(path.read_text())["first"] == 40.0
+    # The kind of a model is that of its Ops: not of its data and names.
+    for again in (model, build(30, name="z")):
+        assert (chosen(again).backend, chosen(again).compiling) == ("numba", NUMBA.again)
+    assert chosen(build(cov=pm.gp.cov.ExpQuad)).backend == "jax"
+    found["jax"] = False
+    assert chosen(build(cov=pm.gp.cov.ExpQuad)).compiling == 40.0
+    chosen(model).remember(5.0)
+    assert chosen(model).compiling == 5.0
+    assert json.loads(path.read_text())["first"] == 40.0
+
+
+def test_a_cache_that_is_broken_or_read_only_costs_nothing_but_its_content(times, monkeypatch):
+    path, found = times
+    path.write_text("{")
+    choice = chosen(build())
+    assert choice.backend == "jax"
+    found["jax"] = False
+    monkeypatch.setattr(backend, "_path", lambda: path / "no" / "folder")
+    choice = chosen(build())
+    choice.remember(1.0)
+    assert chosen(build()).compiling == NUMBA.first
+
+
+def test_estimates_are_said(times):
+    choice = chosen(build(), draws=1000)
+    assert choice.sampling == pytest.approx(1000 * LEAPFROGS * JAX.step, rel=0.1)
+    assert str(choice).startswith("NUTS on jax (few steps")
+    assert f"about {JAX.again:.0f} s to compile and" in str(choice)
+
+
+def test_linked_functions_serve_other_data():
+    """What is called by its address: numbers in any order of memory, and results of its own."""
+    pytest.importorskip("numba", reason="numba is not installed")
+    from pymc_vsgp.ops.backends.linked_numba import _COMPILED
+
+    x, at = pt.vector("x"), np.array([1.0, 2.0, 3.0])
+
+    def compiled(data):
+        R, _ = vsgp.ops.cholesky.factor(pt.constant(data) * pt.exp(x[0]))
+        return pytensor.function([x], [R, x[::-1]], mode="NUMBA")
+
+    rng = np.random.default_rng(0)
+    data = [a @ a.T + np.eye(3) for a in rng.normal(size=(2, 3, 3))]
+    data[1] = np.asfortranarray(data[1])
+    first = compiled(data[0])
+    names = {name for name in _COMPILED if "linked" in name}
+    functions = [first, compiled(data[1])]
+    assert {name for name in _COMPILED if "linked" in name} == names
+    for fn, K in zip(functions, data, strict=True):
+        R, view = fn(at)
+        np.testing.assert_allclose(R @ R.T, K * np.exp(1.0), rtol=1e-5)
+        np.testing.assert_array_equal(view, at[::-1])
+        # Neither what was passed nor what was returned before is written to.
+        view[:] = 0.0
+        kept = R.copy()
+        fn(2.0 * at)
+        np.testing.assert_array_equal(at, [1.0, 2.0, 3.0])
+        np.testing.assert_array_equal(R, kept)
+
+
+def test_linked_functions_of_other_types_are_others():
+    """PyTensor's keys tell apart Ops; the types of what they are of are told by numba alone."""
+    pytest.importorskip("numba", reason="numba is not installed")
+    from pytensor.link.numba.dispatch.basic import numba_njit
+
+    from pymc_vsgp.ops.backends.linked_numba import by_address
+
+    def twice(x):
+        return (2 * x,)
+
+    found = []
+    for dtype in ("int64", "float64"):
+        fn, key = by_address(twice, [pt.vector(dtype=dtype)], "twice", "the same")
+        result = numba_njit(lambda x, fn=fn: fn(x), final_function=True)(np.arange(3, dtype=dtype))
+        found.append((key, result.dtype.name, result.tolist()))
+    assert [r[1:] for r in found] == [("int64", [0, 2, 4]), ("float64", [0.0, 2.0, 4.0])]
+    assert found[0][0] != found[1][0]
+
+
+def test_warm_compiles_each_kernel_with_each_likelihood(monkeypatch, capsys):
+    from pymc_vsgp import warm
+
+    models = []
+    monkeypatch.setattr(warm, "_compile", models.append)
+    warm.warm(["ExpQuad"], inputs=[2])
+    assert len(models) == len(warm.LIKELIHOODS)
+    for model in models:
+        assert np.isfinite(model.compile_logp(mode=RAW)(model.initial_point()))
+    assert "ExpQuad, Poisson, 2 inputs" in capsys.readouterr().out
