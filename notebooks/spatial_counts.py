@@ -181,10 +181,10 @@ for name, values in simulated.items():
 # The first interval is too narrow: it comes from a model in which cells are independent, given the
 # maples. The second one is that of a model in which neighbours are alike. The estimate may move as
 # well, and that has to be told: the density of maples is a smooth map, and so is the process, so
-# what both could explain is divided between them by the prior. The first coefficient answers "how
-# do hickories and maples differ over the plot", the second "where one patch is much like another,
-# are there fewer hickories where there are more maples". Neither tells if maples keep hickories
-# out, or if both follow the soil.
+# what both could explain is divided between them by the prior: this is spatial confounding. The
+# first coefficient answers "how do hickories and maples differ over the plot", the second "where
+# one patch is much like another, are there fewer hickories where there are more maples". Neither
+# tells if maples keep hickories out, or if both follow the soil.
 
 # %%
 coefficient = {

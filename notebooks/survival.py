@@ -17,8 +17,8 @@
 # The lung-cancer trial of the Veterans' Administration: 137 men, of whom 128 died while they were
 # followed. The logarithm of the typical time is a Gaussian process of two covariates, the Karnofsky
 # score (how well a patient manages by himself, 10 to 99) and age; type of tumour and treatment
-# shift it. Nobody has to decide whether the score acts linearly. Two distributions of the times
-# around it are compared: Weibull, and log-normal.
+# shift it. This is an accelerated failure time model in which nobody has to decide whether the
+# score acts linearly. Two distributions of the times are compared: Weibull, and log-normal.
 
 # %%
 import os
