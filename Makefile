@@ -48,6 +48,7 @@ format: env
 docs: env
 	@.ci/env docs
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
+	$(BIN)/python docs/check_pages.py
 
 clean:
 	rm -rf .venv docs/_build docs/generated docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis coal_mining.png

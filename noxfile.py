@@ -47,6 +47,7 @@ def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
     session.install("--editable", ".", "--group", "docs")
     session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build/html")
+    session.run("python", "docs/check_pages.py")
 
 
 @nox.session(python="3.12", default=False)

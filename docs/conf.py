@@ -74,7 +74,7 @@ intersphinx_mapping = {
     if reachable(url + "objects.inv")
 }
 
-exclude_patterns = ["_build", "_templates", "conf.py", "make_figures.py"]
+exclude_patterns = ["_build", "_templates", "check_pages.py", "conf.py", "make_figures.py"]
 templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc-vsgp"

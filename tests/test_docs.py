@@ -3,6 +3,7 @@
 Pages are read as text: neither sphinx nor the examples run here.
 """
 
+import importlib.util
 import inspect
 import pathlib
 import re
@@ -249,6 +250,20 @@ def test_links_are_found_and_dead_ones_told(tmp_path):
         "gone.png",
         "there.md#gone",
     ]
+
+
+def test_missing_files_and_raw_tex_of_a_built_page_are_told(tmp_path):
+    spec = importlib.util.spec_from_file_location("check_pages", DOCS / "check_pages.py")
+    check_pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check_pages)
+    page = tmp_path / "page.html"
+    page.write_text('<img src="gone.png"><a href="page.html#here">a</a><code>\\(x\\)</code>')
+    assert list(check_pages.complaints(page, None)) == ["gone.png does not exist"]
+    browser = tmp_path / "browser"
+    browser.write_text("#!/bin/sh\necho '<p>so \\(x\\) <code>\\(y\\)</code></p>'\n")
+    browser.chmod(0o755)
+    told = list(check_pages.complaints(page, str(browser)))
+    assert len(told) == 2 and told[1].startswith(r"raw TeX: \(x")
 
 
 def test_pictures_are_small():
