@@ -15,7 +15,7 @@ from scipy import stats
 import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
 
-from pymc_vsgp.fit import collapsed_waves
+from pymc_vsgp.fit import sums
 from pymc_vsgp.fit.collapsed import can_collapse, collapse, recover
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.inducing.torus import GivenCoefficients
@@ -214,7 +214,7 @@ class Wave(pm.gp.mean.Mean):
 )
 def test_what_has_sums(settings, expected):
     if settings.get("counts"):
-        assert 21 * 21 > collapsed_waves.MOST_COEFFICIENTS
+        assert 21 * 21 > sums.MOST_COEFFICIENTS
     assert can_collapse(build(*data_of(), **settings)) is expected
 
 

@@ -272,9 +272,9 @@ def _same_for_all(cotangent: Variable) -> Variable | None:
     return None
 
 
-def block_sums(variable: Variable) -> list[Apply]:
-    """Return the loops over the data in the graph of `variable`, in the order of the graph."""
-    nodes = (v.owner for v in ancestors([variable]))
+def block_sums(*variables: Variable) -> list[Apply]:
+    """Return the loops over the data in the graph of variables, in the order of the graph."""
+    nodes = (v.owner for v in ancestors(variables))
     # Not a set: its order, and so that of sums over it, would differ from process to process.
     return list(dict.fromkeys(n for n in nodes if n is not None and isinstance(n.op, BlockSum)))
 

@@ -48,7 +48,13 @@ from pymc_vsgp.inducing.coordinates import (
     inverse_transpose,
 )
 from pymc_vsgp.model.observation import processes
-from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse, whitened
+from pymc_vsgp.model.variable import (
+    inducing_variables,
+    is_independent,
+    is_sparse,
+    require_inducing,
+    whitened,
+)
 from pymc_vsgp.ops.cholesky import guarded
 
 __all__ = ["Bound", "Evaluation", "Variables", "unconstrained", "whitened_coordinates"]
@@ -162,12 +168,7 @@ class Variables:
 
     def __init__(self, model: Model):
         self.model = model
-        us = inducing_variables(model)
-        if not us:
-            raise ValueError(
-                "The model has no variationally sparse process. "
-                "Add one with vsgp.VariationalSparse and call its prior and likelihood."
-            )
+        us = require_inducing(model)
         discrete = [v.name for v in model.discrete_value_vars]
         if discrete:
             raise ValueError(

@@ -8,7 +8,7 @@ with W the precisions of the observations, so theta is sampled alone and u is dr
 its exact conditional. The integral over v equals the bound of the Gaussian stage at this optimum;
 there its gradient in the optimum vanishes, so that of theta alone is the gradient of the integral.
 One pass over the data gives the optimum, another the value and the gradient. Of Fourier
-coefficients see `collapsed_waves`.
+coefficients see `sums`.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
-from pymc_vsgp.fit.collapsed_waves import Sums, has_sums
 from pymc_vsgp.fit.density import at_many
+from pymc_vsgp.fit.sums import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse

@@ -17,16 +17,16 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
-from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.engine.streaming import (
     BlockSum,
     Held,
     automatic_block,
+    block_sums,
     drop_unused_outputs,
 )
-from pymc_vsgp.fit.newton import is_loop, refined_logp
+from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.model.variable import inducing_variables
@@ -119,7 +119,7 @@ class Points:
 
         a, b = (sum(x) for x in zip(*sizes, strict=True)) if sizes else (1, 0)
         cost = (a * (3.0 + widest / 8.0), 10.0 * b + a / 4.0)
-        evaluate.cost = cost  # type: ignore[attr-defined]
+        evaluate.cost = cost  # type: ignore[attr-defined]  # of a function
         return evaluate
 
     def _split(self, theta, epsilon) -> list[np.ndarray]:
@@ -157,7 +157,7 @@ def at_many(values: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
 
 def _compiled(batched, outputs):
     """Compile vectorized graphs; and the entries of the largest arrays of their loops."""
-    loops = [v.owner for v in ancestors(outputs) if is_loop(v)]
+    loops = block_sums(*outputs)
     fn = function(batched, numpy_only(outputs))
     rows = function([], [n.inputs[0].shape[0] for n in loops])()
     return fn, [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]

@@ -23,7 +23,7 @@ from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.model.variable import require_inducing
 from pymc_vsgp.progress import progress
 
 __all__ = ["Fitter", "fit_gaussian"]
@@ -107,11 +107,7 @@ def fit_gaussian(
     model = pm.modelcontext(model)
     if method not in METHODS:
         raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
-    if not inducing_variables(model):
-        raise ValueError(
-            "The model has no variationally sparse process. "
-            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
-        )
+    require_inducing(model)
     if "n" in kwargs:
         raise TypeError("The number of iterations is maxiter here. Pass it in place of n.")
     if kwargs and method not in ("advi", "fullrank_advi"):

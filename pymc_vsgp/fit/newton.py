@@ -20,12 +20,12 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 
 from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
-from pymc_vsgp.engine.streaming import BlockSum, block_sums
+from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import whitened_coordinates
 from pymc_vsgp.inducing.coordinates import apply_sites, divide, inverse_transpose, times
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
-__all__ = ["is_loop", "refined_logp"]
+__all__ = ["refined_logp"]
 
 
 class _Normal(NamedTuple):
@@ -99,8 +99,3 @@ def _steps(logp, before: dict[str, _Normal]) -> dict[str, list]:
     if not all(found.values()):
         raise NotImplementedError("A process has no loop over the data.")
     return {n: [sum(x) for x in zip(*steps, strict=True)] for n, steps in found.items()}
-
-
-def is_loop(v) -> bool:
-    """Whether a variable comes from a loop over the data."""
-    return v.owner is not None and isinstance(v.owner.op, BlockSum)

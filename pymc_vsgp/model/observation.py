@@ -13,7 +13,7 @@ from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.model.variable import inducing_variables, is_inducing
+from pymc_vsgp.model.variable import is_inducing, require_inducing
 
 __all__ = [
     "Observation",
@@ -76,11 +76,7 @@ def observations(model: Model) -> dict[str, Observation]:
 
 def find_observation(model: Model, name: str | None) -> Observation:
     """Return the likelihood with that name, or the only one."""
-    if not inducing_variables(model):
-        raise ValueError(
-            "The model has no variationally sparse process. "
-            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
-        )
+    require_inducing(model)
     known = observations(model)
     if not known:
         raise ValueError(

@@ -34,6 +34,7 @@ __all__ = [
     "is_independent",
     "is_inducing",
     "is_sparse",
+    "require_inducing",
     "whitened",
 ]
 
@@ -173,6 +174,17 @@ def inducing_variable(name: str, prior: InducingPrior, **kwargs):
 def inducing_variables(model: Model) -> list[TensorVariable]:
     """Return the inducing values of the model's processes."""
     return [rv for rv in model.free_RVs if is_inducing(rv)]
+
+
+def require_inducing(model: Model) -> list[TensorVariable]:
+    """Return the same, and raise where there are none."""
+    found = inducing_variables(model)
+    if not found:
+        raise ValueError(
+            "The model has no variationally sparse process. "
+            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
+        )
+    return found
 
 
 def is_inducing(variable) -> bool:
