@@ -134,7 +134,8 @@ def test_bounds_of_the_evidence(approx, rows, data):
         gp.likelihood("y", noise, X=X, y=y)
     fit = Fitted(prior_draws(model, 2), model)
     assert has_bounds(fit)
-    lower, upper = evidence_bounds(fit, 0, X, y, [slice(0, 50), slice(50, 80)])
+    blocks = [slice(0, 50), slice(50, 80)]
+    (lower,), (upper,) = evidence_bounds(fit, slice(1, 2), X, y, blocks)
     Z = vsgp.inducing.grid(X, M)
     Kuu = reference_gp.ard_kernel(Z, Z, [ls], 1.0) + reference_gp.JITTER * np.eye(M)
     Kuf = reference_gp.ard_kernel(Z, X, [ls], 1.0)

@@ -15,26 +15,16 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.replace import _vectorize_node, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 
 from pymc_vsgp.compile import ONCE, function, simplify
-from pymc_vsgp.engine.streaming import (
-    BlockSum,
-    Held,
-    automatic_block,
-    block_sums,
-    drop_unused_outputs,
-)
+from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
+from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
 from pymc_vsgp.fit.newton import refined_logp
-from pymc_vsgp.inducing.base import ConditionalMoments
-from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
 __all__ = ["Points", "at_many"]
-
-BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
 
 
 class Points:
@@ -92,10 +82,10 @@ class Points:
         """
         # First over epsilon, then over theta: what depends on theta alone is computed once.
         many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in self.inner]
-        outputs = _over(outputs, self.inner, many)
+        outputs = over(outputs, self.inner, many)
         values = [*self.outer, *many]
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
-        outputs = _over(outputs, values, batched)
+        outputs = over(outputs, values, batched)
         fn, sizes = _compiled(batched, outputs)
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
 
@@ -139,7 +129,7 @@ class Points:
 def at_many(values: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
     """Return a function of values that have an axis of points in front, as what it returns has."""
     batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
-    fn, sizes = _compiled(batched, _over(_value_alone(outputs), values, batched))
+    fn, sizes = _compiled(batched, over(_value_alone(outputs), values, batched))
 
     def evaluate(*arrays):
         widest = max(x[0].size for x in arrays)
@@ -161,14 +151,6 @@ def _compiled(batched, outputs):
     fn = function(batched, numpy_only(outputs))
     rows = function([], [n.inputs[0].shape[0] for n in loops])()
     return fn, [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
-
-
-def _over(outputs, values, batched) -> list[Variable]:
-    """Vectorize graphs; what does not depend on the values has one entry for all."""
-    new = vectorize_graph(list(outputs), dict(zip(values, batched, strict=True)))
-    return [
-        x if x.type.ndim > old.type.ndim else x[None] for x, old in zip(new, outputs, strict=True)
-    ]
 
 
 def _entries(node, n: int) -> tuple[int, int]:
@@ -193,37 +175,3 @@ def _value_alone(outputs) -> list[Variable]:
     fgraph._compile_mode = ONCE
     dfs_rewriter(drop_unused_outputs).rewrite(fgraph)
     return list(fgraph.outputs)
-
-
-@_vectorize_node.register(BlockSum)
-def _vectorize_loop(op, node, *inputs):
-    """Let a loop take many points: the rows are the same for all of them."""
-    inner = op.fgraph.unfreeze()
-    swaps, widths = {}, []
-    for i, (new, old) in enumerate(zip(inputs, node.inputs, strict=True)):
-        if i >= op.n_rows:
-            widths += [n for n in old.type.shape[:1] if n]
-        if new.type.ndim == old.type.ndim:
-            continue
-        if i < op.n_rows:
-            raise NotImplementedError("What goes with the rows depends on parameters.")
-        swaps[inner.inputs[i]] = new.type()
-    loop = BlockSum(
-        [swaps.get(x, x) for x in inner.inputs],
-        numpy_only(vectorize_graph(list(inner.outputs), swaps)),
-        n_rows=op.n_rows,
-        n_sums=op.n_sums,
-        shapes=op.shapes,
-        rules=[None] * len(inner.inputs),
-        block_size=op.block_size or automatic_block(op.width or max(widths, default=100)),
-    )
-    return loop.make_node(*inputs)
-
-
-@_vectorize_node.register(Held)
-@_vectorize_node.register(Kernel)
-@_vectorize_node.register(ConditionalMoments)
-def _vectorize_inlined(op, node, *inputs):
-    """Vectorize what an Op stands for."""
-    inner = op.fgraph.unfreeze()
-    return vectorize_graph(list(inner.outputs), dict(zip(inner.inputs, inputs, strict=True)))

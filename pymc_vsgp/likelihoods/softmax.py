@@ -66,6 +66,13 @@ def gumbel_cdf(x, mu, gamma):
     return _mixture(x, mu, gamma, lambda z, scale: ndtr(z))
 
 
+def gumbel_density(x, mu, gamma):
+    """Densities of f_j + G_j at the points x, for each function (last axis)."""
+    return _mixture(
+        x, mu, gamma, lambda z, scale: pt.exp(-(z**2) / 2.0) / scale / np.sqrt(2.0 * np.pi)
+    )
+
+
 def points(mu, gamma, n_points=N_POINTS):
     """Points over which the maximum of f + G may be, and the step between them."""
     sd2 = REACH**2 * pt.maximum(gamma, np.float64(TINY))
@@ -143,12 +150,18 @@ class Softmax(OfClasses):
 
         x, _, step = points(mu, gamma, 2 * N_POINTS)
         log_cdf = pt.log(gumbel_cdf(x, mu, gamma))
-        density = _mixture(
-            x, mu, gamma, lambda z, scale: pt.exp(-(z**2) / 2.0) / scale / np.sqrt(2.0 * np.pi)
-        )
-        log_terms = pt.switch(observed, pt.log(density), log_cdf).sum(axis=-1)
+        log_density = pt.log(gumbel_density(x, mu, gamma))
+        log_terms = pt.switch(observed, log_density, log_cdf).sum(axis=-1)
         common = pt.logsumexp(log_terms, axis=0) + pt.log(step)
         return self._known(y, pt.switch(common > np.log(1e-2), common, rare))
+
+    def mean(self, mu, gamma):
+        """Probability of each class, on the last axis: the integrands have most in common."""
+        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
+        x, _, step = points(mu, gamma, 2 * N_POINTS)
+        log_cdf = pt.log(pt.maximum(gumbel_cdf(x, mu, gamma), np.float64(1e-300)))
+        others = log_cdf.sum(axis=-1, keepdims=True) - log_cdf
+        return step[..., None] * (gumbel_density(x, mu, gamma) * pt.exp(others)).sum(axis=0)
 
     def __repr__(self):
         """Show the constructor call."""

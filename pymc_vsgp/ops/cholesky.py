@@ -30,6 +30,40 @@ def next_level(level: float) -> float:
     return max(10.0 * level, FIRST_STEP)
 
 
+def _factor(K, jitter) -> tuple[np.ndarray, np.ndarray]:
+    """Factorize a matrix by LAPACK."""
+    level = float(jitter)
+    # LAPACK may let nan through without saying that it failed.
+    if np.isfinite(level) and np.all(np.isfinite(K)):
+        shift = np.mean(np.diagonal(K)) * np.eye(len(K))
+        while True:
+            L, info = dpotrf(K + level * shift, lower=True, clean=True)
+            if info == 0 and np.all(np.isfinite(np.diagonal(L))):
+                return L, np.asarray(level)
+            level = next_level(level)
+            if level > LARGEST:
+                break
+    return np.eye(len(K)), np.asarray(np.inf)
+
+
+def factor_many(K: np.ndarray, jitter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factorize matrices, of which there are as many as the leading axes of both say."""
+    lead, n = np.broadcast_shapes(K.shape[:-2], np.shape(jitter)), K.shape[-1]
+    level = np.broadcast_to(jitter, lead)
+    mean = np.mean(np.diagonal(K, axis1=-2, axis2=-1), axis=-1)
+    try:
+        # One loop for all of them; it stops where one fails, and lets nan through.
+        L = np.linalg.cholesky(K + (level * mean)[..., None, None] * np.eye(n))
+        if np.all(np.isfinite(L)):
+            return L, level.copy()
+    except np.linalg.LinAlgError:
+        pass
+    K, L, added = np.broadcast_to(K, (*lead, n, n)), np.empty((*lead, n, n)), np.empty(lead)
+    for at in np.ndindex(lead):
+        L[at], added[at] = _factor(K[at], level[at])
+    return L, added
+
+
 # JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
 class SafeCholesky(JAXOp):
     r"""Lower Cholesky factor of a symmetric matrix with jitter on its diagonal.
@@ -48,6 +82,7 @@ class SafeCholesky(JAXOp):
 
     __props__ = ()
     gufunc_signature = "(m,m),()->(m,m),()"
+    gufunc_spec = ("pymc_vsgp.ops.cholesky.factor_many", 2, 2)
 
     def __init__(self):
         # Not JAXOp's, which takes the JAX function and so needs JAX.
@@ -73,20 +108,7 @@ class SafeCholesky(JAXOp):
 
     def perform(self, node, inputs, outputs):
         """Factorize by LAPACK."""
-        K, jitter = inputs
-        level = float(jitter)
-        # LAPACK may let nan through without saying that it failed.
-        if np.isfinite(level) and np.all(np.isfinite(K)):
-            shift = np.mean(np.diagonal(K)) * np.eye(len(K))
-            while True:
-                L, info = dpotrf(K + level * shift, lower=True, clean=True)
-                if info == 0 and np.all(np.isfinite(np.diagonal(L))):
-                    outputs[0][0], outputs[1][0] = L, np.asarray(level)
-                    return
-                level = next_level(level)
-                if level > LARGEST:
-                    break
-        outputs[0][0], outputs[1][0] = np.eye(len(K)), np.asarray(np.inf)
+        outputs[0][0], outputs[1][0] = _factor(*inputs)
 
     def perform_jax(self, K, jitter):
         """Factorize in JAX; PyTensor traces this."""

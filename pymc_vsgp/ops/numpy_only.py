@@ -5,10 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytensor.tensor as pt
 
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.scalar.basic import Clip, Pow
 from pytensor.scalar.math import Softplus
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.special import LogSumExp
 
 from pymc_vsgp.ops.distance import NotNegative
 
@@ -16,18 +20,32 @@ __all__ = ["numpy_only"]
 
 
 def numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
-    """Write what numpy has no loop for with what it has."""
+    """Write what numpy has no loop for, or a slow one, with what it is fast at."""
     fgraph = FunctionGraph(outputs=list(outputs), clone=False)
     for node in fgraph.toposort():
-        if not isinstance(node.op, Elemwise):
-            continue
-        zero = np.zeros((1,) * node.outputs[0].type.ndim)
-        if isinstance(node.op.scalar_op, Softplus):
-            (x,) = node.inputs
-            new = pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
-        elif isinstance(node.op.scalar_op, NotNegative):
-            new = pt.maximum(node.inputs[0], zero)
-        else:
-            continue
-        fgraph.replace(node.outputs[0], new, import_missing=True)
+        new = _new(node)
+        if new is not None:
+            fgraph.replace(node.outputs[0], new, import_missing=True)
     return list(fgraph.outputs)
+
+
+def _new(node) -> Variable | None:
+    if isinstance(node.op, ViewOp):
+        return node.inputs[0]
+    if isinstance(node.op, LogSumExp):
+        return node.op.build_inner_graph(*node.inputs)[0]
+    if not isinstance(node.op, Elemwise):
+        return None
+    x, *rest = node.inputs
+    zero = np.zeros((1,) * node.outputs[0].type.ndim)
+    if isinstance(node.op.scalar_op, Softplus):
+        return pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
+    if isinstance(node.op.scalar_op, NotNegative):
+        return pt.maximum(x, zero)
+    if isinstance(node.op.scalar_op, Clip):
+        low, high = rest
+        return pt.minimum(pt.maximum(x, low), high).astype(node.outputs[0].dtype)
+    if isinstance(node.op.scalar_op, Pow) and x.dtype == node.outputs[0].dtype:
+        power = get_underlying_scalar_constant_value(rest[0], raise_not_constant=False)
+        return pt.sqr(x) if not isinstance(power, Variable) and power == 2 else None
+    return None

@@ -27,11 +27,11 @@ def has_bounds(fit: Fitted) -> bool:
     return isinstance(lik, Gaussian) and lik.is_bound and can_collapse(fit.model)
 
 
-def evidence_bounds(fit: Fitted, s: int, X: np.ndarray, y: np.ndarray, blocks) -> tuple:
-    """Lower and upper bound of the log evidence given theta of draw s."""
+def evidence_bounds(fit: Fitted, at: slice, X, y, blocks) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper bound of the log evidence given theta of some draws."""
 
     def build():
-        lik, (y,), inputs = fit._of_rows("y")
+        lik, (y,), _, inputs = fit._of_rows("y")
         x, process = fit.X_symbol, fit.observation.parts[0]
         sigma = pt.ones_like(y, dtype="float64") * lik.sigma
         A = process.solve(x) / sigma
@@ -39,15 +39,17 @@ def evidence_bounds(fit: Fitted, s: int, X: np.ndarray, y: np.ndarray, blocks) -
         gamma = process.moments(x).gamma / sigma**2
         left = lik.left_out(gamma)
         sums = [pt.dot(A, A.T), pt.dot(A, r), pt.dot(r, r), gamma.sum(), left.sum()]
-        return [x, *inputs], [*sums, pt.log(sigma).sum()]
+        return [], [x, *inputs], [*sums, pt.log(sigma).sum()]
 
-    found = [
-        fit.call("bounds", s, build, X[at], y[at], at.start, at.start + len(y[at])) for at in blocks
-    ]
-    gram, b, square, trace, left, log_sigma = (sum(each) for each in zip(*found, strict=True))
+    sums: list[np.ndarray] = []
+    for rows in blocks:
+        same = [X[rows], y[rows], rows.start, rows.start + len(y[rows])]
+        found = fit.call("bounds", at, build, same=same)
+        sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+    gram, b, square, trace, left, log_sigma = sums
     w, V = np.linalg.eigh(gram)
-    w, c = np.clip(w, 0.0, None), (V.T @ b) ** 2
-    common = -0.5 * (len(y) * np.log(2.0 * np.pi) + np.log1p(w).sum()) - log_sigma
-    lower = common - 0.5 * (square - (c / (1.0 + w)).sum() + left)
-    upper = common - 0.5 * (square - (c / (1.0 + trace + w)).sum()) / (1.0 + trace)
-    return float(lower), float(upper)
+    w, c = np.clip(w, 0.0, None), (V.mT @ b[..., None])[..., 0] ** 2
+    common = -0.5 * (len(y) * np.log(2.0 * np.pi) + np.log1p(w).sum(axis=-1)) - log_sigma
+    lower = common - 0.5 * (square - (c / (1.0 + w)).sum(axis=-1) + left)
+    inside = square - (c / (1.0 + trace[:, None] + w)).sum(axis=-1)
+    return lower, common - 0.5 * inside / (1.0 + trace)

@@ -8,14 +8,13 @@ inducing inputs that a Gaussian stage moved are where they were when the draws w
 import threading
 import weakref
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-import xarray as xr
 
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
@@ -24,115 +23,26 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import known_value, names_of
-from pymc_vsgp.compile import ONCE, function
 from pymc_vsgp.engine.blocks import stack_latents
+from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.observation import Observation, find_observation
-from pymc_vsgp.ops.numpy_only import numpy_only
+from pymc_vsgp.results.posterior import Draws
 
-__all__ = ["Draws", "Fitted"]
+__all__ = ["Fitted"]
 
-
-class Draws:
-    """Draws of a posterior, and the data that were kept with them.
-
-    Parameters
-    ----------
-    idata : DataTree or Dataset
-        With the group ``posterior``, or that group itself.
-    num_samples : int, optional
-        How many draws to use, spread evenly over each chain. By default all.
-    """
-
-    def __init__(self, idata: Any, num_samples: int | None = None):
-        posterior, self.constant, self.observed = idata, None, None
-        if isinstance(idata, xr.DataTree):
-            if "posterior" not in idata.children:
-                raise ValueError(
-                    f"The draws have the groups {list(idata.children)}, but no posterior. "
-                    "Pass what vsgp.sample or pm.sample returned."
-                )
-            posterior = idata["posterior"].to_dataset()
-            self.constant = _group(idata, "constant_data")
-            self.observed = _group(idata, "observed_data")
-        if not isinstance(posterior, xr.Dataset):
-            raise TypeError(
-                f"The draws are of type {type(idata).__name__}, not a DataTree. "
-                "Pass what vsgp.sample or pm.sample returned."
-            )
-        if "draw" not in posterior.dims or "chain" not in posterior.dims:
-            raise ValueError(
-                f"The draws have the dimensions {list(posterior.dims)}, but chain and draw are "
-                "needed. Pass the posterior as it came from the sampler, not stacked."
-            )
-        if num_samples is not None:
-            posterior = _thin(posterior, num_samples)
-        self.posterior = posterior
-        self.shape = (posterior.sizes["chain"], posterior.sizes["draw"])
-        self.n = self.shape[0] * self.shape[1]
-        self._flat: dict[str, np.ndarray] = {}
-
-    def values(self, name: str) -> np.ndarray:
-        """Draws of a variable, chains one after the other."""
-        if name not in self._flat:
-            if name not in self.posterior:
-                raise ValueError(
-                    f"The posterior has no draws of {name!r}, which the model needs. "
-                    "Sample it too, or fix it with pm.do before you pass the model."
-                )
-            array = self.posterior[name].transpose("chain", "draw", ...).values
-            self._flat[name] = array.reshape(self.n, *array.shape[2:])
-        return self._flat[name]
-
-    def unstack(self, array: np.ndarray) -> np.ndarray:
-        """Split the first axis into chains and draws."""
-        return array.reshape(*self.shape, *array.shape[1:])
-
-    @property
-    def coords(self) -> dict[str, Any]:
-        """Labels of chains and draws."""
-        return {d: self.posterior[d].values for d in ("chain", "draw") if d in self.posterior}
-
-
-def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:
-    return idata[name].to_dataset() if name in idata.children else None
-
-
-def _thin(posterior: xr.Dataset, num_samples: int) -> xr.Dataset:
-    if (
-        isinstance(num_samples, bool)
-        or not isinstance(num_samples, int | np.integer)
-        or num_samples < 1
-    ):
-        raise ValueError(
-            f"num_samples is {num_samples!r}, but it is a number of draws. "
-            "Pass a whole number, 1 or more, or None for all of them."
-        )
-    n = posterior.sizes["draw"]
-    wanted = min(-(-int(num_samples) // posterior.sizes["chain"]), n)
-    return posterior.isel(draw=np.unique(np.linspace(0, n - 1, wanted).round().astype(int)))
+SLAB = 250_000  # numbers that are passed from one function of draws to the next
+FEW = 16  # rows that show how large the arrays of a function are
+FIRST = slice(0, 1)  # where all draws say the same
 
 
 class _Function(NamedTuple):
-    """A compiled function of extra inputs, then of draws, then of data."""
+    """A function of draws and of what each of them has, then of other inputs and of data."""
 
-    fn: Any
+    fn: Batched
     rvs: tuple[str, ...]
-    data: tuple[str, ...]
-    current: tuple[SharedVariable, ...]
-    lock: Any
-    """A compiled function keeps its arguments in itself, so one thread at a time may call it."""
-
-    def __call__(self, *arguments, rng: np.random.Generator | None = None) -> list[np.ndarray]:
-        """Evaluate; `rng` seeds what is random in it."""
-        with self.lock:
-            for shared in self.fn.get_shared():
-                if rng is not None and isinstance(
-                    shared.get_value(borrow=True), np.random.Generator
-                ):
-                    shared.set_value(np.random.default_rng(rng.integers(2**63)), borrow=True)
-            return [np.asarray(x) for x in self.fn(*arguments)]
+    data: tuple[SharedVariable, ...]
 
 
 class Compiled:
@@ -141,17 +51,20 @@ class Compiled:
     def __init__(self, model: Model, observation: Observation, mode=None):
         self.model = weakref.proxy(model)
         self.observation = observation
-        self.mode = ONCE if mode is None else mode
+        self.mode = mode
         self._known: dict[str, _Function] = {}
 
-    def __call__(self, key: str, build: Callable[[], tuple[list, list]]) -> _Function:
-        """Return the function named `key`, which `build` gives inputs and outputs for."""
+    def __call__(self, key: str, build: Callable[[], tuple[list, list, list]]) -> _Function:
+        """Return the function named `key`, which `build` gives inputs and outputs for.
+
+        First the inputs that each draw has its own of, then those that are the same for all.
+        """
         with _COMPILING:
             if key not in self._known:
-                self._known[key] = self._compile(*build())
+                self._known[key] = self._prepare(*build())
             return self._known[key]
 
-    def _compile(self, inputs, outputs):
+    def _prepare(self, each, same, outputs):
         model = self.model
         # Ancestors of random variables do not matter: these have values.
         stop = set(model.basic_RVs) - set(outputs)
@@ -161,19 +74,15 @@ class Compiled:
         data = [
             v
             for v in seen
-            if isinstance(v, SharedVariable) and v.name in model.named_vars and v not in inputs
+            if isinstance(v, SharedVariable) and v.name in model.named_vars and v not in same
         ]
         swaps = {v: v.type() for v in (*rvs, *data)}
         for v in fixed:
             swaps[v] = model.rvs_to_values[v].astype(v.dtype)
         outputs = graph_replace(list(outputs), swaps, strict=False) if swaps else outputs
-        if self.mode is ONCE:
-            outputs = numpy_only(outputs)
-        all_inputs = [*inputs, *(swaps[v] for v in (*rvs, *data))]
-        fn = function(all_inputs, outputs, self.mode)
-        fn.trust_input = False
-        of_rvs, of_data = (tuple(v.name for v in vs) for vs in (rvs, data))
-        return _Function(fn, of_rvs, of_data, tuple(data), threading.Lock())
+        each, same = [*(swaps[v] for v in rvs), *each], [*same, *(swaps[v] for v in data)]
+        fn = Batched(each, same, outputs, self.mode, _COMPILING)
+        return _Function(fn, tuple(v.name for v in rvs), tuple(data))
 
 
 # PyTensor changes settings of the whole process while it compiles.
@@ -238,8 +147,10 @@ class Fitted:
         lik, names = self.likelihood, self.observation.row_params
         if not names:
             return
-        lengths = self.call("rows", 0, lambda: ([], [lik.params[p].shape[0] for p in names]))
-        for name, length in zip(names, lengths, strict=True):
+        lengths = self.call(
+            "rows", FIRST, lambda: ([], [], [lik.params[p].shape[0] for p in names])
+        )
+        for name, (length,) in zip(names, lengths, strict=True):
             if length != n:
                 raise ValueError(
                     f"{name} of {type(lik).__name__} has {length} entries, but {what} has {n} "
@@ -292,20 +203,34 @@ class Fitted:
 
     def points(self, i: int) -> np.ndarray:
         """Inducing inputs of a process: no rows where it has none."""
-        return self.call(f"points{i}", 0, lambda: ([], [self.observation.parts[i].points]))[0]
+        part = self.observation.parts[i]
+        return self.call(f"points{i}", FIRST, lambda: ([], [], [part.points]))[0][0]
 
-    def call(self, key: str, s: int, build: Callable, *arguments, rng=None) -> list[np.ndarray]:
-        """Evaluate at draw s; `build` gives inputs and outputs where it is not compiled yet."""
+    def slabs(self, n: int, at: slice | None = None) -> Iterator[slice]:
+        """Yield draws, so many at a time that n numbers of each are held with ease."""
+        first, last = (0, self.draws.n) if at is None else (at.start, at.stop)
+        step = max(1, SLAB // max(n, 1))
+        for start in range(first, last, step):
+            yield slice(start, min(start + step, last))
+
+    def call(
+        self, key: str, at: slice, build: Callable, each=(), same=(), rng=None
+    ) -> list[np.ndarray]:
+        """Evaluate at some draws, which are on the first axis of what it returns.
+
+        `build` gives inputs and outputs where it is not compiled yet; `each` has an entry for each
+        of the draws, and `same` is the same for all.
+        """
         f = self.compiled(key, build)
-        draws = [self.draws.values(n)[s] for n in f.rvs]
-        return f(*arguments, *draws, *self._data(f), rng=rng)
+        draws = [self.draws.values(name)[at] for name in f.rvs]
+        return f.fn([*draws, *each], [*same, *self._data(f)], rng)
 
     def _data(self, f: _Function) -> list[np.ndarray]:
         kept = self.draws.constant
         out = []
-        for name, shared in zip(f.data, f.current, strict=True):
-            if kept is not None and name in kept:
-                value = kept[name].values
+        for shared in f.data:
+            if kept is not None and shared.name in kept:
+                value = kept[shared.name].values
             else:
                 value = shared.get_value(borrow=True)
             out.append(np.asarray(value, dtype=shared.type.dtype))
@@ -320,8 +245,7 @@ class Fitted:
                 f"The inputs of {o.name!r} depend on random variables of the model. "
                 "Use gp.conditional and pm.sample_posterior_predictive."
             )
-        f = self.compiled("X", lambda: ([], [o.X]))
-        return f(*self._data(f))[0]
+        return self.call("X", FIRST, lambda: ([], [], [o.X]))[0][0]
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -329,8 +253,7 @@ class Fitted:
         kept = self.draws.observed
         if kept is not None and self.name in kept:
             return kept[self.name].values
-        f = self.compiled("y", lambda: ([], [self.observation.y]))
-        return f(*self._data(f))[0]
+        return self.call("y", FIRST, lambda: ([], [], [self.observation.y]))[0][0]
 
     @cached_property
     def y_dims(self) -> tuple[str, ...]:
@@ -353,33 +276,36 @@ class Fitted:
                 out[d] = np.asarray(known[d])
         return out
 
-    def moments(self, s: int, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of f at each row of X given draw s, as the likelihood takes them."""
+    def moments(self, at: slice, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of f at each row of X given some draws, as the likelihood takes them.
+
+        Here and below the draws are on the first axis.
+        """
 
         def build():
             X = self.X_symbol
             mu, gamma = stack_latents([p.moments(X) for p in self.observation.parts])
-            return [X], [mu, gamma]
+            return [], [X], [mu, gamma]
 
-        mu, gamma = self.call("moments", s, build, X)
+        mu, gamma = self.call("moments", at, build, same=[X])
         return mu, gamma
 
-    def joint_moments(self, s: int, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Mean and covariance of f at the rows of X given draw s, for each process."""
+    def joint_moments(self, at: slice, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Mean and covariance of f at the rows of X given some draws, for each process."""
 
         def build():
             X = self.X_symbol
-            return [X], [m for p in self.observation.parts for m in p.joint(X)]
+            return [], [X], [m for p in self.observation.parts for m in p.joint(X)]
 
-        flat = self.call("joint", s, build, X)
+        flat = self.call("joint", at, build, same=[X])
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def _of_rows(self, *extra: str, y_dtype: str | None = None):
-        """Symbols for rows: mu, gamma or f or y, where they start and stop, the likelihood."""
+        """Symbols for rows: those asked for, where they start and stop, the likelihood."""
         o = self.observation
         lik = o.likelihood
         single = lik.n_latent == 1 and len(o.parts) == 1 and not o.parts[0].several
-        number = None if single else self._n_functions
+        number = None if single else self.n_functions
         symbols = {
             "mu": pt.tensor(dtype="float64", shape=(None,) if single else (None, number)),
             "y": o.y.type.clone(dtype=y_dtype, shape=(None,) * o.y.type.ndim)(),
@@ -389,29 +315,53 @@ class Fitted:
         if o.row_params:
             lik = lik.replace(**{n: lik.params[n][start:stop] for n in o.row_params})
         chosen = [symbols[e] for e in extra]
-        return lik, chosen, [*chosen, start, stop]
+        each, same = ([symbols[e] for e in extra if (e == "y") is y] for y in (False, True))
+        return lik, chosen, each, [*same, start, stop]
 
     @cached_property
-    def _n_functions(self) -> int:
+    def n_functions(self) -> int:
+        """Number of functions that the likelihood takes."""
         total = 0
         for p in self.observation.parts:
             total += self.draws.values(p.u.name).shape[1] if p.several else 1
         return total
 
-    def _rowwise(self, method, extra, s, arguments, start, *, rng=None):
-        """Evaluate a method of the likelihood at rows from `start`."""
-        key, dtype = method, None
-        if "y" in extra:
-            *others, y = arguments
-            dtype = self._dtype_of_y(y)
-            arguments, key = (*others, np.asarray(y, dtype)), f"{method}_{dtype}"
+    def rowwise(self, key, graph, at, each, y=None, start=0, *, rng=None) -> list[np.ndarray]:
+        """Evaluate graphs of the likelihood at rows from `start`, and some draws of them.
+
+        `each` has "mu" and "gamma", or "f"; `graph` takes the likelihood, these, and y if there
+        is one.
+        """
+        names, arrays = [*each, *(["y"] if y is not None else [])], list(each.values())
+        dtype = None if y is None else self._dtype_of_y(y)
+        rows = [] if y is None else [np.asarray(y, dtype)]
 
         def build():
-            lik, symbols, inputs = self._of_rows(*extra, y_dtype=dtype)
-            return inputs, [getattr(lik, method)(*symbols)]
+            lik, symbols, each, same = self._of_rows(*names, y_dtype=dtype)
+            return each, same, graph(lik, *symbols)
 
-        stop = start + len(arguments[0])
-        return self.call(key, s, build, *arguments, start, stop, rng=rng)[0]
+        key = f"{key}_{dtype}"
+        fn = self.compiled(key, build).fn
+        i, n = 0, arrays[0].shape[1]
+        parts: list[list[np.ndarray]] = []
+        while not parts or i < n:
+            # A few rows say how many go at a time. Where numbers are drawn, all do.
+            known = fn.bytes.get(key)
+            step = n if rng is not None else FEW if known is None else BATCH_BYTES // known
+            to = slice(i, min(i + max(step, 1), n))
+            same = [*(r[to] for r in rows), start + i, start + to.stop]
+            parts.append(self.call(key, at, build, [a[:, to] for a in arrays], same, rng))
+            fn.bytes.setdefault(key, 1 + max(fn.bytes.values(), default=0) // (to.stop - i))
+            i = to.stop
+        if len(parts) == 1:
+            return parts[0]
+        return [np.concatenate(column, axis=1) for column in zip(*parts, strict=True)]
+
+    def _method(self, name, at, each, y=None, start=0, *, rng=None) -> np.ndarray:
+        def graph(lik, *symbols):
+            return [getattr(lik, name)(*symbols)]
+
+        return self.rowwise(name, graph, at, each, y, start, rng=rng)[0]
 
     def _dtype_of_y(self, y) -> str:
         """Dtype of the model's observations, unless they are whole and these are not."""
@@ -419,22 +369,22 @@ class Fitted:
         whole = np.asarray(y).dtype.kind != "f" or (np.mod(y, 1) == 0).all()
         return own if whole or own.startswith("float") else "float64"
 
-    def expected_logp(self, s, mu, gamma, y, start=0) -> np.ndarray:
+    def expected_logp(self, at, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""
-        return self._rowwise("expected_logp", ("mu", "gamma", "y"), s, (mu, gamma, y), start)
+        return self._method("expected_logp", at, {"mu": mu, "gamma": gamma}, y, start)
 
-    def log_predictive(self, s, mu, gamma, y, start=0) -> np.ndarray:
+    def log_predictive(self, at, mu, gamma, y, start=0) -> np.ndarray:
         """``log E[p(y | f)]`` at rows from `start`."""
-        return self._rowwise("log_predictive", ("mu", "gamma", "y"), s, (mu, gamma, y), start)
+        return self._method("log_predictive", at, {"mu": mu, "gamma": gamma}, y, start)
 
-    def log_prob(self, s, f, y, start=0) -> np.ndarray:
+    def log_prob(self, at, f, y, start=0) -> np.ndarray:
         """``log p(y | f)`` at rows from `start`."""
-        return self._rowwise("log_prob", ("f", "y"), s, (f, y), start)
+        return self._method("log_prob", at, {"f": f}, y, start)
 
-    def mean(self, s, mu, gamma, start=0) -> np.ndarray:
+    def mean(self, at, mu, gamma, start=0) -> np.ndarray:
         """``E[y]`` at rows from `start`: for classes, the probability of each."""
-        return self._rowwise("mean", ("mu", "gamma"), s, (mu, gamma), start)
+        return self._method("mean", at, {"mu": mu, "gamma": gamma}, None, start)
 
-    def draw_y(self, s, f, start=0, *, rng: np.random.Generator) -> np.ndarray:
+    def draw_y(self, at, f, start=0, *, rng: np.random.Generator) -> np.ndarray:
         """Draw observations given f at rows from `start`."""
-        return self._rowwise("dist", ("f",), s, (f,), start, rng=rng)
+        return self._method("dist", at, {"f": f}, None, start, rng=rng)

@@ -128,11 +128,12 @@ def exact_weights(
     noise = Noise(random_seed, fit.draws.n)
     log_w = np.empty(fit.draws.n)
     with progress("Weighing", fit.draws.n, progressbar) as advance:
-        for s in range(fit.draws.n):
-            mu, gamma = fit.moments(s, X)
-            f = draw_joint(fit, s, X, noise)
-            log_w[s] = (fit.log_prob(s, f, y) - fit.expected_logp(s, mu, gamma, y)).sum()
-            advance(1)
+        for at in fit.slabs(len(X) ** 2):
+            mu, gamma = fit.moments(at, X)
+            f = draw_joint(fit, at, X, noise)
+            each = fit.log_prob(at, f, y) - fit.expected_logp(at, mu, gamma, y)
+            log_w[at] = each.reshape(len(each), -1).sum(axis=1)
+            advance(len(each))
     smoothed, khat = smooth_weights(log_w)
     top = log_w.max()
     kl = float(np.log(np.mean(np.exp(log_w - top))) + top)

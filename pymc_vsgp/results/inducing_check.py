@@ -324,18 +324,19 @@ def check_inducing(
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
     of_process = np.zeros(len(fit.observation.parts))
     missing, fraction, nats = np.zeros(n), np.zeros(len(y)), np.zeros(len(y))
-    phi, residual = np.zeros(n), np.zeros(np.shape(fit.moments(0, X)[0]))
+    phi, residual = np.zeros(n), np.zeros((len(y), fit.n_functions))
+    slabs = list(fit.slabs(len(X[:ROWS]) * fit.n_functions))
     with progress("Checking", n * (2 if nested else 1), progressbar) as advance:
-        for s in range(n):
+        for some in slabs:
             for at in blocks:
-                seen = _look(fit, s, X[at], y[at], at.start)
-                fraction[at] += seen.fraction / n
-                nats[at] += seen.nats / n
-                missing[s] += seen.nats.sum()
+                seen = _look(fit, some, X[at], y[at], at.start)
+                fraction[at] += seen.fraction.sum(axis=0) / n
+                nats[at] += seen.nats.sum(axis=0) / n
+                missing[some] += seen.nats.sum(axis=1)
                 of_process += seen.of_process
-                phi[s] += seen.phi.sum()
-                residual[at] += seen.residual / n
-            advance(1)
+                phi[some] += seen.phi.sum(axis=1)
+                residual[at] += seen.residual.sum(axis=0) / n
+            advance(some.stop - some.start)
         parts = fit.observation.parts
         Xu = {p.u.name: fit.points(i) for i, p in enumerate(parts)}
         check = InducingCheck(
@@ -356,26 +357,28 @@ def check_inducing(
             coords=fit.coords_of(fit.y_dims[:1]),
         )
         if has_bounds(fit):
-            bounds = [evidence_bounds(fit, s, X, y, blocks) for s in range(n)]
-            check.at_most = np.array([upper - lower for lower, upper in bounds])
+            M = sum(check.numbers.values())
+            bounds = [evidence_bounds(fit, some, X, y, blocks) for some in fit.slabs(M**2)]
+            check.at_most = np.concatenate([upper - lower for lower, upper in bounds])
         if refit is not None:
             check.refit_gain, (check.refit_mean, check.refit_sd, _) = compare_stages(fit, refit)
         if not nested:
             return check
         order = np.argsort(missing)
-        check.added = more_points(fit, int(order[min(int(0.9 * n), n - 1)]), X, y, noise.rng)
+        hard = int(order[min(int(0.9 * n), n - 1)])
+        check.added = more_points(fit, slice(hard, hard + 1), X, y, noise.rng)
         Z = list(check.added.values())
         looked_at = np.unique(order[((n - 1) * np.array([0.1, 0.5, 0.9])).astype(int)])
         check.moved = moved_by(fit, looked_at, X, y, Z)
         log_w, after = -phi, np.zeros(n)
-        for s in range(n):
-            eps = [noise(s, (len(z), *columns_of(fit, i))) for i, z in enumerate(Z)]
+        for some in slabs:
+            eps = [noise(some, (len(z), *columns_of(fit, i)), i) for i, z in enumerate(Z)]
             for at in blocks:
-                mu, gamma = nested_moments(fit, s, X[at], Z, eps)
-                slope = slopes_of(fit, s, mu, gamma, y[at], at.start)[1]
-                log_w[s] += fit.expected_logp(s, mu, gamma, y[at], at.start).sum()
-                after[s] -= (slope * gamma).sum()
-            advance(1)
+                mu, gamma = nested_moments(fit, some, X[at], Z, eps)
+                slope = slopes_of(fit, some, mu, gamma, y[at], at.start)[1]
+                log_w[some] += fit.expected_logp(some, mu, gamma, y[at], at.start).sum(axis=1)
+                after[some] -= (slope * gamma).reshape(len(mu), -1).sum(axis=1)
+            advance(some.stop - some.start)
     check.log_weights, check.missing_after = log_w, after
     w = np.exp(log_w - log_w.max())
     check.gain = float(np.log(w.mean()) + log_w.max())
@@ -385,7 +388,7 @@ def check_inducing(
 
 
 class _Seen(NamedTuple):
-    """Of a few rows, at one draw."""
+    """Of a few rows, at some draws."""
 
     phi: np.ndarray
     residual: np.ndarray
@@ -394,18 +397,17 @@ class _Seen(NamedTuple):
     of_process: np.ndarray
 
 
-def _look(fit: Fitted, s: int, X, y, start) -> _Seen:
-    mu, gamma = fit.moments(s, X)
-    phi = fit.expected_logp(s, mu, gamma, y, start)
-    residual, slope = slopes_of(fit, s, mu, gamma, y, start)
-    nats = -slope * gamma
-    fraction = gamma / _prior(fit, s, X)
+def _look(fit: Fitted, at: slice, X, y, start) -> _Seen:
+    mu, gamma = fit.moments(at, X)
+    phi = fit.expected_logp(at, mu, gamma, y, start)
+    residual, slope = slopes_of(fit, at, mu, gamma, y, start)
+    shape = (*gamma.shape[:2], -1)
+    nats = (-slope * gamma).reshape(shape)
+    fraction = (gamma / _prior(fit, at, X)).reshape(shape)
     sizes = [(columns_of(fit, i) or (1,))[0] for i in range(len(fit.observation.parts))]
     starts = np.cumsum([0, *sizes[:-1]])
-    of_process = np.add.reduceat(np.atleast_2d(nats.T).sum(axis=1), starts)
-    if gamma.ndim == 2:
-        nats, fraction = nats.sum(axis=1), fraction.max(axis=1)
-    return _Seen(phi, residual, nats, fraction, of_process)
+    of_process = np.add.reduceat(nats.sum(axis=(0, 1)), starts)
+    return _Seen(phi, residual.reshape(shape), nats.sum(axis=2), fraction.max(axis=2), of_process)
 
 
 def _wrap(fit: Fitted, X) -> float:
@@ -416,10 +418,11 @@ def _wrap(fit: Fitted, X) -> float:
     def build():
         x = fit.X_symbol
         found = [p.conditional.wrap(x, p.args) for p in fit.observation.parts]
-        return [x], [pt.max(pt.stack([pt.zeros(()), *(w for w in found if w is not None)]))]
+        largest = pt.max(pt.stack([pt.zeros(()), *(w for w in found if w is not None)]))
+        return [], [x], [largest]
 
-    found = [float(fit.call("wrap", s, build, ends)[0]) for s in range(fit.draws.n)]
-    return float(np.quantile(found, 0.9))
+    (found,) = fit.call("wrap", slice(0, fit.draws.n), build, same=[ends])
+    return float(np.quantile(np.broadcast_to(found, fit.draws.n), 0.9))
 
 
 def _structure(X: np.ndarray, residual: np.ndarray) -> float:
@@ -442,15 +445,15 @@ def _structure(X: np.ndarray, residual: np.ndarray) -> float:
     return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
 
 
-def _prior(fit: Fitted, s, X) -> np.ndarray:
+def _prior(fit: Fitted, at: slice, X) -> np.ndarray:
     """Prior variance of f, as the likelihood takes moments."""
 
     def build():
         X, parts = fit.X_symbol, fit.observation.parts
         both = [Moments(p.moments(X).mu, p.cross(X, X[:1])[1]) for p in parts]
-        return [X], [stack_latents(both).gamma]
+        return [], [X], [stack_latents(both).gamma]
 
-    return fit.call("prior", s, build, X)[0]
+    return fit.call("prior", at, build, same=[X])[0]
 
 
 def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:

@@ -318,10 +318,10 @@ def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
     with progress("Scoring", len(y), progressbar) as advance:
         for start in range(0, len(y), ROWS):
             at = slice(start, start + ROWS)
-            for s in range(fit.draws.n):
-                mu, gamma = fit.moments(s, X[at])
-                phi[s, at] = fit.expected_logp(s, mu, gamma, y[at], start)
-                density[s, at] = fit.log_predictive(s, mu, gamma, y[at], start)
+            for some in fit.slabs(len(y[at]) * fit.n_functions):
+                mu, gamma = fit.moments(some, X[at])
+                phi[some, at] = fit.expected_logp(some, mu, gamma, y[at], start)
+                density[some, at] = fit.log_predictive(some, mu, gamma, y[at], start)
             advance(len(y[at]))
     dim = fit.y_dims[0]
     dims = ("chain", "draw", dim)

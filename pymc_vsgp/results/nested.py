@@ -4,6 +4,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pytensor.graph.basic import Variable
 from pytensor.tensor.linalg import solve_triangular
 
 from pymc_vsgp.engine.blocks import stack_latents
@@ -25,20 +26,22 @@ def columns_of(fit: Fitted, i: int) -> tuple[int, ...]:
     return (fit.draws.values(part.u.name).shape[1],) if part.several else ()
 
 
-def nested_moments(fit: Fitted, s, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
+def nested_moments(fit: Fitted, at: slice, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
     """Moments of f given u and the values at more points, which `eps` draws."""
 
     def build():
-        x, inputs, both = fit.X_symbol, [], []
+        x, both = fit.X_symbol, []
+        drawn: list[Variable] = []
+        inputs: list[Variable] = []
         for part in fit.observation.parts:
             z, e = x.type(), pt.tensor(dtype="float64", shape=(None,) * part.args[0].type.ndim)
-            inputs += [z, e]
+            drawn.append(e)
+            inputs.append(z)
             _, C, left = given_more(part, x, z)
             both.append(Moments(part.moments(x).mu + pt.dot(C.T, e), left))
-        return [x, *inputs], list(stack_latents(both))
+        return drawn, [x, *inputs], list(stack_latents(both))
 
-    arguments = [a for pair in zip(Z, eps, strict=True) for a in pair]
-    mu, gamma = fit.call("nested", s, build, X, *arguments)
+    mu, gamma = fit.call("nested", at, build, eps, [X, *Z])
     return mu, gamma
 
 
@@ -52,8 +55,8 @@ def given_more(part, x, z):
     return part.solve(x), C, pt.maximum(left, FLOOR * part.cross(x, z)[1])
 
 
-def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
-    """Choose as many points again for each process, where they gain most at draw s."""
+def more_points(fit: Fitted, at: slice, X, y, rng) -> dict[str, np.ndarray]:
+    """Choose as many points again for each process, where they gain most at a draw."""
     _, rows = np.unique(X, axis=0, return_index=True)
     if len(rows) > CANDIDATES:
         rows = rng.choice(rows, CANDIDATES, replace=False)
@@ -61,19 +64,19 @@ def more_points(fit: Fitted, s: int, X, y, rng) -> dict[str, np.ndarray]:
     # Slopes of the rows, all at once or by block: they may go with parameters of the rows.
     slopes = np.concatenate(
         [
-            slopes_of(fit, s, *fit.moments(s, X[a : a + ROWS]), y[a : a + ROWS], a)[1]
+            slopes_of(fit, at, *fit.moments(at, X[a : a + ROWS]), y[a : a + ROWS], a)[1][0]
             for a in range(0, len(X), ROWS)
         ]
     )
     weights = np.clip(-slopes[rows].reshape(len(rows), -1), 0.0, None)
     added, column = {}, 0
-    covariances = fit.joint_moments(s, X[rows])
+    covariances = fit.joint_moments(at, X[rows])
     for i, part in enumerate(fit.observation.parts):
         number = (columns_of(fit, i) or (1,))[0]
         w = weights[:, column : column + number].mean(axis=1)
         column += number
         w = np.sqrt(np.maximum(w, 1e-3 * max(w.max(), 1e-300)))
-        C = covariances[i][1] * w[:, None] * w
+        C = covariances[i][1][0] * w[:, None] * w
         left = np.diag(C)
         found = [row for row, _ in pivots(C, _how_many(fit, i), 1e-6 * left.max())]
         chosen = found or [int(np.argmax(left))]
@@ -86,12 +89,11 @@ def _how_many(fit: Fitted, i: int) -> int:
     return len(fit.points(i)) or BESIDE_WAVES
 
 
-def slopes_of(fit: Fitted, s, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:
+def slopes_of(fit: Fitted, at: slice, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:
     """Derivatives of each potential in the mean and in the variance of f."""
 
-    def build():
-        lik, (m, g, y), inputs = fit._of_rows("mu", "gamma", "y")
-        return inputs, pytensor.grad(lik.expected_logp(m, g, y).sum(), [m, g])
+    def graph(lik, m, g, y):
+        return pytensor.grad(lik.expected_logp(m, g, y).sum(), [m, g])
 
-    of_mu, of_gamma = fit.call("slopes", s, build, mu, gamma, y, start, start + len(y))
+    of_mu, of_gamma = fit.rowwise("slopes", graph, at, {"mu": mu, "gamma": gamma}, y, start)
     return of_mu, of_gamma

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scipy.linalg.lapack import dpstrf
+
 from pymc_vsgp.results.draws import Fitted
 
 __all__ = [
@@ -20,26 +22,36 @@ __all__ = [
 
 
 class Part(NamedTuple):
-    """One result: how it is made of what each draw gives, and its labels."""
+    """One result: how it is made of what draws give, and its labels."""
 
     name: str
-    each: Callable  # (fit, draw, mu, gamma, X, start, noise) -> array with rows first
-    gather: Callable  # makes what takes the draws one by one; Stack keeps them
+    each: Callable  # (fit, at, mu, gamma, X, start, noise) -> array of draws and rows
+    gather: Callable  # makes what takes some draws after the other; Stack keeps them
     lead: list[str]
     tail: list[str]
     coords: dict[str, Any]
 
 
 class Noise:
-    """Standard normal numbers, the same for a draw however its rows are split into chunks."""
+    """Standard normal numbers for all draws, the same however rows are split into chunks."""
 
     def __init__(self, random_seed, num_samples: int):
         self.rng = np.random.default_rng(random_seed)
-        self.generators = self.rng.spawn(num_samples)
+        self.normal, self.n = self.rng.spawn(1)[0], num_samples
 
-    def __call__(self, s: int, shape) -> np.ndarray:
-        """Next numbers of draw s."""
-        return self.generators[s].standard_normal(shape)
+        self._chunk: dict[Any, np.ndarray] = {}
+
+    def begin(self) -> None:
+        """Go on to another chunk of rows."""
+        self._chunk = {}
+
+    def __call__(self, at: slice, shape, which: int = 0) -> np.ndarray:
+        """Numbers of some draws, in this shape for each; `which` tells those who ask apart."""
+        if (which, shape) not in self._chunk:
+            # Rows first.
+            found = self.normal.standard_normal((*shape, self.n))
+            self._chunk[which, shape] = np.moveaxis(found, -1, 0)
+        return self._chunk[which, shape][at]
 
 
 def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> list[Part]:
@@ -84,22 +96,23 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
     at = np.asarray(at)
     fit.likelihood.check_observed(at)
 
-    def density(fit, s, mu, gamma, X, start, noise):
+    def density(fit, draws, mu, gamma, X, start, noise):
         def each(v):
-            return fit.log_predictive(s, mu, gamma, np.full(len(X), v), start)
+            return fit.log_predictive(draws, mu, gamma, np.full(len(X), v), start)
 
-        return np.exp(np.stack([each(v) for v in at], axis=1))
+        return np.exp(np.stack([each(v) for v in at], axis=2))
 
     return [Part("density", density, Mean, [], ["value"], {"value": at})]
 
 
-def evaluate(fit: Fitted, plan: list[Part], X, start, noise) -> list[np.ndarray]:
+def evaluate(fit: Fitted, plan: list[Part], X, start, noise: Noise) -> list[np.ndarray]:
     """Results for a few rows, from all draws."""
     gathered = [part.gather() for part in plan]
-    for s in range(fit.draws.n):
-        mu, gamma = fit.moments(s, X)
+    noise.begin()
+    for at in fit.slabs(len(X) * fit.n_functions):
+        mu, gamma = fit.moments(at, X)
         for part, into in zip(plan, gathered, strict=True):
-            into.add(part.each(fit, s, mu, gamma, X, start, noise))
+            into.add(part.each(fit, at, mu, gamma, X, start, noise))
     return [
         fit.draws.unstack(g.result()) if part.gather is Stack else g.result()
         for part, g in zip(plan, gathered, strict=True)
@@ -113,12 +126,12 @@ class Stack:
         self.draws: list[np.ndarray] = []
 
     def add(self, x: np.ndarray) -> None:
-        """Take the next draw."""
+        """Take the next draws."""
         self.draws.append(x)
 
     def result(self) -> np.ndarray:
         """Draws on the first axis."""
-        return np.stack(self.draws)
+        return np.concatenate(self.draws)
 
 
 class Quantiles(Stack):
@@ -141,8 +154,8 @@ class Mean:
         self.n = 0
 
     def add(self, x: np.ndarray) -> None:
-        """Take the next draw."""
-        self.total, self.n = self.total + x, self.n + 1
+        """Take the next draws."""
+        self.total, self.n = self.total + x.sum(axis=0), self.n + len(x)
 
     def result(self) -> np.ndarray:
         """Mean."""
@@ -159,60 +172,73 @@ class Spread:
         self.n = 0
 
     def add(self, x: tuple[np.ndarray, np.ndarray]) -> None:
-        """Take the moments of the next draw."""
+        """Take the moments of the next draws."""
         mu, gamma = x
-        self.origin = mu if self.origin is None else self.origin
-        self.total = self.total + (mu - self.origin)
-        self.square = self.square + (mu - self.origin) ** 2 + gamma
-        self.n += 1
+        self.origin = mu[0] if self.origin is None else self.origin
+        away = mu - self.origin
+        self.total = self.total + away.sum(axis=0)
+        self.square = self.square + (away**2 + gamma).sum(axis=0)
+        self.n += len(mu)
 
     def result(self) -> np.ndarray:
         """Standard deviation."""
         return np.sqrt(np.maximum(self.square / self.n - (self.total / self.n) ** 2, 0.0))
 
 
-def _mu(fit, s, mu, gamma, X, start, noise):
+def _mu(fit, at, mu, gamma, X, start, noise):
     return mu
 
 
-def _gamma(fit, s, mu, gamma, X, start, noise):
+def _gamma(fit, at, mu, gamma, X, start, noise):
     return gamma
 
 
-def _both(fit, s, mu, gamma, X, start, noise):
+def _both(fit, at, mu, gamma, X, start, noise):
     return mu, gamma
 
 
-def _f(fit, s, mu, gamma, X, start, noise):
-    return mu + np.sqrt(gamma) * noise(s, mu.shape)
+def _f(fit, at, mu, gamma, X, start, noise):
+    return mu + np.sqrt(gamma) * noise(at, mu.shape[1:])
 
 
-def _y(fit, s, mu, gamma, X, start, noise):
+def _y(fit, at, mu, gamma, X, start, noise):
     """Draw observations, at each input on its own."""
-    return fit.draw_y(s, _f(fit, s, mu, gamma, X, start, noise), start, rng=noise.rng)
+    return fit.draw_y(at, _f(fit, at, mu, gamma, X, start, noise), start, rng=noise.rng)
 
 
-def _mean(fit, s, mu, gamma, X, start, noise):
-    return fit.mean(s, mu, gamma, start)
+def _mean(fit, at, mu, gamma, X, start, noise):
+    return fit.mean(at, mu, gamma, start)
 
 
-def draw_joint(fit: Fitted, s: int, X: np.ndarray, noise: Noise) -> np.ndarray:
+def draw_joint(fit: Fitted, at: slice, X: np.ndarray, noise: Noise) -> np.ndarray:
     """Draw f at the rows of X jointly, as the likelihood takes it."""
-    columns = []
-    for mean, cov in fit.joint_moments(s, X):
-        w, V = np.linalg.eigh(cov)
-        columns.append(mean + (V * np.sqrt(np.clip(w, 0.0, None))) @ noise(s, mean.shape))
-    if len(columns) == 1:
-        return columns[0]
-    return np.concatenate([c if c.ndim == 2 else c[:, None] for c in columns], axis=1)
+    found = []
+    for few in fit.slabs(len(X) ** 2, at):
+        columns = []
+        for i, (mean, cov) in enumerate(fit.joint_moments(few, X)):
+            z = noise(few, mean.shape[1:], i)
+            columns.append(mean + np.stack([_drawn(K, e) for K, e in zip(cov, z, strict=True)]))
+        if len(columns) > 1:
+            columns = [c if c.ndim == 3 else c[:, :, None] for c in columns]
+            columns = [np.concatenate(columns, axis=2)]
+        found += columns
+    return np.concatenate(found)
 
 
-def _joint_f(fit, s, mu, gamma, X, start, noise):
-    return draw_joint(fit, s, X, noise)
+def _drawn(K: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Make normal numbers of covariance K, which may be singular but for rounding, of z."""
+    L, order, rank, _ = dpstrf(K, lower=True)
+    x = np.empty_like(z)
+    x[order - 1] = np.tril(L[:, :rank]) @ z[:rank]
+    return x
 
 
-def _joint_y(fit, s, mu, gamma, X, start, noise):
-    return fit.draw_y(s, draw_joint(fit, s, X, noise), start, rng=noise.rng)
+def _joint_f(fit, at, mu, gamma, X, start, noise):
+    return draw_joint(fit, at, X, noise)
+
+
+def _joint_y(fit, at, mu, gamma, X, start, noise):
+    return fit.draw_y(at, draw_joint(fit, at, X, noise), start, rng=noise.rng)
 
 
 def function_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:

@@ -11,6 +11,7 @@ import xarray as xr
 
 from pymc.model.core import Model
 from pytensor.graph.basic import Variable
+from scipy.special import logsumexp
 
 from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
 from pymc_vsgp.likelihoods import as_likelihood
@@ -250,10 +251,10 @@ def log_predictive_density(
     with progress("Scoring", len(y), progressbar) as advance:
         for start in range(0, len(y), step):
             at = slice(start, start + step)
-            for s in range(fit.draws.n):
-                mu, gamma = fit.moments(s, rows.X[at])
-                each = fit.log_predictive(s, mu, gamma, y[at], start)
-                out[at] = np.logaddexp(out[at], each)
+            for some in fit.slabs(len(y[at]) * fit.n_functions):
+                mu, gamma = fit.moments(some, rows.X[at])
+                each = fit.log_predictive(some, mu, gamma, y[at], start)
+                out[at] = np.logaddexp(out[at], logsumexp(each, axis=0))
             advance(len(y[at]))
     out -= np.log(fit.draws.n)
     return xr.DataArray(out, dims=[rows.dim], coords=rows.coords, name="log_predictive_density")

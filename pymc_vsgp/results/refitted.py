@@ -55,9 +55,10 @@ def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
         return None
     means, spreads = (Mean(), Mean()), (Spread(), Spread())
     for s in draws:
-        for moments, mean, spread in zip(_refit(fit, s, X, y, Z), means, spreads, strict=True):
-            mean.add(moments[0])
-            spread.add(moments)
+        found = _refit(fit, slice(s, s + 1), X, y, Z)
+        for (mu, gamma), mean, spread in zip(found, means, spreads, strict=True):
+            mean.add(mu[None])
+            spread.add((mu[None], gamma[None]))
     return _compare(X, [m.result() for m in means], [s.result() for s in spreads])
 
 
@@ -74,8 +75,8 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
         stage = fit_gaussian(model=m, progressbar=False)
         drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
         mean, spread = Mean(), Spread()
-        for s in range(drawn.draws.n):
-            moments = drawn.moments(s, fit.X)
+        for at in drawn.slabs(len(fit.X) * drawn.n_functions):
+            moments = drawn.moments(at, fit.X)
             mean.add(moments[0])
             spread.add(moments)
         elbos.append(stage.elbo)
@@ -91,7 +92,7 @@ def _compare(X, means, sds) -> Moved:
     return Moved(float(by.max()), most, X[int(by.argmax())])
 
 
-def _refit(fit: Fitted, s: int, X, y, Z):
+def _refit(fit: Fitted, draw: slice, X, y, Z):
     """Yield mean and variance of f at the data: without the points Z, then with them."""
 
     def build():
@@ -100,23 +101,23 @@ def _refit(fit: Fitted, s: int, X, y, Z):
             inputs.append(z := x.type())
             A, C, left = given_more(part, x, z)
             found += [part.prior_mean(x), A, C, part.moments(x).gamma, left]
-        return [x, *inputs], found
+        return [], [x, *inputs], found
 
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
-    each = [fit.call("refitted", s, build, X[at], *Z) for at in blocks]
+    each = [fit.call("refitted", draw, build, same=[X[at], *Z]) for at in blocks]
     means, As, Cs, alone, left = (
-        [np.concatenate(p, axis=axis) for p in list(zip(*each, strict=True))[i::5]]
+        [np.concatenate(p, axis=axis + 1)[0] for p in list(zip(*each, strict=True))[i::5]]
         for i, axis in enumerate((0, 1, 1, 0, 0))
     )
-    start = [fit.moments(s, X[at]) for at in blocks]
-    mu, gamma = (np.concatenate(p).reshape(len(y), -1) for p in zip(*start, strict=True))
+    start = [fit.moments(draw, X[at]) for at in blocks]
+    mu, gamma = (np.concatenate(p, axis=1).reshape(len(y), -1) for p in zip(*start, strict=True))
     more = [np.concatenate(pair) for pair in zip(As, Cs, strict=True)]
     for A, residual in ((As, alone), (more, left)):
-        mu, gamma = _best(fit, s, y, mu, gamma, list(zip(means, A, residual, strict=True)))
+        mu, gamma = _best(fit, draw, y, mu, gamma, list(zip(means, A, residual, strict=True)))
         yield mu, gamma
 
 
-def _best(fit: Fitted, s: int, y, mu, gamma, parts) -> tuple[np.ndarray, np.ndarray]:
+def _best(fit: Fitted, draw: slice, y, mu, gamma, parts) -> tuple[np.ndarray, np.ndarray]:
     """Take natural-gradient steps until the moments of f at the data stay where they are.
 
     `parts` has the prior mean of f, A, and the variance that u leaves, for each process.
@@ -125,7 +126,7 @@ def _best(fit: Fitted, s: int, y, mu, gamma, parts) -> tuple[np.ndarray, np.ndar
     step = SEVERAL if len(columns) > 1 else 1.0
     natural: list = []
     for _ in range(STEPS):
-        g, slope = _slopes(fit, s, y, mu, gamma)
+        g, slope = _slopes(fit, draw, y, mu, gamma)
         w = np.maximum(-2.0 * slope, 0.0)
         target = [
             ((A * w[:, k]) @ A.T, A @ (g[:, k] + w[:, k] * (mu[:, k] - mean)))
@@ -147,12 +148,12 @@ def _best(fit: Fitted, s: int, y, mu, gamma, parts) -> tuple[np.ndarray, np.ndar
     return mu, gamma
 
 
-def _slopes(fit: Fitted, s: int, y, mu, gamma):
+def _slopes(fit: Fitted, draw: slice, y, mu, gamma):
     """Derivatives of the potentials, with a column for each function."""
-    single = np.ndim(fit.moments(s, fit.X[:1])[0]) == 1
+    single = fit.moments(draw, fit.X[:1])[0].ndim == 2
     found = []
     for a in range(0, len(y), ROWS):
         at = slice(a, a + ROWS)
         m, v = (x[at, 0] if single else x[at] for x in (mu, gamma))
-        found.append(slopes_of(fit, s, m, v, y[at], a))
-    return (np.concatenate(x).reshape(len(y), -1) for x in zip(*found, strict=True))
+        found.append(slopes_of(fit, draw, m[None], v[None], y[at], a))
+    return (np.concatenate(x, axis=1).reshape(len(y), -1) for x in zip(*found, strict=True))

@@ -1,0 +1,88 @@
+"""Draws of a posterior, and the data that were kept with them."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+__all__ = ["Draws"]
+
+
+class Draws:
+    """Draws of a posterior, and the data that were kept with them.
+
+    Parameters
+    ----------
+    idata : DataTree or Dataset
+        With the group ``posterior``, or that group itself.
+    num_samples : int, optional
+        How many draws to use, spread evenly over each chain. By default all.
+    """
+
+    def __init__(self, idata: Any, num_samples: int | None = None):
+        posterior, self.constant, self.observed = idata, None, None
+        if isinstance(idata, xr.DataTree):
+            if "posterior" not in idata.children:
+                raise ValueError(
+                    f"The draws have the groups {list(idata.children)}, but no posterior. "
+                    "Pass what vsgp.sample or pm.sample returned."
+                )
+            posterior = idata["posterior"].to_dataset()
+            self.constant = _group(idata, "constant_data")
+            self.observed = _group(idata, "observed_data")
+        if not isinstance(posterior, xr.Dataset):
+            raise TypeError(
+                f"The draws are of type {type(idata).__name__}, not a DataTree. "
+                "Pass what vsgp.sample or pm.sample returned."
+            )
+        if "draw" not in posterior.dims or "chain" not in posterior.dims:
+            raise ValueError(
+                f"The draws have the dimensions {list(posterior.dims)}, but chain and draw are "
+                "needed. Pass the posterior as it came from the sampler, not stacked."
+            )
+        if num_samples is not None:
+            posterior = _thin(posterior, num_samples)
+        self.posterior = posterior
+        self.shape = (posterior.sizes["chain"], posterior.sizes["draw"])
+        self.n = self.shape[0] * self.shape[1]
+        self._flat: dict[str, np.ndarray] = {}
+
+    def values(self, name: str) -> np.ndarray:
+        """Draws of a variable, chains one after the other."""
+        if name not in self._flat:
+            if name not in self.posterior:
+                raise ValueError(
+                    f"The posterior has no draws of {name!r}, which the model needs. "
+                    "Sample it too, or fix it with pm.do before you pass the model."
+                )
+            array = self.posterior[name].transpose("chain", "draw", ...).values
+            self._flat[name] = array.reshape(self.n, *array.shape[2:])
+        return self._flat[name]
+
+    def unstack(self, array: np.ndarray) -> np.ndarray:
+        """Split the first axis into chains and draws."""
+        return array.reshape(*self.shape, *array.shape[1:])
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """Labels of chains and draws."""
+        return {d: self.posterior[d].values for d in ("chain", "draw") if d in self.posterior}
+
+
+def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:
+    return idata[name].to_dataset() if name in idata.children else None
+
+
+def _thin(posterior: xr.Dataset, num_samples: int) -> xr.Dataset:
+    if (
+        isinstance(num_samples, bool)
+        or not isinstance(num_samples, int | np.integer)
+        or num_samples < 1
+    ):
+        raise ValueError(
+            f"num_samples is {num_samples!r}, but it is a number of draws. "
+            "Pass a whole number, 1 or more, or None for all of them."
+        )
+    n = posterior.sizes["draw"]
+    wanted = min(-(-int(num_samples) // posterior.sizes["chain"]), n)
+    return posterior.isel(draw=np.unique(np.linspace(0, n - 1, wanted).round().astype(int)))
