@@ -137,13 +137,15 @@ def link(fgraph: FunctionGraph) -> None:
     # Numbers come in as arguments: what is compiled serves other data.
     data = dict.fromkeys(x for node in fgraph.toposort() for x in node.inputs if _is_data(x))
     memo = {x: x.type() for x in data}
-    clone_get_equiv(fgraph.inputs, fgraph.outputs, memo=memo)
+    # An input that is an output stays one: in its place the node would be its own input.
+    outputs = [x for x in dict.fromkeys(fgraph.outputs) if x.owner is not None]
+    clone_get_equiv(fgraph.inputs, outputs, memo=memo)
     inputs = [*fgraph.inputs, *data]
-    inner = FunctionGraph([memo[x] for x in inputs], [memo[x] for x in fgraph.outputs], clone=False)
+    inner = FunctionGraph([memo[x] for x in inputs], [memo[x] for x in outputs], clone=False)
     inner.attach_feature(DestroyHandler())  # whose order of nodes is the right one
     insert_deepcopy(inner, [In(x) for x in inner.inputs], [Out(x) for x in inner.outputs])
     node = Linked(inner).make_node(*inputs)
-    pairs = list(zip(fgraph.outputs, node.outputs, strict=True))
+    pairs = list(zip(outputs, node.outputs, strict=True))
     fgraph.replace_all(pairs, reason="link")
 
 
