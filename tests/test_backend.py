@@ -116,6 +116,17 @@ def test_linked_functions_serve_other_data():
         np.testing.assert_array_equal(R, kept)
 
 
+def test_inputs_that_are_outputs_stay_what_they_are():
+    """As in the function by which pm.sample keeps draws; one output may also stand there twice."""
+    pytest.importorskip("numba", reason="numba is not installed")
+    x = pt.vector("x")
+    R, _ = vsgp.ops.cholesky.factor(np.eye(2) * pt.exp(x[0]))
+    fn = pytensor.function([x], [x, R, pt.constant(np.ones(2)), R, 2.0 * x], mode="NUMBA")
+    at = np.array([0.0, 3.0])
+    for found, expected in zip(fn(at), [at, np.eye(2), [1, 1], np.eye(2), 2 * at], strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)  # the jitter
+
+
 def test_linked_functions_of_other_types_are_others():
     """PyTensor's keys tell apart Ops; the types of what they are of are told by numba alone."""
     pytest.importorskip("numba", reason="numba is not installed")
