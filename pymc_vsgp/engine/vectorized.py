@@ -37,10 +37,11 @@ __all__ = ["BATCH_BYTES", "Batched", "over"]
 
 BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
 
-# No more rewriting than that: it takes longer than what it would save.
+# No more rewriting than that: it takes longer than what it would save. Without the canonical form
+# kernels of pm.gp would divide by a constant lengthscale in single precision.
 MANY = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
-    RewriteDatabaseQuery(include=["merge", "drop_unused_outputs_of_block_sums"]),
+    RewriteDatabaseQuery(include=["merge", "canonicalize", "drop_unused_outputs_of_block_sums"]),
 )
 
 
