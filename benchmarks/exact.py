@@ -142,7 +142,7 @@ class Posterior:
 
         def curves(mu, h=1e-3):
             e = h * np.eye(L_)
-            at = lambda d: self.phi(mu + d, gamma, theta)  # noqa: E731
+            at = lambda d: self.phi(mu + d, gamma, theta)  # noqa: E731  (short, and used here alone)
             mid = at(0.0)
             up, down = [at(x) for x in e], [at(-x) for x in e]
             g = np.stack([(a - b) / (2 * h) for a, b in zip(up, down, strict=True)], axis=1)
@@ -201,7 +201,7 @@ class Posterior:
         mode, top = best.x, -best.fun
         h = 0.1
         E = h * np.eye(d)
-        at = lambda t: self.evaluate(t)[0]  # noqa: E731
+        at = lambda t: self.evaluate(t)[0]  # noqa: E731  (short, and used here alone)
         H = np.empty((d, d))
         for i in range(d):
             for j in range(i + 1):
@@ -229,7 +229,7 @@ class Posterior:
             mode, axes, ends = self._region(np.asarray(start, float))
         else:
             mode, axes, ends = np.zeros(d), np.eye(d), np.array(self.box, float)
-        at = lambda t: self.evaluate(t)[0]  # noqa: E731
+        at = lambda t: self.evaluate(t)[0]  # noqa: E731  (short, and used here alone)
         sides = [np.linspace(a, b, self.n_grid) for a, b in ends]
         grid = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, d)
         rng = np.random.default_rng(seed)

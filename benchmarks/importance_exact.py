@@ -162,7 +162,7 @@ def _inputs_of(model):
 
 def _normal(model, priors, **kwargs):
     at = list(priors).index("sigma")
-    noise = lambda t: np.exp(t[at])  # noqa: E731
+    noise = lambda t: np.exp(t[at])  # noqa: E731  (short, and used once)
     return _one(model, None, priors, noise=noise, y=_y(model), **kwargs)
 
 

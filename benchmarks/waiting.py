@@ -82,7 +82,7 @@ def worker(case, sampler):
     import matplotlib
 
     matplotlib.use("Agg")
-    import arviz as az  # noqa: F401
+    import arviz as az  # noqa: F401  (its import is part of what one waits for)
     import numpy as np
     import nutpie
     import pymc as pm

@@ -5,6 +5,7 @@ dimension: nothing is sampled, and nothing comes from the library.
 """
 
 import arviz as az
+import cloudpickle
 import numpy as np
 import pymc as pm
 
@@ -129,3 +130,17 @@ def check_mean(x, mean, largest=0.04, rhat=1.01):
     error = float(az.mcse(x))
     assert abs(x.mean() - mean) < 4.0 * error, (x.mean(), mean, error)
     assert error < largest, (error, x.std(axis=1))
+
+
+def same_chain(step, model):
+    """Values of f after the same short chain: of a step, of its pickled copy, and of it again."""
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    copy.sampling_state = step.sampling_state
+    draws = []
+    for one in (step, copy, step):
+        one.setup_chain(np.random.default_rng(3), 5, 5)
+        point = model.initial_point()
+        for _ in range(8):
+            point, _ = one.step(point)
+        draws.append(point["f"])
+    return draws

@@ -18,6 +18,7 @@ from pymc.model.core import Model
 from pytensor import config
 from pytensor.graph.traversal import ancestors
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.model.variable import inducing_variables, is_independent
 
 __all__ = ["Choice", "choose"]
@@ -92,7 +93,8 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
 
 def _operations(model: Model, collapsed: bool) -> float:
     """Return about how many operations a log density with its gradient takes."""
-    n_data = sum(int(np.prod(rv.shape.eval())) for rv in model.observed_RVs)
+    observed = (known_value(model.rvs_to_values[rv]) for rv in model.observed_RVs)
+    n_data = sum(y.size for y in observed if y is not None)
     start = model.initial_point()
     operations = 0.0
     for u in inducing_variables(model):

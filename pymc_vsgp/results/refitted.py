@@ -111,22 +111,25 @@ def _refit(fit: Fitted, draw: slice, X, y, Z):
     )
     start = [fit.moments(draw, X[at]) for at in blocks]
     mu, gamma = (np.concatenate(p, axis=1).reshape(len(y), -1) for p in zip(*start, strict=True))
+    single = start[0][0].ndim == 2
     more = [np.concatenate(pair) for pair in zip(As, Cs, strict=True)]
     for A, residual in ((As, alone), (more, left)):
-        mu, gamma = _best(fit, draw, y, mu, gamma, list(zip(means, A, residual, strict=True)))
+        parts = list(zip(means, A, residual, strict=True))
+        mu, gamma = _best(fit, draw, y, mu, gamma, parts, single)
         yield mu, gamma
 
 
-def _best(fit: Fitted, draw: slice, y, mu, gamma, parts) -> tuple[np.ndarray, np.ndarray]:
+def _best(fit: Fitted, draw: slice, y, mu, gamma, parts, single: bool):
     """Take natural-gradient steps until the moments of f at the data stay where they are.
 
-    `parts` has the prior mean of f, A, and the variance that u leaves, for each process.
+    `parts` has the prior mean of f, A, and the variance that u leaves, for each process. The
+    likelihood takes vectors where there is a `single` function.
     """
     columns = [(m, A, left) for mean, A, left in parts for m in mean.reshape(len(y), -1).T]
     step = SEVERAL if len(columns) > 1 else 1.0
     natural: list = []
     for _ in range(STEPS):
-        g, slope = _slopes(fit, draw, y, mu, gamma)
+        g, slope = _slopes(fit, draw, y, mu, gamma, single)
         w = np.maximum(-2.0 * slope, 0.0)
         target = [
             ((A * w[:, k]) @ A.T, A @ (g[:, k] + w[:, k] * (mu[:, k] - mean)))
@@ -148,9 +151,8 @@ def _best(fit: Fitted, draw: slice, y, mu, gamma, parts) -> tuple[np.ndarray, np
     return mu, gamma
 
 
-def _slopes(fit: Fitted, draw: slice, y, mu, gamma):
+def _slopes(fit: Fitted, draw: slice, y, mu, gamma, single: bool):
     """Derivatives of the potentials, with a column for each function."""
-    single = fit.moments(draw, fit.X[:1])[0].ndim == 2
     found = []
     for a in range(0, len(y), ROWS):
         at = slice(a, a + ROWS)

@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc.blocking import PointType, StatsType
 from pymc.model.core import Model, modelcontext
-from pymc.step_methods.compound import BlockedStep, StepMethodState
+from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from rich.progress import TextColumn
@@ -14,7 +14,7 @@ from rich.table import Column
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import log_ndtr, ndtri_exp
 
-from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.latents import Latents, LatentStep, check_n_updates
 from pymc_vsgp.steps.predictor import At, Predictor
 
 __all__ = ["ProbitAugmentation"]
@@ -27,7 +27,7 @@ class ProbitAugmentationState(StepMethodState):
     n_updates: int
 
 
-class ProbitAugmentation(BlockedStep):
+class ProbitAugmentation(LatentStep):
     r"""Gibbs updates of the latent values of a probit model, by data augmentation.
 
     A label says whether :math:`z_n \sim N(f_n, 1)` is positive. Given f, these are truncated
@@ -78,10 +78,8 @@ class ProbitAugmentation(BlockedStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        if n_updates < 1:
-            raise ValueError(f"n_updates is {n_updates}, but a step makes one or more. Pass 1.")
         vars = vars if isinstance(vars, list | tuple) else [vars]
-        self.n_updates = int(n_updates)
+        self.n_updates = check_n_updates(n_updates)
         self.latents = Latents(vars, modelcontext(model), compile_kwargs)
         self.predictor = Predictor(self.latents, by_rows=True)
         if self.predictor.n_functions != 1:
@@ -92,11 +90,6 @@ class ProbitAugmentation(BlockedStep):
             raise _not_probit()
         self._signs(self.predictor.at(self.latents.model.initial_point()))
         self.vars, self.blocked, self.rng = self.latents.values, blocked, get_random_generator(rng)
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Begin a chain."""
-        self.latents.check_coordinates()
-        super().setup_chain(rng, tune, draws)
 
     def _signs(self, at: At) -> np.ndarray:
         """Return which sign of f each label speaks for."""

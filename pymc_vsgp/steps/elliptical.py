@@ -7,13 +7,13 @@ import numpy as np
 
 from pymc.blocking import PointType, StatsType
 from pymc.model.core import Model, modelcontext
-from pymc.step_methods.compound import BlockedStep, StepMethodState
+from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.latents import Latents, LatentStep, check_n_updates
 
 __all__ = ["EllipticalSlice", "slice_once"]
 
@@ -25,7 +25,7 @@ class EllipticalSliceState(StepMethodState):
     n_updates: int
 
 
-class EllipticalSlice(BlockedStep):
+class EllipticalSlice(LatentStep):
     r"""Elliptical slice sampling of variables that are normal given all others.
 
     For inducing values, and for values of ``pm.gp.Latent``, ``pm.MvNormal`` or ``pm.Normal``. It
@@ -75,19 +75,12 @@ class EllipticalSlice(BlockedStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        if n_updates < 1:
-            raise ValueError(f"n_updates is {n_updates}, but a step makes one or more. Pass 1.")
-        self.n_updates = int(n_updates)
+        self.n_updates = check_n_updates(n_updates)
         self.latents = Latents(vars, modelcontext(model), compile_kwargs)
         self.vars, self.blocked, self.rng = self.latents.values, blocked, get_random_generator(rng)
         self._prepare, self._log_likelihood, self._values = self.latents.given_others(
             [self.latents.log_likelihood], self.latents.new_values
         )
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Begin a chain."""
-        self.latents.check_coordinates()
-        super().setup_chain(rng, tune, draws)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Update the variables."""

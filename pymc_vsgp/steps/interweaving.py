@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pymc.blocking import PointType, StatsType
 from pymc.model.core import Model, modelcontext
 from pymc.pytensorf import rewrite_pregrad
-from pymc.step_methods.compound import BlockedStep, StepMethodState
+from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from pytensor.graph.replace import graph_replace, vectorize_graph
@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_vsgp.compile import function
 from pymc_vsgp.steps.elliptical import slice_once
-from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.random_walk import (
     Parameters,
     RandomWalk,
@@ -56,7 +56,7 @@ class _Place(NamedTuple):
         return self.c + self.B @ self.nu
 
 
-class Interweaving(BlockedStep):
+class Interweaving(LatentStep):
     r"""Metropolis updates of parameters given the latent values, in turns with elliptical slices.
 
     Parameters of a kernel move slowly given the values f of the function that they describe. How
@@ -136,11 +136,7 @@ class Interweaving(BlockedStep):
             raise ValueError(f"n_updates is {n_updates}, but latent values have to move. Pass 1.")
         self.n_updates, self.tune, self._tunes = int(n_updates), tune, tune
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
-        self.parameters = Parameters(vars, model)
-        if set(self.parameters.values) & set(self.latents.values):
-            raise ValueError(
-                "vars has latent values, which this step draws itself. Pass the parameters alone."
-            )
+        self.parameters = Parameters(vars, self.latents)
         self.vars = [*self.parameters.values, *self.latents.values]
         self._prepare, self._log_likelihood, self._values = self.latents.given_others(
             [self.latents.log_likelihood], self.latents.new_values
@@ -165,7 +161,6 @@ class Interweaving(BlockedStep):
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Begin a chain."""
-        self.latents.check_coordinates()
         self._forget()
         self.tune = self._tunes and tune > 0
         for walk in self.walks:

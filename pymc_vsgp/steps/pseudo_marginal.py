@@ -6,11 +6,10 @@ import numpy as np
 
 from pymc.blocking import PointType, StatsType
 from pymc.model.core import Model, modelcontext
-from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 from scipy.special import logsumexp
 
-from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.predictor import (
     Approximation,
     At,
@@ -40,7 +39,7 @@ class Estimate(NamedTuple):
     n_iterations: int
 
 
-class PseudoMarginal(BlockedStep):
+class PseudoMarginal(LatentStep):
     r"""Metropolis-Hastings over parameters, with the latent values integrated out.
 
     The evidence of a proposal is estimated without bias, by importance sampling from a Laplace or
@@ -126,11 +125,7 @@ class PseudoMarginal(BlockedStep):
         self.approximate = APPROXIMATIONS[approximation]
         self.n_importance, self.tune, self._tunes = int(n_importance), tune, tune
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
-        self.parameters = Parameters(vars, model)
-        if set(self.parameters.values) & set(self.latents.values):
-            raise ValueError(
-                "vars has latent values, which this step draws itself. Pass the parameters alone."
-            )
+        self.parameters = Parameters(vars, self.latents)
         self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
         self.vars = [*self.parameters.values, *self.latents.values]
         self.walk = RandomWalk(self.parameters.size, target_accept)
@@ -140,7 +135,6 @@ class PseudoMarginal(BlockedStep):
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Begin a chain."""
-        self.latents.check_coordinates()
         self._left = None
         self.tune = self._tunes and tune > 0
         self.walk.restart()

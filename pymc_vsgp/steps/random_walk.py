@@ -15,6 +15,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.steps.latents import Latents
 
 __all__ = ["Parameters", "RandomWalk", "acceptance_bar", "default_latents"]
 
@@ -83,17 +84,22 @@ class Parameters:
     ----------
     vars : list of variables
         Random variables, or their values.
-    model : Model
-        The model.
+    latents : Latents
+        Other variables of the model, which are none of these.
     """
 
-    def __init__(self, vars: Any, model: Model):
+    def __init__(self, vars: Any, latents: Latents):
+        model = latents.model
         vars = vars if isinstance(vars, list | tuple) else [vars]
         self.values: list[Variable] = get_value_vars_from_user_vars(list(vars), model)
         if discrete := [v.name for v in self.values if v in model.discrete_value_vars]:
             raise ValueError(
                 f"{discrete} are discrete, and a random walk takes real numbers. "
                 "Leave them to another step method."
+            )
+        if set(self.values) & set(latents.values):
+            raise ValueError(
+                "vars has latent values, which this step draws itself. Pass the parameters alone."
             )
         start = model.initial_point()
         self.shapes = [np.shape(start[v.name]) for v in self.values]

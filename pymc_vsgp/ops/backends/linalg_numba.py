@@ -214,15 +214,21 @@ def numba_funcify_lean_dot(op, node, **kwargs):
     if a_ndim == 2:
         return dot_matrices, VERSION
 
+    return _of_several(dot_matrices), VERSION
+
+
+def _of_several(product):
+    """Return the function of stacks of matrices that makes one product after the other."""
+
     @numba_njit
-    def dot_several(A, B):
+    def of_several(A, B):
         a, b = A.shape[0], B.shape[0]  # the same, or one is 1
         C = np.empty((max(a, b), A.shape[1], B.shape[2]))
         for k in range(len(C)):
-            C[k] = dot_matrices(A[k % a], B[k % b])
+            C[k] = product(A[k % a], B[k % b])
         return C
 
-    return dot_several, VERSION
+    return of_several
 
 
 class LeanSolve(_NumbaOp):
@@ -275,15 +281,7 @@ def numba_funcify_lean_solve(op, node, **kwargs):
     if node.inputs[1].type.ndim == 2:
         return solve, VERSION
 
-    @numba_njit
-    def solve_several(A, B):
-        a, b = A.shape[0], B.shape[0]  # the same, or one is 1
-        X = np.empty((max(a, b), B.shape[1], B.shape[2]))
-        for k in range(len(X)):
-            X[k] = solve(A[k % a], B[k % b])
-        return X
-
-    return solve_several, VERSION
+    return _of_several(solve), VERSION
 
 
 # Rows of a panel. BLAS multiplies matrices twice as fast as it solves, so panels below the diagonal
