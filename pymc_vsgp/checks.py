@@ -30,6 +30,7 @@ __all__ = [
     "check_distinct",
     "check_jitter",
     "check_new_name",
+    "check_number",
     "check_param_shapes",
     "column_names",
     "depends_on_random",
@@ -346,6 +347,12 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
                 f"{name} of {type(lik).__name__} has shape {tuple(shape)}, but {rows_of} has "
                 f"{n_data} rows. Pass one value, or one for each row of {rows_of}."
             )
+
+
+def check_number(name: str, value: Any, least: int = 1) -> None:
+    """Raise ValueError unless a value is a whole number that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} is {value!r}. Pass a whole number, {least} or more.")
 
 
 def is_symbolic(y: Any) -> bool:

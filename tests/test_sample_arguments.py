@@ -104,6 +104,10 @@ def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
         ({"drawz": 3}, TypeError, r"takes \['drawz'\]. Check the spelling"),
         ({"nuts_sampler_kwargs": {}}, TypeError, r"Pass nuts=\{...\} instead"),
         ({"target_accept": 0.9, "nuts": {"target_accept": 0.8}}, ValueError, "given twice"),
+        ({"draws": 0}, ValueError, "draws is 0. Pass a whole number, 1 or more"),
+        ({"chains": 1.5}, ValueError, "chains is 1.5. Pass a whole number"),
+        ({"tune": -1}, ValueError, "tune is -1. Pass a whole number, 0 or more"),
+        ({"tune": 0, "nuts_sampler": "nutpie"}, ValueError, "tune is 0. .* 1 or more"),
         ({"store": "x", "idata_kwargs": {}}, TypeError, r"\['idata_kwargs'\] together with store"),
     ],
 )

@@ -77,8 +77,8 @@ class Points:
     def function(self, outputs) -> Any:
         """Vectorize a graph of the model's values, and compile it.
 
-        The function returns less than was asked for if it is interrupted. Its `cost` is that of a
-        theta, and of an epsilon, in about the same unit.
+        With `advance`, which is told how many are done, it returns less than was asked for if it
+        is interrupted. Its `cost` is that of a theta, and of an epsilon, in about the same unit.
         """
         # First over epsilon, then over theta: what depends on theta alone is computed once.
         many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in self.inner]
@@ -89,7 +89,7 @@ class Points:
         fn, sizes = _compiled(batched, outputs)
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
 
-        def evaluate(theta, epsilon, advance=lambda n: None):
+        def evaluate(theta, epsilon, advance=None):
             K = epsilon.shape[1]
             largest = max([widest**2, *(max(a, K * b) for a, b in sizes)])
             step = max(1, BATCH_BYTES // (8 * largest))
@@ -99,10 +99,11 @@ class Points:
                 try:
                     found = fn(*self._split(theta[at], epsilon[at]))
                 except KeyboardInterrupt:
-                    if not parts:
+                    if advance is None or not parts:
                         raise
                     break
-                advance(len(theta[at]))
+                if advance is not None:
+                    advance(len(theta[at]))
                 lead = (len(theta[at]), K)
                 parts.append([np.broadcast_to(x, (*lead, *x.shape[2:])) for x in found])
             return [np.concatenate(column) for column in zip(*parts, strict=True)]

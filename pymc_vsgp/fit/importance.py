@@ -62,6 +62,8 @@ class Weighed:
         How often the log density was evaluated, in all rounds.
     refused : str
         Why the proposals do not prove to be good enough; empty where they do.
+    interrupted : bool
+        Whether they are fewer than were asked for.
     """
 
     theta: np.ndarray
@@ -74,6 +76,7 @@ class Weighed:
     n_inner: int
     seconds: float
     refused: str
+    interrupted: bool
     start: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
     """Theta, epsilon and log weights of draws that chains can start at."""
     points: Points = field(repr=False)
@@ -92,6 +95,7 @@ class Weighed:
             "log_evidence": self.log_evidence,
             "n_evaluations": self.n_evaluations,
             "refused": self.refused,
+            "interrupted": int(self.interrupted),
             "sampling_time": self.seconds,
         }
 
@@ -121,13 +125,12 @@ class _Batch:
 
     def joined(self, other) -> "_Batch":
         """Return the same theta with the epsilon of both."""
-        n = len(other.theta)
-        better = other.score > self.score[:n]
+        better = other.score > self.score
         return _Batch(
-            other.theta,
-            np.concatenate([self.inner[:n], other.inner], axis=1),
-            np.where(better[:, None], other.epsilon, self.epsilon[:n]),
-            np.where(better, other.score, self.score[:n]),
+            self.theta,
+            np.concatenate([self.inner, other.inner], axis=1),
+            np.where(better[:, None], other.epsilon, self.epsilon),
+            np.where(better, other.score, self.score),
         )
 
 
@@ -179,7 +182,12 @@ class Weigher:
         parts: list[_Batch] = []
         for i in range(0, len(theta), step):
             asked = theta[i : i + step]
-            parts.append(self._evaluate(asked, K, advance))
+            try:
+                parts.append(self._evaluate(asked, K, advance))
+            except KeyboardInterrupt:
+                if not parts:
+                    raise
+                break
             if len(parts[-1].theta) < len(asked):
                 break
         columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
@@ -231,18 +239,23 @@ def weigh(
         start = (last.theta, last.epsilon, log_w)
         khat, ess = _tail(log_w)
         hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
-        batch = last
+        batch, interrupted = last, False
         if not (hopeless and give_up):
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
+            interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
             khat, ess = _tail(log_w)
             noise = _inner_variance(batch, log_w) / K
-            if _refuse(log_w, khat, ess) and noise > SOME and K <= MOST:
+            noisy = noise > SOME and K <= MOST and _refuse(log_w, khat, ess)
+            if noisy and not interrupted:
                 # What is left of the noise given theta is all that more of epsilon can take away.
-                batch = batch.joined(weigher.evaluate(batch.theta, 3 * K))
-                log_w = batch.log_marginal - q.logpdf(batch.theta)
-                khat, ess = _tail(log_w)
-                K = batch.inner.shape[1]
+                more = weigher.evaluate(batch.theta, 3 * K)
+                interrupted = len(more.theta) < n
+                if not interrupted:
+                    batch = batch.joined(more)
+                    log_w = batch.log_marginal - q.logpdf(batch.theta)
+                    khat, ess = _tail(log_w)
+                    K = batch.inner.shape[1]
     log_z = logsumexp(log_w) - np.log(len(log_w))
     refused = _refuse(log_w, khat, ess)
     return Weighed(
@@ -256,6 +269,7 @@ def weigh(
         n_inner=K,
         seconds=time.perf_counter() - began,
         refused=refused,
+        interrupted=interrupted,
         start=start,
         points=weigher.points,
         better=_better(stage, weigher.points, batch.theta, log_w),

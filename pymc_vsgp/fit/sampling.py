@@ -23,6 +23,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
+from pymc_vsgp.checks import check_number
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.backend import choose
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
@@ -30,7 +31,7 @@ from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.store import check_new, complete, sample_to_disk
+from pymc_vsgp.fit.store import check_new, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import inducing_variables
@@ -154,6 +155,12 @@ def sample(
         )
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
     _check_kwargs(kwargs, stage, target_accept, store)
+    nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    check_number("draws", draws)
+    check_number("chains", chains)
+    # nutpie panics without a step to tune in.
+    least = int(nuts_sampler == "nutpie" and method != "importance")
+    check_number("tune", tune, least)
     rng = np.random.default_rng(random_seed)
     if kwargs.get("quiet"):
         progressbar = False
@@ -170,7 +177,6 @@ def sample(
             return found
         if found is not None:
             starts, refused = found.better, found.refused
-    nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None and nuts_sampler != "nutpie":
         raise ValueError(
             f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
@@ -232,13 +238,18 @@ def sample(
     total = time.perf_counter() - began
     if not isinstance(idata, xr.DataTree):
         return idata
+    if nuts_sampler == "nutpie" and store is None:
+        keep_written(idata)
     attrs = idata["posterior"].attrs
-    attrs |= {"method": "nuts", "refused": refused}
+    kept = idata["posterior"].sizes["draw"]
+    attrs |= {"method": "nuts", "refused": refused, "interrupted": int(kept < draws)}
+    if kept < draws:
+        _log.warning("Interrupted: %d draws of each chain are kept.", kept)
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
     if choice is not None:
         choice.remember(attrs["compile_time"])
     if whole is not None:
-        complete(idata, model, whole, rng)
+        _kept(complete, idata, model, whole, rng)
     if var_names is not None:
         idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
     idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
@@ -268,11 +279,16 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
             return None
         settings = {"give_up": method == "auto", "progressbar": progressbar}
         found = weigh(stage, weigher, draws * chains, rng, **settings)
-        if found.refused and method == "auto":
+        if len(found.log_weight) < chains:
+            raise KeyboardInterrupt("Before each chain had a draw.")
+        if found.refused and method == "auto" and not found.interrupted:
             _log.info("%s: NUTS takes over", found)
             return found
-        idata = draws_of(found, model, whole, chains, rng)
+        idata = _kept(draws_of, found, model, whole, chains, rng)
     _log.info("%s", found)
+    if found.interrupted:
+        kept = idata["posterior"].sizes["draw"]
+        _log.warning("Interrupted: %d draws of each chain are kept.", kept)
     if found.refused:
         _log.warning("The draws are not to be trusted: %s. Use method='nuts'.", found.refused)
     idata["posterior"].attrs |= found.attrs
@@ -281,6 +297,14 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     if store is not None:
         idata.to_zarr(store, consolidated=False)
     return idata
+
+
+def _kept(what, *args):
+    """Call, and again if that is interrupted: what was drawn before is not to be lost."""
+    try:
+        return what(*args)
+    except KeyboardInterrupt:
+        return what(*args)
 
 
 def _no_collapse(why: str | None = None) -> ValueError:

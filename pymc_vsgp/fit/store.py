@@ -20,7 +20,7 @@ from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.variable import inducing_variables
 
-__all__ = ["check_new", "complete", "open_draws", "sample_to_disk"]
+__all__ = ["check_new", "complete", "keep_written", "open_draws", "sample_to_disk"]
 
 DATA = ("constant_data", "observed_data", "gaussian_stage")
 POSTERIOR = ("posterior", "warmup_posterior")
@@ -191,6 +191,20 @@ def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng: np.random.
         data = data.assign_coords(chain=theta["chain"], draw=theta["draw"])
         idata[group] = xr.DataTree(data.assign_attrs(theta.attrs))
     idata["observed_data"] = xr.DataTree(label(model, find_observations(model), ()))
+
+
+def keep_written(idata: xr.DataTree) -> None:
+    """Cut what nutpie fills with nan where an interrupt left chains of different lengths."""
+    stats = idata["sample_stats"].to_dataset()
+    chains, n = _rectangle(_lengths(stats[["step_size"]])) if stats.sizes["draw"] else ([], 0)
+    if not n:
+        raise KeyboardInterrupt("Before there was a draw after tuning.")
+    for group, node in idata.children.items():
+        if "chain" in node.sizes:
+            kept = node.to_dataset().isel(chain=chains)
+            idata[group] = xr.DataTree(
+                kept if group.startswith("warmup_") else kept.isel(draw=slice(0, n))
+            )
 
 
 def _lacks_inducing(tree: xr.DataTree, model: Model) -> bool:

@@ -19,7 +19,7 @@ import scipy.stats
 
 from pymc.model.core import Model
 
-from pymc_vsgp.checks import check_built
+from pymc_vsgp.checks import check_built, check_number
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import Weigher, weigh
@@ -156,6 +156,8 @@ def calibrate(
         result = vsgp.calibrate(build, y)
         vsgp.plot_calibration(result)
     """
+    check_number("draws", draws)
+    check_number("tune", tune)
     if n_replicates < FEWEST:
         raise ValueError(
             f"{n_replicates} replicates say little about the ranks. Take {FEWEST} or more."
@@ -263,6 +265,8 @@ class _Sampler:
         found = None
         if self.weigher is not None:
             found = weigh(stage, self.weigher, each * self.draws, rng, progressbar=False)
+        if found is not None and found.interrupted:
+            raise KeyboardInterrupt
         if found is not None and not found.refused:
             tree = draws_of(found, model, self.whole, 1, rng)
             return {n: tree["posterior"][n].values[0, each - 1 :: each] for n in names}

@@ -309,7 +309,10 @@ def _take(array: Any, rows: np.ndarray) -> Any:
 def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
     from pymc_vsgp.fit.sampling import sample
 
-    return sample(model=model, method="auto", progressbar=False, random_seed=rng)
+    idata = sample(model=model, method="auto", progressbar=False, random_seed=rng)
+    if idata["posterior"].attrs["interrupted"]:
+        raise KeyboardInterrupt("A fold has too few draws.")
+    return idata
 
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:

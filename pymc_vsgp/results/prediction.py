@@ -13,7 +13,13 @@ from pymc.model.core import Model
 from pytensor.graph.basic import Variable
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
+from pymc_vsgp.checks import (
+    as_inputs,
+    check_columns,
+    check_number,
+    column_names,
+    match_columns,
+)
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
@@ -340,8 +346,8 @@ def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
 
 
 def _check_chunk_size(size: int | None) -> None:
-    if size is not None and (not isinstance(size, int | np.integer) or size < 1):
-        raise ValueError(f"chunk_size is {size}. Pass a whole number, 1 or more.")
+    if size is not None:
+        check_number("chunk_size", size)
 
 
 def _chunk(fit: Fitted) -> int:

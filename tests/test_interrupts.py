@@ -1,0 +1,205 @@
+"""Ctrl-C: what was drawn is kept, whichever stage it meets."""
+
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+import xarray as xr
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.fit import sampling
+from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.natural import Natural
+from pymc_vsgp.fit.store import keep_written
+from pymc_vsgp.results.calibration import _Sampler
+
+N = 40
+X = np.linspace(0.0, 6.0, N)[:, None]
+Y = np.random.default_rng(1).poisson(np.exp(np.sin(X[:, 0])))
+QUICK = {"progressbar": False, "random_seed": 1}
+
+
+def build(X, y, likelihood=vsgp.Poisson):
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.LogNormal("ls")))
+        gp.prior("u", Xu=np.linspace(0.0, 6.0, 5)[:, None])
+        gp.likelihood("y", likelihood(), X=X, y=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def stage():
+    return vsgp.fit_gaussian(model=build(X, Y), progressbar=False)
+
+
+@pytest.fixture
+def second_call_interrupted(monkeypatch):
+    """Let a batch of more than 300 proposals end after a part of them."""
+
+    def stop(after):
+        whole = Weigher._evaluate
+
+        def part(self, theta, K, advance):
+            return whole(self, theta[:after] if len(theta) > 300 else theta, K, advance)
+
+        monkeypatch.setattr(Weigher, "_evaluate", part)
+
+    return stop
+
+
+def once(f):
+    """Raise KeyboardInterrupt where f is called the first time."""
+    calls = []
+
+    def interrupted(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return f(*args, **kwargs)
+
+    return interrupted
+
+
+def test_the_gaussian_stage_leaves_the_model_alone(monkeypatch):
+    model = build(X, Y)
+    before = model.compile_logp(mode="FAST_COMPILE")(point := model.initial_point())
+    monkeypatch.setattr(Natural, "_step_rest", once(None))
+    with pytest.raises(KeyboardInterrupt):
+        vsgp.sample(model=model, **QUICK)
+    assert model.compile_logp(mode="FAST_COMPILE")(point) == before
+    assert not [name for name in model.named_vars if "sites" in name]
+
+
+def test_some_proposals(stage, second_call_interrupted, caplog):
+    second_call_interrupted(after=203)
+    idata = vsgp.sample(200, stage=stage, model=stage.model, **QUICK)
+    posterior = idata["posterior"]
+    assert dict(posterior.sizes) == {"chain": 4, "draw": 50, "u_inducing": 5}
+    assert posterior.attrs["interrupted"] == 1
+    assert "Interrupted: 50 draws of each chain are kept" in caplog.text
+    assert np.isfinite(posterior["u"]).all()
+
+
+def test_no_nuts_after_an_interrupt(stage, second_call_interrupted, monkeypatch, caplog):
+    """What was drawn comes with a warning where there is too little of it for a proof."""
+    monkeypatch.setattr(pm, "sample", None)
+    second_call_interrupted(after=20)
+    idata = vsgp.sample(200, stage=stage, model=stage.model, **QUICK)
+    assert idata["posterior"].sizes["draw"] == 5
+    assert idata["posterior"].attrs["refused"] == "k-hat nan"
+    assert "not to be trusted: k-hat nan" in caplog.text
+    second_call_interrupted(after=3)
+    with pytest.raises(KeyboardInterrupt, match="Before each chain had a draw"):
+        vsgp.sample(200, stage=stage, model=stage.model, **QUICK)
+
+
+def test_more_of_epsilon(stage, monkeypatch):
+    """The proposals stay as they were before more was to be added to each."""
+    monkeypatch.setattr("pymc_vsgp.fit.importance.LARGEST_K", -9.0)
+    monkeypatch.setattr("pymc_vsgp.fit.importance.SOME", -1.0)
+    weigher, whole, asked = Weigher(stage.model), Weigher.evaluate, []
+
+    def part(self, theta, K, advance=lambda n: None):
+        asked.append((len(theta), K))
+        last = len(asked) > 1 and asked[-2][0] == asked[-1][0] == 400
+        return whole(self, theta[:9] if last else theta, K, advance)
+
+    monkeypatch.setattr(Weigher, "evaluate", part)
+    found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
+    assert found.interrupted
+    assert asked[-1] == (400, 3 * found.n_inner)
+    assert len(found.log_weight) == len(found.theta) == 400
+
+
+@pytest.mark.parametrize("stop_at", ["whole", "part"])
+def test_points_that_are_needed_whole(stop_at, stage, monkeypatch):
+    """Priors and variables of points are not cut short: half of them would not fit the rest."""
+    points = Points(stage.model)
+    calls = []
+    fn = points.function([stage.model.logp()])
+    split = points._split
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == (2 if stop_at == "part" else 1):
+            raise KeyboardInterrupt
+        return split(*args)
+
+    monkeypatch.setattr(points, "_split", interrupted)
+    monkeypatch.setattr("pymc_vsgp.fit.density.BATCH_BYTES", 1)
+    at = np.zeros((3, 1)), np.zeros((3, 2, 5))
+    with pytest.raises(KeyboardInterrupt):
+        fn(*at)
+    if stop_at == "part":
+        calls.clear()
+        assert [len(x) for x in fn(*at, lambda n: None)] == [1]
+
+
+@pytest.mark.parametrize("likelihood", [vsgp.Poisson, vsgp.Gaussian])
+def test_draws_of_proposals(likelihood, monkeypatch):
+    if likelihood is vsgp.Gaussian:
+        monkeypatch.setattr("pymc_vsgp.fit.walk.complete", once(sampling.complete))
+    else:
+        monkeypatch.setattr(Points, "variables", once(Points.variables))
+    make = likelihood if likelihood is vsgp.Poisson else lambda: vsgp.Gaussian(0.5)
+    model = build(X, Y, make)
+    idata = vsgp.sample(100, model=model, **QUICK)
+    assert idata["posterior"]["u"].shape == (4, 100, 5)
+    assert idata["posterior"].attrs["interrupted"] == 0
+
+
+def of_nutpie(lengths, total, warmup=False):
+    """What nutpie returns of chains that end where they are."""
+    written = np.arange(total) < np.asarray(lengths)[:, None]
+    dims = ("chain", "draw")
+    ls = np.where(written, 1.0 + 0.1 * np.arange(total), np.nan)
+    posterior = xr.Dataset({"ls": (dims, ls)})
+    stats = xr.Dataset({"step_size": (dims, ls), "n_steps": (dims, written.astype(int))})
+    groups = {"posterior": posterior, "sample_stats": stats}
+    if warmup:
+        groups["warmup_posterior"] = posterior
+    data = xr.Dataset({"y": ("obs", np.zeros(3))})
+    return xr.DataTree.from_dict({**groups, "observed_data": data})
+
+
+def test_chains_of_different_lengths():
+    """Nutpie fills them with nan. As many draws are kept as a rectangle can hold."""
+    idata = of_nutpie([0, 5, 9, 8], 9, warmup=True)
+    keep_written(idata)
+    assert dict(idata["posterior"].sizes) == {"chain": 2, "draw": 8}
+    assert np.isfinite(idata["posterior"]["ls"]).all()
+    assert idata["sample_stats"]["n_steps"].values.all()
+    assert idata["warmup_posterior"].sizes == {"chain": 2, "draw": 9}
+    assert idata["observed_data"].sizes == {"obs": 3}
+    whole = of_nutpie([4, 4], 4)
+    keep_written(whole)
+    assert dict(whole["posterior"].sizes) == {"chain": 2, "draw": 4}
+    for empty in (of_nutpie([0, 0], 3), of_nutpie([0, 0], 0)):
+        with pytest.raises(KeyboardInterrupt, match="Before there was a draw"):
+            keep_written(empty)
+
+
+def test_inducing_values_of_interrupted_chains(monkeypatch, caplog):
+    """Also where a second interrupt meets the drawing of what was integrated out."""
+    model = build(X, np.sin(X[:, 0]), lambda: vsgp.Gaussian(0.5))
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: of_nutpie([7, 0, 6], 7))
+    monkeypatch.setattr(sampling, "complete", once(sampling.complete))
+    settings = {"nuts_sampler": "nutpie", "backend": "jax", "tune": 5}
+    idata = vsgp.sample(50, model=model, **settings, **QUICK)
+    assert idata["posterior"]["u"].shape == (2, 6, 5)
+    assert np.isfinite(idata["posterior"]["u"]).all()
+    assert idata["posterior"].attrs["interrupted"] == 1
+    assert "Interrupted: 6 draws of each chain are kept" in caplog.text
+
+
+def test_replicates_and_folds_end(stage, second_call_interrupted):
+    """They don't go on with fewer draws than their numbers are computed for."""
+    shared = pytensor.shared(Y, name="calibration_y")
+    second_call_interrupted(after=203)
+    with pytest.raises(KeyboardInterrupt):
+        _Sampler(build(X, shared), shared, 100, 5)(Y, 1)
+    with pytest.raises(KeyboardInterrupt, match="too few draws"):
+        vsgp.kfold(build, X, Y, 2, **QUICK)
