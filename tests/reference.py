@@ -25,6 +25,11 @@ def student_t(f, y, nu, sigma):
     return norm - np.log(sigma) - (nu + 1) / 2 * np.log1p(r * r / nu)
 
 
+def gumbel(f, y, beta):
+    z = (y - f) / beta
+    return -z - np.exp(-z) - np.log(beta)
+
+
 def log_success(f, link):
     if link == "logit":
         return special.log_expit(f)

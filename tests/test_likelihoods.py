@@ -77,6 +77,13 @@ CASES = {
         center=lambda y: y,
         width=0.1,
     ),
+    "Gumbel": Case(
+        likelihoods.Gumbel,
+        reference.gumbel,
+        [-0.7, 4.0],
+        {"beta": [0.6, 2.0]},
+        center=lambda y: y,
+    ),
     **{
         f"Bernoulli-{link}": Case(*linked("Bernoulli", link), [0.0, 1.0])
         for link in ("logit", "probit", "cloglog")
@@ -117,6 +124,13 @@ CASES = {
     ),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def test_every_family_of_one_function_has_a_case():
+    families = [getattr(likelihoods, name) for name in likelihoods.__all__]
+    one = {c.__name__ for c in families if isinstance(c, type) and c.n_latent == 1}
+    of_their_own = {"Custom", "Likelihood", "Ordinal", "PoissonProcess", "RobustMax", "Softmax"}
+    assert one - of_their_own == {name.split("-")[0] for name in CASES}
 
 
 def close(actual, wanted, tolerance):
@@ -223,6 +237,7 @@ def test_log_prob_and_draws(case):
     [
         likelihoods.Gaussian(0.5),
         likelihoods.StudentT(10, 0.5),
+        likelihoods.Gumbel(0.7),
         likelihoods.Bernoulli("cloglog"),
         likelihoods.Binomial(8, "probit"),
         likelihoods.Poisson(3.0, "square"),
@@ -241,12 +256,17 @@ def test_mean_of_draws(lik):
     draws = pm.draw(lik.dist(f), random_seed=1)
     mean = float(lik.conditional_mean(pt.as_tensor(np.float64(0.4))).eval().mean())
     assert abs(draws.mean() - mean) < 5 * draws.std() / np.sqrt(f.size)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    at = lik.conditional_mean(pt.as_tensor(0.4 + 0.5 * nodes)).eval(mode="FAST_COMPILE")
+    got = pt.as_tensor(lik.mean(np.float64(0.4), np.float64(0.25))).eval(mode="FAST_COMPILE")
+    np.testing.assert_allclose(got, at @ weights / weights.sum(), rtol=1e-7)
 
 
 @pytest.mark.parametrize(
     ("lik", "y", "match"),
     [
         (likelihoods.Gaussian(1), [0.0, np.nan], "row 1 is nan"),
+        (likelihoods.Gumbel(1), [np.inf], "row 0 is inf"),
         (likelihoods.Bernoulli(), [0, 1, 2], "row 2 is 2"),
         (likelihoods.Binomial(3), [3, 4], "row 1 is 4"),
         (likelihoods.Poisson(), [1.0, 0.5], "row 1 is 0.5"),
@@ -270,6 +290,7 @@ def test_support(lik, y, match):
     ("make", "match"),
     [
         (lambda: likelihoods.Gaussian(0.0), "sigma must be positive"),
+        (lambda: likelihoods.Gumbel(-1.0), "beta must be positive"),
         (lambda: likelihoods.Poisson(exposure=[1.0, 0.0]), "exposure must be positive"),
         (lambda: likelihoods.Binomial(2.5), "whole number"),
         (lambda: likelihoods.ZeroInflatedPoisson(1.1), "at most 1"),

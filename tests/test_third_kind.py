@@ -73,6 +73,16 @@ def dense(ls, level, u):
     return mu, 1.0 - np.sum(Kuf * weights, axis=0), Kuu
 
 
+def test_columns_are_those_of_the_kind():
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=np.float64(2.0)))
+    with pm.Model():
+        gp.prior("u", inducing=BINS)
+        with pytest.raises(ValueError, match="X has 2 columns, .* but inducing has 1"):
+            gp.likelihood("y", vsgp.Poisson(), X=np.hstack([X, X]), y=Y)
+        with pytest.raises(ValueError, match="Xnew has 2 columns, .* but inducing has 1"):
+            gp.conditional("f", np.hstack([X, X]))
+
+
 @pytest.fixture(scope="module")
 def fitted():
     model = build(vsgp.Poisson(), Y)

@@ -9,6 +9,7 @@ from pymc_vsgp.likelihoods.custom import Custom, as_likelihood
 from pymc_vsgp.likelihoods.exponential import Exponential
 from pymc_vsgp.likelihoods.gamma import Gamma
 from pymc_vsgp.likelihoods.gaussian import Gaussian
+from pymc_vsgp.likelihoods.gumbel import Gumbel
 from pymc_vsgp.likelihoods.heteroskedastic import (
     HeteroskedasticGaussian,
     HeteroskedasticStudentT,
@@ -38,6 +39,7 @@ __all__ = [
     "Exponential",
     "Gamma",
     "Gaussian",
+    "Gumbel",
     "HeteroskedasticBetaBinomial",
     "HeteroskedasticGaussian",
     "HeteroskedasticNegativeBinomial",

@@ -482,7 +482,8 @@ class VariationalSparse(Base):
         prior = source._require_prior(method)
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
-            check_columns(value, prior.n_columns, "Xnew", "Xu")
+            what = "Xu" if prior.kind.inputs else "inducing"
+            check_columns(value, prior.n_columns, "Xnew", what)
         model = pm.modelcontext(model)
         names = column_names(Xnew, "Xnew", model)
         X, _ = latents.in_order(model, [source], names, X, value, "Xnew")

@@ -245,7 +245,8 @@ def _place(model, gps, name, likelihood, X, y, dims):
     X_tensor, X_value = as_matrix(X, "X")
     for gp in gps:
         if X_value is not None:
-            what = "Xu" if len(gps) == 1 else f"Xu of {gp._prior.u.name!r}"
+            what = "Xu" if gp._prior.kind.inputs else "inducing"
+            what += "" if len(gps) == 1 else f" of {gp._prior.u.name!r}"
             check_columns(X_value, gp._prior.n_columns, "X", what)
     names = column_names(X, "X", model)
     X_tensor, X_value = in_order(model, gps, names, X_tensor, X_value, "X")

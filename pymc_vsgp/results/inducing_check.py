@@ -158,11 +158,10 @@ class InducingCheck:
         if self.verdict == "enough":
             return f"{n} are enough: the exact posterior is hardly different."
         waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
-        where = "check.added says where" if more else "spread them over the data"
+        where = "; check.added says where" if more else "; spread them over the data"
         if waves:
-            where = "use more of them"
-            if "Fourier coefficients" in self.nouns.values():
-                where = "raise n_frequencies"
+            fourier = "Fourier coefficients" in self.nouns.values()
+            where = "; raise n_frequencies" if fourier else ""
         if self.wrap > WRAPPED:
             return (
                 f"The period is short: opposite ends of the data are correlated by {self.wrap:.2f} "
@@ -173,7 +172,7 @@ class InducingCheck:
             moved = f"; {name} may move by {shift:.2f} sd" if name and shift > 0.1 else ""
             return (
                 f"{n} leave something out{moved}. "
-                f"For final results use more, and see if they change; {where}."
+                f"For final results use more, and see if they change{where}."
             )
         if self.structure > STRUCTURED:
             return (
@@ -183,7 +182,7 @@ class InducingCheck:
             )
         return (
             f"{n} are too few: the posterior of the parameters and of the function "
-            f"is not to be relied on. Use twice as many and check again; {where}."
+            f"is not to be relied on. Use twice as many and check again{where}."
         )
 
     def __repr__(self):

@@ -323,7 +323,7 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         dim = dims[0] or dim
         coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
     X = as_inputs(Xnew, "Xnew")
-    check_columns(X, fit.n_columns, "Xnew", "Xu")
+    check_columns(X, fit.n_columns, "Xnew", "X")
     return Rows(X[:, _order(fit, Xnew)], dim, coords)
 
 
@@ -362,7 +362,7 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
             "Put one point in a row and one input in a column."
         )
     dim, feature = Xnew.dims
-    check_columns(np.empty((1, Xnew.sizes[feature])), fit.n_columns, "Xnew", "Xu")
+    check_columns(np.empty((1, Xnew.sizes[feature])), fit.n_columns, "Xnew", "X")
     Xnew = Xnew.isel({feature: _order(fit, Xnew)})
     seed = int(np.random.default_rng(random_seed).integers(2**63))
     # Where each chunk starts: what goes with the rows is cut there.
