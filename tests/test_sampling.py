@@ -13,6 +13,7 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.sampling import _random_start
 
@@ -83,6 +84,10 @@ def test_collapsed_density_and_gradient(approx, data):
     Q, gamma, residual = dense(X, y, Xu, np.array([1.1, 1.4]), 1.3, 0.2, 0.35)
     expected = REFERENCES[approx](residual, Q, gamma, 0.35**2)
     np.testing.assert_allclose(logp(POINT) - prior(POINT), expected, rtol=1e-8)
+    alone = collapse(model, gradient=False).model.logp()
+    assert len(block_sums(alone)) == 1  # in place of two
+    found = alone.eval({v.name: POINT[v.name] for v in new.value_vars}, mode=RAW)
+    np.testing.assert_allclose(found - prior(POINT), expected, rtol=1e-8)
 
     gradient = new.compile_dlogp(mode=RAW)(POINT)
     found = slopes(logp, POINT, [v.name for v in new.value_vars])

@@ -267,7 +267,7 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     possible = can_collapse(model)
     if collapse and not possible:
         raise _no_collapse()
-    whole = collapse_model(model) if collapse is not False and possible else None
+    whole = collapse_model(model, False) if collapse is not False and possible else None
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
         try:

@@ -244,7 +244,7 @@ class _Sampler:
         self.n_nuts = 0
         self.compiled = None
         self.fitter = Fitter(model)
-        self.whole = collapse(model) if can_collapse(model) else None
+        self.whole = collapse(model, False) if can_collapse(model) else None
         target = model if self.whole is None else self.whole.model
         self.weigher: Weigher | None = None
         # A density that takes one point at a time is left to NUTS.
