@@ -1,6 +1,5 @@
 """Ctrl-C: what was drawn is kept, whichever stage it meets."""
 
-
 import numpy as np
 import pymc as pm
 import pytensor
