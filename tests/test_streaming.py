@@ -20,7 +20,8 @@ from pymc.sampling.jax import get_jaxified_graph
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.engine.streaming import BlockSum, automatic_block
+from pymc_vsgp.engine.streaming import BlockSum
+from pymc_vsgp.ops.rows import automatic_block
 
 
 def same(got, expected, tolerance=1e-9):

@@ -70,7 +70,7 @@ def test_two_lazy_predictions(fitted):
 def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):
     """Where PyTensor has no key for a block, as if all had the same place in memory."""
     pytest.importorskip("numba", reason="numba is not installed")
-    from pymc_vsgp.engine.backends import block_sum_numba as backend
+    from pymc_vsgp.ops.backends import rows_numba as backend
     from pymc_vsgp.ops.backends.linked_numba import _COMPILED as loops
 
     uncached = backend.numba_funcify_and_cache_key

@@ -12,11 +12,9 @@ compilation.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.compile.builders import OpFromGraph
-from pytensor.compile.inner_function import link_only_mode
 from pytensor.compile.mode import optdb
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
@@ -36,12 +34,9 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.math import Sum
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
-__all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "block_sums", "held"]
+from pymc_vsgp.ops.rows import Rows
 
-# Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
-# and a block below 128 rows wastes its time in overhead.
-BLOCK_BYTES = 400_000
-SMALLEST_BLOCK, LARGEST_BLOCK = 128, 4096
+__all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "block_sums", "held"]
 
 NO_SECOND_DERIVATIVES = (
     "Second derivatives through the one-pass sum over the data are not available. "
@@ -100,68 +95,33 @@ class Root(NamedTuple):
 Rule = int | Factor | Root | None
 
 
-class BlockSum(OpFromGraph):
+class BlockSum(Rows):
     """Sum a function of blocks of rows.
+
+    The first output is the value; the first row output the terms that the value sums, and the first
+    input the weights of the terms. All other outputs are gradients.
 
     Parameters
     ----------
-    inputs, outputs : list of Variable
-        The graph of one block. The first output is the value; the first row output the terms that
-        the value sums, and the first input the weights of the terms.
-    n_rows : int
-        How many of the inputs, the first ones, go with the rows of the data.
-    n_sums : int
-        How many of the outputs, the first ones, are sums over rows; the others go with the rows.
-    shapes : sequence of int
-        For each output, the input whose shape it has; anything for a scalar.
     rules : sequence
         For each input, how its gradient follows from the outputs: the index of an output, a
         `Factor`, a `Root`, or None for an input without a gradient.
-    block_size : int, optional
-        Rows in a block. By default what makes an M x B matrix fit into the cache.
-    width : int, optional
-        What M is in this. By default the largest of the inputs that all rows share.
+    *args, **kwargs
+        Of `Rows`.
     """
 
-    is_simple = True  # its graph; see `pymc_vsgp.compile.simplify`
-
-    def __init__(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        *,
-        n_rows: int,
-        n_sums: int,
-        shapes: Sequence[int],
-        rules: Sequence[Rule],
-        block_size: int | None = None,
-        width: int | None = None,
-        **kwargs,
-    ):
-        super().__init__(list(inputs), list(outputs), **kwargs)
-        self.n_rows = n_rows
-        self.n_sums = n_sums
-        self.shapes = tuple(shapes)
+    def __init__(self, *args, rules: Sequence[Rule], **kwargs):
+        super().__init__(*args, **kwargs)
         self.rules = tuple(rules)
-        self.block_size = block_size
-        self.width = width
 
     @property
     def settings(self):
         """What makes it differ from another one with the same graph."""
-        return (self.n_rows, self.n_sums, self.shapes, self.rules, self.block_size, self.width)
+        return (*super().settings, self.rules)
 
-    def __eq__(self, other):
-        """Compare the graphs and the settings."""
-        return super().__eq__(other) and self.settings == other.settings
-
-    def __hash__(self):
-        """Hash the graph and the settings."""
-        return hash((super().__hash__(), self.settings))
-
-    def __str__(self):
-        """Name it in printed graphs."""
-        return f"BlockSum{{{self.n_sums} sums}}"
+    def like(self, inputs, outputs, **changes):
+        """Return the same for another graph, without a gradient."""
+        return super().like(inputs, outputs, rules=[None] * len(inputs), **changes)
 
     def pullback(self, inputs, outputs, cotangents):
         """Scale the gradients that the same node computes."""
@@ -227,37 +187,6 @@ class BlockSum(OpFromGraph):
         """
         return [[rule is not None for _ in node.outputs] for rule in self.rules]
 
-    def rows_per_block(self, *inputs: np.ndarray) -> int:
-        """Return the number of rows in a block for these inputs."""
-        if self.block_size:
-            return self.block_size
-        return automatic_block(
-            self.width or max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
-        )
-
-    def link_mode(self, impl):
-        """Run the block in Python where the loop does: what runs a few times is not compiled."""
-        return link_only_mode("py") if impl == "py" else super().link_mode(impl)
-
-    def perform(self, node, inputs, outputs):
-        """Loop in Python over a compiled block."""
-        n = inputs[0].shape[0]
-        step = self.rows_per_block(*inputs)
-        rows, shared = inputs[: self.n_rows], inputs[self.n_rows :]
-        sums: list[np.ndarray] = []
-        parts: list[list[np.ndarray]] = []
-        for start in range(0, max(n, 1), step):
-            block = self.fn(*(np.asarray(r[start : start + step]) for r in rows), *shared)
-            if not parts:
-                sums = [np.array(s, copy=True) for s in block[: self.n_sums]]
-            else:
-                for total, s in zip(sums, block[: self.n_sums], strict=True):
-                    total += s
-            parts.append(block[self.n_sums :])
-        whole = (np.concatenate(p) for p in zip(*parts, strict=True))
-        for storage, result in zip(outputs, (*sums, *whole), strict=True):
-            storage[0] = result
-
 
 def _same_for_all(cotangent: Variable) -> Variable | None:
     """Return the number that a vector repeats, if it is known to repeat one."""
@@ -285,12 +214,6 @@ def _all_one(weights: Variable) -> bool:
     return bool(one == 1.0) if not isinstance(one, Variable) else False
 
 
-def automatic_block(n_inducing: int) -> int:
-    """Rows in a block for M inducing inputs: an M x B matrix should stay in the cache."""
-    rows = BLOCK_BYTES // (8 * max(n_inducing, 1))
-    return int(min(max(rows // 64 * 64, SMALLEST_BLOCK), LARGEST_BLOCK))
-
-
 @register_canonicalize
 @node_rewriter([Sum])
 def local_sum_of_terms(fgraph, node):
@@ -307,7 +230,7 @@ def local_sum_of_terms(fgraph, node):
     return [terms.owner.outputs[0]]
 
 
-@node_rewriter([BlockSum])
+@node_rewriter([Rows, BlockSum])
 def drop_unused_outputs(fgraph, node):
     """Compute only what is used: a value without its gradient costs a third."""
     if isinstance(get_active_mode(fgraph).linker, JAXLinker):
@@ -318,18 +241,13 @@ def drop_unused_outputs(fgraph, node):
     if all(used):
         return None
     inner = op.fgraph.unfreeze()
-    kept = [o for o, u in zip(inner.outputs, used, strict=True) if u]
-    n_sums = sum(used[: op.n_sums])
     # No gradient is taken after this: the log density is final.
-    smaller = BlockSum(
+    smaller = op.like(
         list(inner.inputs),
-        kept,
-        n_rows=op.n_rows,
-        n_sums=n_sums,
-        shapes=[s for s, u in zip(op.shapes, used, strict=True) if u],
-        rules=[None] * len(inner.inputs),
-        block_size=op.block_size,
-        width=op.width,
+        [o for o, u in zip(inner.outputs, used, strict=True) if u],
+        n_sums=sum(used[: op.n_sums]),
+        shapes=[s for s, u in zip(op.shapes, used, strict=False) if u],
+        on_unused_input="ignore",
     )
     outputs = iter(smaller(*node.inputs, return_list=True))
     return {o: next(outputs) for o, u in zip(node.outputs, used, strict=True) if u}
@@ -338,7 +256,7 @@ def drop_unused_outputs(fgraph, node):
 @graph_rewriter
 def merge(fgraph):
     """Merge loops that have become the same."""
-    if any(isinstance(node.op, BlockSum) for node in fgraph.apply_nodes):
+    if any(isinstance(node.op, Rows) for node in fgraph.apply_nodes):
         MergeOptimizer().rewrite(fgraph)
 
 

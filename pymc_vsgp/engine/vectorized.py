@@ -28,10 +28,11 @@ from pytensor.tensor.random.op import RandomVariable
 from threadpoolctl import ThreadpoolController
 
 from pymc_vsgp.compile import ONCE, function
-from pymc_vsgp.engine.streaming import BlockSum, Held, automatic_block
+from pymc_vsgp.engine.streaming import BlockSum, Held
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.ops.numpy_only import numpy_only
+from pymc_vsgp.ops.rows import Rows, automatic_block
 
 __all__ = ["BATCH_BYTES", "Batched", "over"]
 
@@ -226,6 +227,7 @@ def _is_drawn(v: Variable) -> bool:
     return node is not None and isinstance(node.op, RandomVariable) and v is node.outputs[1]
 
 
+@_vectorize_node.register(Rows)
 @_vectorize_node.register(BlockSum)
 def _vectorize_loop(op, node, *inputs):
     """Let a loop take many points: the rows are the same for all of them."""
@@ -239,16 +241,22 @@ def _vectorize_loop(op, node, *inputs):
         if i < op.n_rows:
             raise NotImplementedError("What goes with the rows depends on parameters.")
         swaps[inner.inputs[i]] = new.type()
-    loop = BlockSum(
+    outputs = numpy_only(vectorize_graph(list(inner.outputs), swaps))
+    n_points = [x.type.ndim - o.type.ndim for x, o in zip(outputs, node.outputs, strict=True)]
+    # What is joined has the rows first.
+    for i in range(op.n_sums, len(outputs)):
+        outputs[i] = pt.moveaxis(outputs[i], n_points[i], 0)
+    loop = op.like(
         [swaps.get(x, x) for x in inner.inputs],
-        numpy_only(vectorize_graph(list(inner.outputs), swaps)),
-        n_rows=op.n_rows,
-        n_sums=op.n_sums,
-        shapes=op.shapes,
-        rules=[None] * len(inner.inputs),
+        outputs,
         block_size=op.block_size or automatic_block(op.width or max(widths, default=100)),
-    )
-    return loop.make_node(*inputs)
+        on_unused_input="ignore",
+    ).make_node(*inputs)
+    found = [
+        pt.moveaxis(x, 0, k) if i >= op.n_sums and k else x
+        for i, (x, k) in enumerate(zip(loop.outputs, n_points, strict=True))
+    ]
+    return found
 
 
 @_vectorize_node.register(Held)

@@ -8,7 +8,7 @@ with W the precisions of the observations, so theta is sampled alone and u is dr
 its exact conditional. The integral over v equals the bound of the Gaussian stage at this optimum;
 there its gradient in the optimum vanishes, so that of theta alone is the gradient of the integral.
 One pass over the data gives the optimum, another the value and the gradient; the first is enough
-for the value alone. Of Fourier coefficients see `sums`.
+for the value alone. Of Fourier coefficients see `sums`, of values given neighbors `responses`.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,9 @@ from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
 from pymc_vsgp.fit.density import at_many
+from pymc_vsgp.fit.responses import Responses, has_responses
 from pymc_vsgp.fit.sums import Sums, has_sums
-from pymc_vsgp.inducing.coordinates import unwhiten
+from pymc_vsgp.inducing.coordinates import SparseTied, unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
@@ -68,7 +69,7 @@ def loops(model: Model):
 def can_collapse(model: Model) -> bool:
     """Whether the inducing values integrate out: one process, seen by normal noise alone."""
     us = inducing_variables(model)
-    if len(us) != 1 or us[0].type.ndim != 1 or is_sparse(us[0]):
+    if len(us) != 1 or us[0].type.ndim != 1:
         return False
     u, logp, nodes = loops(model)
     value = model.rvs_to_values[u]
@@ -77,7 +78,10 @@ def can_collapse(model: Model) -> bool:
     if len(nodes[0].op.recipe.parts) != 1:
         return False
     (part,) = nodes[0].op.recipe.parts
-    if part.conditional.basis is not None:
+    if is_sparse(u):
+        if not has_responses(nodes[0], model):
+            return False
+    elif part.conditional.basis is not None:
         if not has_sums(nodes[0], model.value_vars):
             return False
     elif not is_independent(u) and nodes[0].inputs[part.v] is not value:
@@ -105,12 +109,17 @@ def collapse(model: Model, gradient: bool = True) -> Collapsed:
 
     value = new.rvs_to_values[u]
     (n,) = new.initial_point()[value.name].shape
-    whole = integrate(node, value, n, new.value_vars, gradient)
-    mean, R_rv = u.owner.inputs[1:3]
     noise = pt.tensor("noise", dtype="float64", shape=(n,))
-    v = solve_triangular(whole.L.T, whole.half + noise, lower=False, b_ndim=1)
-    bound, v = graph_replace([whole.logp, v], backward, strict=False)
-    draw = unwhiten(v, mean, R_rv)
+    whole: Any
+    if is_sparse(u):
+        whole = Responses(node)
+        logp, columns = graph_replace([whole.logp(), whole.coordinates()], backward, strict=False)
+        draw = SparseTied().backward(noise, *u.owner.inputs[:-1], columns)
+    else:
+        whole = integrate(node, value, n, new.value_vars, gradient)
+        v = solve_triangular(whole.L.T, whole.half + noise, lower=False, b_ndim=1)
+        logp, v = graph_replace([whole.logp, v], backward, strict=False)
+        draw = unwhiten(v, *u.owner.inputs[1:3])
 
     for term in (u, *new.observed_RVs, *new.potentials):
         if u in ancestors([term]):
@@ -124,7 +133,7 @@ def collapse(model: Model, gradient: bool = True) -> Collapsed:
             _forget(new, deterministic)
             (draws[deterministic.name],) = graph_replace([deterministic], {u: draw}, strict=False)
     with new:
-        pm.Potential("collapsed_data", bound)
+        pm.Potential("collapsed_data", logp)
     return Collapsed(new, draws, noise, whole.refresh)
 
 

@@ -1,8 +1,10 @@
-"""The bound at the best q(v) of each theta, where the data are a few sums.
+"""The bound at the best q of each theta, where that is known.
 
-That is so for Fourier coefficients and normal noise. The bound is then a function of theta alone,
-which takes no pass over the data.
+With normal noise it is so for Fourier coefficients, where the data are a few sums, and for values
+given neighbors. The bound is then a function of theta alone.
 """
+
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -11,13 +13,18 @@ from pymc.model.core import Model
 from pytensor.gradient import grad
 from pytensor.graph.replace import graph_replace
 
-from pymc_vsgp.compile import function
-from pymc_vsgp.fit.bound import Bound, Evaluation
+from pymc_vsgp.compile import function, simplify
+from pymc_vsgp.fit.bound import Bound, Evaluation, Variables
 from pymc_vsgp.fit.collapsed import can_collapse, integrate, loops
+from pymc_vsgp.fit.responses import Responses
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.model.variable import inducing_variables, is_independent
+from pymc_vsgp.ops.neighbors import SparseSolve
 
-__all__ = ["ExactBound", "is_exact"]
+__all__ = ["ExactBound", "ResponseBound", "is_exact"]
+
+DRAWS = 32, 512  # of values given neighbors, that variances are found from, at least and at most
+DRAWN = 200_000  # values in all of these
 
 
 def is_exact(model: Model) -> bool:
@@ -85,3 +92,61 @@ class ExactBound:
         if precision.ndim == 1:
             return [Sites(linear[None], np.sqrt(precision)[None])]
         return [Sites(linear[None], root_of(precision)[None])]
+
+
+class ResponseBound(Variables):
+    """As `ExactBound`, for values given neighbors, whose density is that of the data itself."""
+
+    sites = staticmethod(ExactBound.sites)
+
+    def __init__(self, model: Model, mode: Any = None):
+        super().__init__(model)
+        self.moving: list = []
+        u, rest, (node,) = loops(model)
+        whole = Responses(node)
+        self.refresh = whole.refresh
+        self.pattern = [x.get_value() for x in u.owner.inputs[5:7]]
+        logp = graph_replace([rest], {node.outputs[0]: whole.logp()}, strict=False)
+        logp, linear, root, mean, columns = simplify(
+            [*logp, *whole.sites(), whole.mean(), whole.coordinates()]
+        )
+        slopes = grad(logp, self.values, disconnected_inputs="ignore")
+        self._fn = function(self.values, [logp, linear, root**2, *slopes], mode)
+        self._moments = function(self.values, [mean, columns])
+
+    def __call__(self, theta: np.ndarray) -> Evaluation:
+        """Evaluate at theta."""
+        value, linear, precision, *rest = self._fn(*self.unravel(theta).values())
+        gradient = self.ravel(dict(zip(self.names, rest, strict=True)))
+        return Evaluation(float(value), gradient, [linear[None]], [precision[None]], [], [], [], [])
+
+    def with_q(self, theta: np.ndarray) -> Evaluation:
+        """Evaluate at theta, with means and variances of the values."""
+        mean, columns = self._moments(*self.unravel(theta).values())
+        w, spread = moments_of(columns, self.pattern, draws_of(len(mean)))
+        q = [w[None]], [1.0 / spread[None]], [np.ones_like(w)], [mean]
+        return Evaluation(*self(theta)[:4], *q)
+
+
+def draws_of(n: int) -> np.ndarray:
+    """Return draws of n standard normal variables, always the same."""
+    n_draws = int(np.clip(DRAWN // n, *DRAWS))
+    return np.random.default_rng(0).normal(size=(n_draws, n))
+
+
+def moments_of(columns, pattern, draws) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and deviations of values in the coordinates `SparseTied`.
+
+    What neighbors leave of the variance of each value is known, the rest is that of draws.
+    """
+
+    def solve(a):
+        out: list[list] = [[None]]
+        SparseSolve().perform(None, [a, weights, *pattern], out)
+        return out[0][0]
+
+    weights, center, sd = columns[:, :-2], columns[:, -2], columns[:, -1]
+    away = np.stack([solve(sd * e) for e in draws])
+    near = np.where(pattern[0] >= 0, weights, 0.0)
+    squares = sum(np.einsum("ij,ij->i", a[pattern[0]], near) ** 2 for a in away)
+    return solve(center), np.sqrt(sd**2 + squares / len(draws))

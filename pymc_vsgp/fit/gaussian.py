@@ -15,7 +15,8 @@ from pymc.model.fgraph import clone_model
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.exact import ExactBound, is_exact
+from pymc_vsgp.fit.collapsed import can_collapse
+from pymc_vsgp.fit.exact import ExactBound, ResponseBound, is_exact
 from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import PAIRS, Sampled, SampledBound, is_sampled
@@ -172,7 +173,7 @@ class Fitter:
     ):
         self.model, self.method = model, method
         self.batch_size = batch_size if method == "minibatch" else None
-        self.exact = None
+        self.exact: Any = None
         self.bound: Any
         if is_sampled(model):
             if method != "natural" or move_inducing:
@@ -180,7 +181,10 @@ class Fitter:
                     "Nearest neighbors take method='natural', and stay where they are. "
                     "Drop method= and move_inducing=."
                 )
-            self.bound = SampledBound(model, mode)
+            if can_collapse(model):
+                self.bound = self.exact = ResponseBound(model, mode)
+            else:
+                self.bound = SampledBound(model, mode)
             return
         self.bound = Bound(model, move_inducing, self.batch_size, mode)
         if method == "natural" and is_exact(model):
@@ -221,6 +225,8 @@ class Fitter:
                 make = Sampled if sampled else Natural
                 fit = Exact(*arguments, self.exact) if self.exact else make(*arguments)
                 fit.run(maxiter)
+                if isinstance(bound, ResponseBound):
+                    fit.evaluation = bound.with_q(fit.theta)
                 if sampled:
                     fit.evaluation = bound(fit.theta, fit.sites)
                     fit.history[-1] = bound.value(fit.theta, fit.sites, PAIRS)[0]

@@ -21,17 +21,15 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import Evaluation, Variables
+from pymc_vsgp.fit.exact import draws_of, moments_of
 from pymc_vsgp.fit.natural import SMALLEST_STEP, Natural
 from pymc_vsgp.fit.stage import sites_put_in
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
-from pymc_vsgp.ops.neighbors import SparseSolve
 
 __all__ = ["Sampled", "SampledBound", "is_sampled"]
 
-DRAWS = 32, 512  # that variances are found from, at least and at most
-DRAWN = 200_000  # values in all of these
 PAIRS = 16  # that the ELBO is the mean of, in the end and where values are few
 VALUES = 48  # in all the pairs that are used all along
 
@@ -59,9 +57,7 @@ class SampledBound(Variables):
         if p.u.name not in processes(model):
             raise ValueError(f"No likelihood is of {p.u.name!r}. Add one with gp.likelihood.")
         self.moving: list = []
-        rng = np.random.default_rng(0)
-        n_draws = int(np.clip(DRAWN // p.n_inducing, *DRAWS))
-        self.draws = rng.normal(size=(n_draws, p.n_inducing))
+        self.draws = draws_of(p.n_inducing)
         self.n_pairs = int(np.clip(VALUES // p.n_inducing, 1, PAIRS))
         with sites_put_in(model, {p.u.name: self.no_sites()[0]}):
             u, value = p.u, p.value
@@ -119,23 +115,12 @@ class SampledBound(Variables):
         """Return the ELBO at theta, and what improves it."""
         value, gradient = self.value(theta, sites)
         mean, columns = (np.asarray(x) for x in self._maps(np.asarray(theta, dtype="float64")))
-        weights, center, sd = columns[:, :-2], columns[:, -2], columns[:, -1]
-        w = self._solve(center, weights)
-        away = np.stack([self._solve(sd * e, weights) for e in self.draws])
-        # What neighbors leave of the variance of each value is known.
-        near = np.where(self.pattern[0] >= 0, weights, 0.0)
-        by_neighbors = np.einsum("sij,ij->si", away[:, self.pattern[0]], near)
-        spread = np.sqrt(sd**2 + (by_neighbors**2).mean(axis=0))
+        w, spread = moments_of(columns, self.pattern, self.draws)
         linear, gram = (np.asarray(x) for x in self._steps(theta, w, spread))
         precision = np.maximum(-gram, 0.0)
         toward = linear + precision * (mean + w)
         q = [toward[None]], [precision[None]], [w[None]], [1.0 / spread[None]]
         return Evaluation(value, gradient, *q, R=[np.ones_like(w)], prior_mean=[mean])
-
-    def _solve(self, a, weights):
-        out: list[list] = [[None]]
-        SparseSolve().perform(None, [a, weights, *self.pattern], out)
-        return out[0][0]
 
 
 class Sampled(Natural):

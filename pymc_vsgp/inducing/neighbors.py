@@ -47,6 +47,7 @@ from pymc_vsgp.ops.neighbors import (
     solve_each,
     sparse_solve,
 )
+from pymc_vsgp.ops.rows import by_rows
 
 __all__ = ["NearestNeighbors"]
 
@@ -54,8 +55,8 @@ W, FACTOR, PLACES, SCALE, NEIGHBORS, ORDER, SHIFT, THETA = range(8)
 """Positions among the args; the last of them is where the parameters begin."""
 
 
-LEAST = np.float64(1e-14)
-"""Least precision of a site, over the jitter's variance: next to nothing."""
+LEAST = np.float64(1e-6)
+"""Least precision of a site, over that of the prior: next to nothing."""
 
 
 class NearestNeighbors(InducingVariables):
@@ -190,15 +191,18 @@ class NeighborsPrior(InducingPrior):
         self.neighbors = pytensor.shared(neighbors, name=f"{name}_neighbors", shape=neighbors.shape)
         self.order = pytensor.shared(order, name=f"{name}_order", shape=order.shape)
         local, theta = Local.of(cov_func, mean_at, kind.n_columns)
-        prior = inline(local.single, self.Xu, *theta)[0]
+        prior, mean = inline(local.single, self.Xu, *theta)
         self.shift = np.float64(jitter) * pt.mean(prior)
-        near = rows_at(self.Xu, self.neighbors)
-        b, c, variance = local.regression(
-            near, self.Xu, self.shift, theta, pt.lt(self.neighbors, 0)
-        )
-        left = variance + self.shift - pt.sum(b * c, axis=1)
-        sd = pt.sqrt(pt.maximum(left, FLOOR * variance))
-        super().__init__(mean_at(self.Xu), pt.concatenate([b, sd[:, None]], axis=1))
+
+        def given_neighbors(near, x, Z, shift, *theta):
+            missing = pt.lt(near, 0)
+            b, c, variance = local.regression(rows_at(Z, near), x, shift, theta, missing)
+            sd = root_of(variance + shift - pt.sum(b * c, axis=1), variance)
+            return pt.concatenate([b, sd[:, None]], axis=1)
+
+        shared, width = [self.Xu, self.shift, *theta], (neighbors.shape[1] + 1) ** 2
+        factor = by_rows(given_neighbors, [self.neighbors, self.Xu], shared, width)
+        super().__init__(mean, factor)
 
     @property
     def pattern(self):
@@ -222,6 +226,11 @@ def rows_at(Z, neighbors) -> TensorVariable:
     """Return the rows of Z at the neighbors, n x m x D; any of them where there is none."""
     rows = Z[pt.maximum(neighbors, 0).ravel()]
     return rows.reshape((-1, neighbors.type.shape[1], Z.type.shape[1]))
+
+
+def root_of(left, variance) -> TensorVariable:
+    """Return the deviation of what is left of a variance, which may round to nothing."""
+    return pt.sqrt(pt.maximum(left, FLOOR * variance))
 
 
 class Pieces(NamedTuple):
@@ -374,6 +383,29 @@ class GivenNeighbors(Conditional):
         near, theta = rows_at(args[PLACES], neighbors), args[THETA : self._end]
         return self.local.regression(near, X, args[SHIFT], theta)[0], neighbors
 
+    def regressions(self, args, seen, neighbors, y, noise):
+        """Return the log densities of observations of values, each given those of `neighbors`.
+
+        There is one for each value that is `seen`; y and the variance of its noise are of all.
+        """
+
+        def terms(i, near, places, shift, y, noise, *theta):
+            ids = pt.concatenate([pt.maximum(near, 0), i[:, None]], axis=1)
+            flat, m = ids.ravel(), near.type.shape[1]
+            mean = inline(self.local.single, places[flat], *theta)[1]
+            away, extra = ((x.reshape((-1, m + 1))) for x in (y[flat] - mean, noise[flat] + shift))
+            K = self.local.covariances(rows_at(places, near), places[i], theta)
+            missing, eye = pt.lt(near, 0), np.eye(m)
+            c = pt.switch(missing, np.float64(0.0), K[:, :m, m])
+            C = K[:, :m, :m] + extra[:, :m, None] * eye
+            b = solve_each(pt.switch(missing[:, :, None] | missing[:, None, :], eye, C), c)
+            left = K[:, m, m] + extra[:, m] - pt.sum(b * c, axis=1)
+            rest = away[:, m] - pt.sum(b * away[:, :m], axis=1)
+            return -(rest**2 / left + pt.log(2.0 * np.pi * left)) / 2.0
+
+        shared = [args[PLACES], args[SHIFT], y, noise, *args[THETA : self._end]]
+        return by_rows(terms, [seen, neighbors], shared, (self.m + 1) ** 2)
+
     def coordinates(self, args, mean, linear, root):
         """Return what `coordinates.SparseTied` takes, for sites of each value.
 
@@ -383,21 +415,28 @@ class GivenNeighbors(Conditional):
         places, neighbors = args[PLACES], args[NEIGHBORS]
         at = np.asarray(known_value(places)), np.asarray(known_value(args[SCALE]))
         around = pt.constant(Nearest(self.m).search(at[0], *at))
-        precision = pt.maximum(root**2, LEAST / args[SHIFT])
+        variance = inline(self.local.single, places, *args[THETA : self._end])[0]
+        precision = pt.maximum(root**2, LEAST / pt.mean(variance))
         noise, seen = 1.0 / precision, linear / precision - mean
         k, p = neighbors.type.shape[1], neighbors.type.shape[1] + self.m
-        near = pt.concatenate([neighbors, around], axis=1)
-        K = self.local.covariances(rows_at(places, near), places, args[THETA : self._end])
-        # Jitter is part of the values, also where one of them is there twice.
-        ids = pt.concatenate([near, pt.arange(places.shape[0])[:, None]], axis=1)
-        K = K + args[SHIFT] * pt.eq(ids[:, :, None], ids[:, None, :])
-        each = noise[around.ravel()].reshape((-1, self.m))
-        each = pt.concatenate([pt.zeros_like(K[:, :k, 0]), each], axis=1)
-        missing = pt.lt(near, 0)
-        c = pt.switch(missing, np.float64(0.0), K[:, :p, p])
-        either = missing[:, :, None] | missing[:, None, :]
-        C = pt.switch(either, np.eye(p), K[:, :p, :p] + each[:, :, None] * np.eye(p))
-        b, variance = solve_each(C, c), K[:, p, p]
-        center = pt.sum(b[:, k:] * seen[around.ravel()].reshape((-1, self.m)), axis=1)
-        sd = pt.sqrt(pt.maximum(variance - pt.sum(b * c, axis=1), FLOOR * variance))
-        return pt.concatenate([b[:, :k], center[:, None], sd[:, None]], axis=1)
+
+        def regression(near, around, i, places, shift, noise, seen, *theta):
+            ids = pt.concatenate([near, around], axis=1)
+            K = self.local.covariances(rows_at(places, ids), places[i], theta)
+            # Jitter is part of the values, also where one of them is there twice.
+            same = pt.concatenate([ids, i[:, None]], axis=1)
+            K = K + shift * pt.eq(same[:, :, None], same[:, None, :])
+            each = noise[around.ravel()].reshape((-1, self.m))
+            each = pt.concatenate([pt.zeros_like(K[:, :k, 0]), each], axis=1)
+            missing = pt.lt(ids, 0)
+            c = pt.switch(missing, np.float64(0.0), K[:, :p, p])
+            either = missing[:, :, None] | missing[:, None, :]
+            C = pt.switch(either, np.eye(p), K[:, :p, :p] + each[:, :, None] * np.eye(p))
+            b, variance = solve_each(C, c), K[:, p, p]
+            center = pt.sum(b[:, k:] * seen[around.ravel()].reshape((-1, self.m)), axis=1)
+            sd = root_of(variance - pt.sum(b * c, axis=1), variance)
+            return pt.concatenate([b[:, :k], center[:, None], sd[:, None]], axis=1)
+
+        rows = [neighbors, around, pt.arange(at[0].shape[0])]
+        shared = [places, args[SHIFT], noise, seen, *args[THETA : self._end]]
+        return by_rows(regression, rows, shared, (p + 1) ** 2)

@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.fit.collapsed import can_collapse
 from pymc_vsgp.likelihoods import Gaussian
+from pymc_vsgp.model.variable import inducing_variables, is_sparse
 from pymc_vsgp.results.draws import Fitted
 
 __all__ = ["evidence_bounds", "has_bounds"]
@@ -24,7 +25,10 @@ __all__ = ["evidence_bounds", "has_bounds"]
 def has_bounds(fit: Fitted) -> bool:
     """Whether the model has one process, seen by normal noise alone, and its target is a bound."""
     lik = fit.likelihood
-    return isinstance(lik, Gaussian) and lik.is_bound and can_collapse(fit.model)
+    if not (isinstance(lik, Gaussian) and lik.is_bound and can_collapse(fit.model)):
+        return False
+    # Neighbors approximate the density of the data, from either side.
+    return not any(map(is_sparse, inducing_variables(fit.model)))
 
 
 def evidence_bounds(fit: Fitted, at: slice, X, y, blocks) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ MODULES = {
     NumbaLinker: (
         "ops.backends.linalg_numba",
         "ops.backends.scalar_numba",
-        "engine.backends.block_sum_numba",
+        "ops.backends.rows_numba",
         "ops.backends.cholesky_numba",
         "ops.backends.loops_numba",
     ),

@@ -9,20 +9,20 @@ from pytensor.link.numba.dispatch.basic import (
     register_funcify_and_cache_key,
 )
 
-from pymc_vsgp.engine.streaming import BlockSum, automatic_block
 from pymc_vsgp.ops.backends.linked_numba import by_address
+from pymc_vsgp.ops.rows import Rows, automatic_block
 
-VERSION = 3  # of the code below, for the cache of compiled functions
+VERSION = 4  # of the code below, for the cache of compiled functions
 
 
-@register_funcify_and_cache_key(BlockSum)
-def numba_funcify_block_sum(op, node=None, ofg_memo=None, **kwargs):
+@register_funcify_and_cache_key(Rows)
+def numba_funcify_rows(op, node=None, ofg_memo=None, **kwargs):
     """Compile the block and the loop, and return a function that calls it."""
     block, key = numba_funcify_and_cache_key(op.fgraph, fgraph_name="block")
     names = {**globals(), "np": np, "block": block, "automatic_block": numba_njit(automatic_block)}
-    loop = compile_numba_function_src(_source(op, node), "block_sum", names)
+    loop = compile_numba_function_src(_source(op, node), "rows", names)
     known_by = None if key is None else (VERSION, key, op.settings)
-    return by_address(loop, node.inputs, "block_sum", known_by)
+    return by_address(loop, node.inputs, "rows", known_by)
 
 
 def _source(op, node):
@@ -32,16 +32,17 @@ def _source(op, node):
     widest = op.width or f"max(({', '.join(widths)}, 1, 1))"
     rows = [f"{x}[start:stop]" if i < op.n_rows else x for i, x in enumerate(args)]
     results = [f"b{i}" for i in range(len(node.outputs))]
-    lines = [f"def block_sum({', '.join(args)}):", "n, start = x0.shape[0], 0"]
+    lines = [f"def rows({', '.join(args)}):", "n, start = x0.shape[0], 0"]
     lines.append(f"step = {op.block_size or f'automatic_block({widest})'}")
     body = ["stop = min(start + step, n)", f"{', '.join(results)}, = block({', '.join(rows)})"]
-    for i, (output, like) in enumerate(zip(node.outputs, op.shapes, strict=True)):
-        shape = f"x{like}.shape" if output.ndim else "()"
-        lines.append(f"y{i} = np.zeros({shape})")
+    for i, output in enumerate(node.outputs):
         if i >= op.n_sums:
+            body += ["if start == 0:", f"    y{i} = np.empty((n,) + b{i}.shape[1:], b{i}.dtype)"]
             body.append(f"y{i}[start:stop] = b{i}")
-        else:
-            body.append(f"y{i} += b{i}" if output.ndim else f"y{i}[()] += b{i}[()]")
+            continue
+        shape = f"x{op.shapes[i]}.shape" if output.ndim else "()"
+        lines.append(f"y{i} = np.zeros({shape})")
+        body.append(f"y{i} += b{i}" if output.ndim else f"y{i}[()] += b{i}[()]")
     body += ["start = stop", "if start >= n:", "    break"]
     lines += ["while True:", *(f"    {line}" for line in body)]
     outputs = ", ".join(f"y{i}" for i in range(len(node.outputs)))
