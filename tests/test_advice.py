@@ -40,9 +40,13 @@ def test_a_kernel_without_a_density_gets_points(rng):
     assert "No Fourier features" in repr(suggestion)
 
 
-def test_too_short_a_prior_is_told(rng):
+def test_neighbors_where_points_would_need_too_many(rng):
     X = rng.uniform(0.0, 100.0, size=(2000, 3))
     with pm.Model():
-        suggestion = vsgp.suggest_inducing(X, kernel(3), draws=5, random_seed=0)
-    assert not suggestion.options[suggestion.best].enough
-    assert "None explains" in repr(suggestion)
+        cov = kernel(3)
+        suggestion = vsgp.suggest_inducing(X, cov, draws=5, random_seed=0)
+        assert suggestion.best == "neighbors"
+        assert not any(suggestion.options[kind].enough for kind in ("points", "Fourier"))
+        assert "each given the 30 nearest" in repr(suggestion)
+        u = vsgp.VariationalSparse(cov_func=cov).prior("u", **suggestion.prior_kwargs)
+    assert u.owner.inputs[5].type.shape == (2000, 30)

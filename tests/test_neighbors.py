@@ -243,6 +243,21 @@ def test_scale_decides_who_is_near():
 
 
 @pytest.mark.parametrize(
+    ("kernel", "m"),
+    [
+        (2.0 * pm.gp.cov.Exponential(2, ls=1.0), 15),
+        (pm.gp.cov.Matern32(2, ls=1.0) + pm.gp.cov.Constant(1.0), 20),
+        (pm.gp.cov.ExpQuad(2, ls=1.0) * (pm.gp.cov.Matern52(2, ls=1.0) * 2.0), 30),
+        (pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.Matern12(2, ls=1.0), 15),
+    ],
+)
+def test_the_roughest_part_of_a_kernel_says_how_many(kernel, m):
+    assert vsgp.inducing.NearestNeighbors(X).number(kernel) == m
+    assert vsgp.inducing.NearestNeighbors(X, 3).number(kernel) == 3
+    assert vsgp.inducing.NearestNeighbors(Z).number(kernel) == 12
+
+
+@pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({"m": 0}, "m is 0, but it is a number of neighbors"),

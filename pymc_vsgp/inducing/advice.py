@@ -11,6 +11,7 @@ from pymc_vsgp.checks import as_inputs
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
+from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import spectral_density
@@ -25,6 +26,8 @@ SOME_ROWS, MOST_POINTS = 800, 400
 # takes besides, and those of an evaluation however small. Fitted to `benchmarks/features_cost.py`,
 # where they are wrong by a factor of two at most.
 LARGE, SMALL, ROW, LEAST = 2.3e10, 4.8e9, 1.6e-8, 2.2e-4
+# Of the kernel at two of the neighbors of a row, with all that follows.
+PAIR = 3e-7
 # Of a row and of each place in its window, where waves are interpolated.
 INTERPOLATED, IN_WINDOW = 5e-8, 2.4e-9
 
@@ -95,7 +98,8 @@ def suggest_inducing(
         The kernel. Its parameters may be random variables: what is suggested is enough for most of
         their prior. :func:`check_inducing` tells whether it is for the posterior.
     residual : float
-        Share of the prior variance at the data that may be left out.
+        Share of the prior variance at the data that may be left out. Where neither points nor
+        features leave out so little, nearest neighbors are suggested.
     quantile : float
         Part of the prior for which that holds.
     draws : int
@@ -154,13 +158,19 @@ def suggest_inducing(
             some = "a grid" if whole is grid else "cells of a grid"
             notes.append(f"The data are {some} of {' x '.join(map(str, whole.shape))}.")
 
-    fine = [o for o in options.values() if o.enough] or list(options.values())
-    best = min(fine, key=lambda o: o.seconds)
-    if not best.enough:
+    if not any(o.enough for o in options.values()):
+        places = np.unique(X, axis=0)
+        neighbors = NearestNeighbors(places)
+        m = neighbors.number(cov_func)
+        seconds = (n + len(places)) * ((m + 1) ** 2 * PAIR + ROW) + LEAST
+        options["neighbors"] = Option("neighbors", len(places), 0.0, seconds, True)
+        kwargs["neighbors"] = {"inducing": neighbors}
         notes.append(
-            f"None explains all but {residual:.0%} for {quantile:.0%} of the prior. "
-            "A prior with fewer short lengthscales would need fewer."
+            f"Neighbors are all distinct inputs, each given the {m} nearest. They take one process "
+            "with one function."
         )
+    fine = [o for o in options.values() if o.enough]
+    best = min(fine, key=lambda o: o.seconds)
     return Suggestion(best.kind, options, kwargs[best.kind], tuple(notes))
 
 

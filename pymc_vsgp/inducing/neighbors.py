@@ -23,6 +23,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pymc.gp.cov import Covariance
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
@@ -55,6 +56,9 @@ W, FACTOR, PLACES, SCALE, NEIGHBORS, ORDER, SHIFT, THETA = range(8)
 """Positions among the args; the last of them is where the parameters begin."""
 
 
+ENOUGH, SMOOTH = {"Exponential": 15, "Matern12": 15, "Matern32": 20}, 30
+"""Neighbors of each by default."""
+
 LEAST = np.float64(1e-6)
 """Least precision of a site, over that of the prior: next to nothing."""
 
@@ -72,8 +76,10 @@ class NearestNeighbors(InducingVariables):
     Xu : array_like, DataFrame or DataArray, shape (M, D)
         Inducing inputs: the distinct inputs of the data, or as many as matter. Names of columns
         are kept.
-    m : int
-        Number of neighbors. Rough kernels need few, smooth ones more.
+    m : int, optional
+        Number of neighbors. Rough kernels need few, smooth ones more: by default 15 for
+        ``Exponential``, 20 for ``Matern32`` and 30 for others, and of the parts of a sum or product
+        that of the roughest.
     scale : float or sequence of float, optional
         Units of the inputs in which neighbors are near: lengthscales, or guesses of them. By
         default the same for all inputs.
@@ -83,17 +89,17 @@ class NearestNeighbors(InducingVariables):
     .. code-block:: python
 
         gp = vsgp.VariationalSparse(cov_func=variance * pm.gp.cov.Matern32(1, ls=lengthscale))
-        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(np.unique(X, axis=0), m=15))
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(np.unique(X, axis=0)))
         gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
     """
 
-    def __init__(self, Xu: Any, m: int = 15, *, scale: Any = None):
+    def __init__(self, Xu: Any, m: int | None = None, *, scale: Any = None):
         self.columns = column_names(Xu, "Xu")
         self.Xu = as_inputs(Xu, "Xu")
         check_distinct(self.Xu)
-        if isinstance(m, bool) or not isinstance(m, int | np.integer) or m < 1:
+        if m is not None and (isinstance(m, bool) or not isinstance(m, int | np.integer) or m < 1):
             raise ValueError(f"m is {m!r}, but it is a number of neighbors. Pass 1 or more.")
-        self.m = min(int(m), len(self.Xu))
+        self.m = m
         scale = np.asarray(1.0 if scale is None else scale, dtype="float64")
         if scale.shape not in ((), (self.n_columns,)) or not (
             np.isfinite(scale).all() and (scale > 0.0).all()
@@ -114,6 +120,10 @@ class NearestNeighbors(InducingVariables):
         """Number of inducing inputs."""
         return len(self.Xu)
 
+    def number(self, cov_func) -> int:
+        """Return the number of neighbors under a kernel."""
+        return min(int(self.m or enough_neighbors(cov_func)), self.n_inducing)
+
     @property
     def example(self) -> np.ndarray:
         """The first of the inducing inputs."""
@@ -122,6 +132,15 @@ class NearestNeighbors(InducingVariables):
     def under(self, name, cov_func, mean_at, jitter):
         """Return the values `name` of a process with this kernel and mean."""
         return NeighborsPrior(self, name, cov_func, mean_at, jitter)
+
+
+def enough_neighbors(cov_func) -> int:
+    """Return how many neighbors a kernel needs; see `benchmarks/neighbors_divergence.py`."""
+    within = [getattr(cov_func, "cov_func", None), *getattr(cov_func, "_factor_list", [])]
+    parts = [part for part in within if isinstance(part, Covariance)]
+    if parts:
+        return min(map(enough_neighbors, parts))
+    return ENOUGH.get(type(cov_func).__name__, SMOOTH)
 
 
 class Local(NamedTuple):
@@ -182,9 +201,9 @@ class NeighborsPrior(InducingPrior):
     """Values that depend on their neighbors, under a kernel and a mean."""
 
     def __init__(self, kind: NearestNeighbors, name: str, cov_func, mean_at, jitter):
-        self.kind = kind
+        self.kind, self.m = kind, kind.number(cov_func)
         order = coarse_to_fine(kind.Xu / kind.scale)
-        neighbors = predecessors(kind.Xu / kind.scale, order, kind.m)
+        neighbors = predecessors(kind.Xu / kind.scale, order, self.m)
         # Not data of the model: they say how its density is computed, and nobody may change them.
         self.Xu = pytensor.shared(kind.Xu, name=f"{name}_places", shape=kind.Xu.shape)
         self.scale = pt.constant(kind.scale)
@@ -216,7 +235,7 @@ class NeighborsPrior(InducingPrior):
     def given(self, u, cov_func, mean_at, X, layout=None):
         """Return p(f | u) of the process with this kernel and mean, and its args."""
         local, theta = Local.of(cov_func, mean_at, self.kind.n_columns)
-        conditional = GivenNeighbors(u.name, self.kind.n_columns, self.kind.m, local)
+        conditional = GivenNeighbors(u.name, self.kind.n_columns, self.m, local)
         args = [self.linear(u), self.factor, self.Xu, self.scale, *self.pattern, self.shift]
         args += theta
         return conditional, args

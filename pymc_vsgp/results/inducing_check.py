@@ -180,9 +180,11 @@ class InducingCheck:
                 "to each other miss the function on the same side. Use twice as many, and "
                 "if that is still so, a prior that allows shorter lengthscales."
             )
+        given = "nearest-neighbor inputs" in self.nouns.values()
+        other = "" if given else " For a rough function see vsgp.inducing.NearestNeighbors."
         return (
             f"{n} are too few: the posterior of the parameters and of the function "
-            f"is not to be relied on. Use twice as many and check again{where}."
+            f"is not to be relied on. Use twice as many and check again{where}.{other}"
         )
 
     def __repr__(self):
