@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods import quadrature
 from pymc_vsgp.likelihoods.quadrature import expectation, stack
+from pymc_vsgp.ops.normal import log_ndtr, ndtr
 
 # softplus(f) = sum_i p_i E[(f + x / s_i)^+], x ~ N(0, 1): ramps smoothed by Gaussians (Monahan and
 # Stefanski's idea for the logistic). Largest error 2.8e-9, and no larger for any expectation.
@@ -50,19 +51,6 @@ def expected_softplus(mu, gamma):
     m, v = pt.switch(tail, mu, np.float64(-30.0)), pt.switch(tail, gamma, np.float64(0.0))
     series = sum((-1.0) ** (k + 1) / k * pt.exp(k * m + k**2 / 2.0 * v) for k in (1, 2, 3, 4))
     return pt.switch(tail, series, ramps)
-
-
-def ndtr(x):
-    """Return the standard normal distribution function, accurate in the left tail."""
-    return pt.erfc(-x / np.sqrt(2.0)) / 2.0
-
-
-def log_ndtr(x):
-    """Logarithm of `ndtr`, finite with a finite gradient for every x."""
-    # Each branch sees only the arguments that it is good for: where(bad branch) has NaN gradients.
-    left, right = pt.switch(x < 0.0, x, 0.0), pt.switch(x < 0.0, 0.0, x)
-    tail = pt.log(pt.erfcx(-left / np.sqrt(2.0)) / 2.0) - left**2 / 2.0
-    return pt.switch(x < 0.0, tail, pt.log1p(-ndtr(-right)))
 
 
 def log_softplus(f):

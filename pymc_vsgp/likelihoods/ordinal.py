@@ -12,7 +12,8 @@ from pytensor.graph.traversal import explicit_graph_inputs
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.likelihoods.classes import OfClasses, code_labels
-from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link, log_ndtr
+from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
+from pymc_vsgp.ops.normal import log_ndtr
 
 LINKS = {name: BINARY_LINKS[name] for name in ("logit", "probit")}
 

@@ -15,6 +15,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSumExp
 
 from pymc_vsgp.ops.distance import NotNegative
+from pymc_vsgp.ops.normal import InverseMills, inverse_mills_graph
 
 __all__ = ["numpy_only"]
 
@@ -40,6 +41,8 @@ def _new(node) -> Variable | None:
     zero = np.zeros((1,) * node.outputs[0].type.ndim)
     if isinstance(node.op.scalar_op, Softplus):
         return pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
+    if isinstance(node.op.scalar_op, InverseMills):
+        return inverse_mills_graph(x)
     if isinstance(node.op.scalar_op, NotNegative):
         return pt.maximum(x, zero)
     if isinstance(node.op.scalar_op, Clip):

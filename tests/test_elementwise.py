@@ -1,0 +1,90 @@
+"""Elementwise functions of our own: of the normal distribution, and numba's vector versions."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW
+from pytensor.gradient import verify_grad
+from scipy import special
+
+from pymc_vsgp.ops.normal import inverse_mills, log_ndtr
+from pymc_vsgp.ops.numpy_only import numpy_only
+
+pytest.importorskip("numba")
+
+from pymc_vsgp.ops.backends import scalar_numba
+
+EVERYWHERE = np.r_[
+    np.linspace(-40.0, 40.0, 4001), np.outer([-1.0, 1.0], 10.0 ** np.arange(-300, 9, 7)).ravel()
+]
+SPECIAL = np.array([0.0, -0.0, -1.0, np.inf, -np.inf, np.nan])
+TINY = 1e-305  # below it a loop may give zero
+
+
+def slope_of_log_ndtr(x):
+    """Of the two tails, each where it keeps its digits."""
+    with np.errstate(all="ignore"):
+        right = np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi) / special.ndtr(x)
+        return np.where(x < 0.0, np.sqrt(2.0 / np.pi) / special.erfcx(-x / np.sqrt(2.0)), right)
+
+
+NORMAL = {"log_ndtr": (log_ndtr, special.log_ndtr), "slope": (inverse_mills, slope_of_log_ndtr)}
+
+
+@pytest.mark.parametrize("name", NORMAL)
+@pytest.mark.parametrize("mode", ["RAW", "FAST_COMPILE", "NUMBA", "JAX"])
+def test_normal_distribution(name, mode):
+    """Both against scipy, on every backend, with a gradient that is finite everywhere."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    fn, reference = NORMAL[name]
+    x = pt.vector("x")
+    y = fn(x)
+    mode = RAW if mode == "RAW" else mode
+    f = pytensor.function([x], [y, pytensor.grad(y.sum(), x)], mode=mode)
+    m = slope_of_log_ndtr(EVERYWHERE)
+    slope = m if name == "log_ndtr" else -m * (EVERYWHERE + m)
+    # An exponential magnifies the rounding of x^2; the curvature is a difference of large numbers.
+    rtol = 1e-15 * (3.0 + np.minimum(EVERYWHERE**2, 1500.0))
+    atol = TINY if name == "log_ndtr" else 1e-14 * m**2 + 50.0 * TINY
+    for found, expected, least in zip(
+        f(EVERYWHERE), (reference(EVERYWHERE), slope), (TINY, atol), strict=True
+    ):
+        assert np.all(np.abs(found - expected) <= rtol * np.abs(expected) + least)
+
+
+def test_slopes(rng):
+    for fn in (log_ndtr, inverse_mills):
+        verify_grad(fn, [rng.normal(size=8) * 2.0], rng=rng, mode=RAW)
+
+
+def test_numpy_has_a_loop_for_them():
+    x = pt.vector("x")
+    outputs = numpy_only([pytensor.grad(log_ndtr(x).sum(), x)])
+    found = pytensor.function([x], outputs, mode=RAW)(EVERYWHERE)[0]
+    np.testing.assert_allclose(found, slope_of_log_ndtr(EVERYWHERE), rtol=1e-13, atol=1e-300)
+
+
+AROUND_ONE = 1.0 + np.linspace(-0.6, 1.5, 2001)
+ALL_SIZES = np.outer([-1.0, 1.0], 10.0 ** np.linspace(-307.0, 307.0, 2001)).ravel()
+VECTORS = {
+    pt.exp: np.r_[np.linspace(-707.0, 708.0, 4001), EVERYWHERE],
+    pt.expm1: np.r_[np.linspace(-707.0, 708.0, 4001), EVERYWHERE],
+    pt.log: np.r_[AROUND_ONE, ALL_SIZES, 5e-324, 1e-310],
+    pt.log1p: np.r_[AROUND_ONE - 1.0, ALL_SIZES, -1.0 + 1e-16],
+}
+
+
+@pytest.mark.parametrize("fn", VECTORS, ids=lambda f: f.name)
+def test_vector_instructions(fn):
+    """A few units in the last place, and what is not finite as numpy has it."""
+    x = pt.vector("x")
+    vector = scalar_numba.VECTORIZED[type(fn.scalar_op)]
+    f = pytensor.function([x], vector(x), mode="NUMBA")
+    values = np.r_[VECTORS[fn], SPECIAL]
+    with np.errstate(all="ignore"):
+        expected = getattr(np, fn.scalar_op.nfunc_spec[0])(values)
+    np.testing.assert_allclose(f(values), expected, rtol=2e-15, atol=5e-308)
+    np.testing.assert_array_equal(vector(x).eval({x: SPECIAL}, mode=RAW), expected[-6:])
