@@ -1,6 +1,9 @@
 """The importance stage: its density, its proof, and its draws."""
 
 import logging
+import re
+
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -14,7 +17,7 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
 from pymc_vsgp.fit.weights import logsumexp
 
 N = 40
@@ -339,6 +342,36 @@ def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     assert "NUTS takes over" in caplog.text
     assert seen["draws"] == 100
     assert "importance" not in stage.method
+
+
+def test_many_dimensions_are_given_up_at_once():
+    """Independent coefficients under q, which strong data make dependent."""
+    rng, X, f = inputs()
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 0.5)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=ls))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(period=24.0, n_frequencies=80))
+        gp.likelihood("y", vsgp.Poisson(exposure=50.0), X=X, y=rng.poisson(50.0 * np.exp(f)))
+        stage = vsgp.fit_gaussian(progressbar=False)
+    weigher = Weigher(model)
+    found = weigh(stage, weigher, 4000, rng, progressbar=False)
+    assert re.match(r"given the parameters log weights vary by [\d.]+, in 161 dim", found.refused)
+    assert found.n_evaluations <= 1000  # a first round
+    assert "NUTS" not in repr(found)
+    on = weigh(stage, weigher, 100, rng, give_up=False, progressbar=False)
+    assert on.n_evaluations > found.n_evaluations
+    assert len(on.theta) == 100
+    assert not re.match("given", on.refused)
+
+
+def test_variance_of_log_weights(rng):
+    for K in (2, 4, 16):
+        inner = 1e3 + 2.5 * rng.normal(size=(4000, K))
+        inner[:100] = -np.inf
+        batch = _Batch(np.zeros((4000, 1)), inner, np.zeros((4000, 1)), inner[:, 0])
+        assert abs(_log_variance(batch) / 2.5**2 - 1.0) < 0.2
+    assert _log_variance(replace(batch, inner=inner[:, :1])) == 0.0
+    assert _log_variance(replace(batch, inner=np.full((9, 2), -np.inf))) == np.inf
 
 
 def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from pymc.model.core import Model
+from scipy.special import gammaincinv
 
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
@@ -37,6 +38,7 @@ ROUNDS = 5
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
+NOISIEST = 4.0  # variance of log weights given theta that no number of epsilon makes up for
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
@@ -239,8 +241,13 @@ def weigh(
         start = (last.theta, last.epsilon, log_w)
         khat, ess = _tail(log_w)
         hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
-        batch, interrupted = last, False
-        if not (hopeless and give_up):
+        batch, interrupted, refused = last, False, ""
+        if give_up and (noise := _log_variance(last)) > NOISIEST:
+            refused = (
+                f"given the parameters log weights vary by {np.sqrt(noise):.1f}, "
+                f"in {weigher.points.n_epsilon} dimensions"
+            )
+        elif not (hopeless and give_up):
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
@@ -257,7 +264,7 @@ def weigh(
                     khat, ess = _tail(log_w)
                     K = batch.inner.shape[1]
     log_z = logsumexp(log_w) - np.log(len(log_w))
-    refused = _refuse(log_w, khat, ess)
+    refused = refused or _refuse(log_w, khat, ess)
     return Weighed(
         theta=batch.theta,
         epsilon=batch.epsilon,
@@ -300,6 +307,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         spread.append(_inner_variance(batch, log_w))
         if i == 0 and spread[0] > NOISY and weigher.refine():
             pass
+        elif _log_variance(batch) > NOISIEST:
+            break
         elif K > 1 and i < 2:
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
                 weigher.density = weigher.plain
@@ -365,6 +374,18 @@ def _inner_variance(batch, log_w) -> float:
     w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
     inner = np.exp(batch.inner - batch.log_marginal[:, None])
     return float(w @ np.nan_to_num(inner.var(axis=1, ddof=1), nan=0.0))
+
+
+def _log_variance(batch) -> float:
+    """Variance of log weights of epsilon given theta, which is typical of theta."""
+    more = batch.inner.shape[1] - 1
+    if more == 0:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        each = batch.inner.var(axis=1, ddof=1)
+    # The median of variances of normal numbers is less than the variance.
+    less = 2.0 * gammaincinv(more / 2.0, 0.5) / more
+    return float(np.median(np.nan_to_num(each, nan=np.inf)) / less)
 
 
 def _order(points: Points, stage: GaussianStage) -> np.ndarray:
