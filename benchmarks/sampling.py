@@ -31,6 +31,7 @@ CASES = {
 }
 BASELINES = [
     "vsgp",
+    "vsgp_nuts",
     "vsgp_whitened",
     "vsgp_whitened_lowrank",
     "numpyro",
@@ -41,14 +42,14 @@ BASELINES = [
 NOTE = """\
 ESS: smallest bulk effective sample size over the parameters (theta), and over the function at 20
 inputs (f; for the sparse models its mean given u). *per 1000 gradients*: of theta, counting all
-leapfrog steps of all chains with warm-up, and those of the draws alone. *total*: from the start of
-the process to the last draw, with imports, compilation from an empty cache, the Gaussian stage and
-warm-up; *per s* divides by that. *compile*: for PyMC all that is neither the Gaussian stage nor
-sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*: largest difference of
-a parameter's mean from that of the first baseline, in standard errors of the difference: above 4
-the
-two do not sample the same posterior, which is as it should be for `latent`, `hsgp` and `vsgp`
-(its inducing inputs have moved).
+leapfrog steps of all chains with warm-up, and those of the draws alone; importance weights take
+none. *total*: from the start of the process to the last draw, with imports, compilation from an
+empty cache, the Gaussian stage and warm-up. *CPU*: the same in seconds of processors, which other
+processes stretch less; *per CPU s* divides by that. *compile*: for PyMC all that is neither the
+Gaussian stage nor sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*:
+largest difference of a parameter's mean from that of the first baseline, in standard errors of the
+difference: above 4 the two do not sample the same posterior, which is as it should be for `latent`
+and `hsgp`.
 """
 
 
@@ -106,18 +107,17 @@ def run(baseline, case, folder, options):
     env = envs.variables(1, folder / "compiled-summary")
     done = subprocess.run(command, env=env, cwd=HERE, text=True, capture_output=True)
     more = last_json(done.stdout) or {"skipped": f"no summary: {done.stderr[-300:]}"}
-    result.update(more)
-    return result
+    return result | more | {"load": os.getloadavg()[0]}
 
 
 def derive(result, reference):
     """Add ratios to a result."""
     if "skipped" in result:
         return
-    warmup, draws = result["gradients_warmup"], result["gradients_draws"]
+    warmup, draws = result.get("gradients_warmup"), result.get("gradients_draws")
     for name in ("theta", "f"):
         ess = result[f"ess_{name}"]
-        result[f"{name}_per_s"] = ess / result["total_s"]
+        result[f"{name}_per_s"] = ess / result["cpu_s"]
         if draws:
             result[f"{name}_per_1000_draws"] = 1e3 * ess / draws
         if draws and warmup is not None:
@@ -151,17 +151,18 @@ def table(name, outcome, options):
         return "\n".join(lines)
     lines += [
         "| baseline | ESS theta | ESS f | theta per 1000 gradients | without warm-up "
-        "| f per 1000 gradients | theta per s | f per s | total s | compile s | Gaussian stage s "
-        "| gradients a draw | R-hat | divergences | theta off |",
-        "|" + "---|" * 15,
+        "| f per 1000 gradients | theta per CPU s | f per CPU s | CPU s | total s | compile s "
+        "| Gaussian stage s | gradients a draw | R-hat | divergences | theta off | load |",
+        "|" + "---|" * 17,
     ]
     for baseline, r in outcome["results"].items():
         if "skipped" in r:
-            lines.append(f"| {baseline} | {r['skipped']} |" + " |" * 13)
+            lines.append(f"| {baseline} | {r['skipped']} |" + " |" * 15)
             continue
         each = r["gradients_draws"] or math.nan
+        by = f" ({r['method']})" if "method" in r else ""
         row = [
-            baseline,
+            baseline + by,
             number(r, "ess_theta", 0),
             number(r, "ess_f", 0),
             number(r, "theta_per_1000", 1),
@@ -169,13 +170,15 @@ def table(name, outcome, options):
             number(r, "f_per_1000", 1),
             number(r, "theta_per_s", 2),
             number(r, "f_per_s", 2),
+            number(r, "cpu_s", 1),
             number(r, "total_s", 1),
             number(r, "compile_s", 1),
             number(r, "stage_s", 1),
-            f"{each / options.draws / options.chains:.1f}",
+            "" if math.isnan(each) else f"{each / options.draws / options.chains:.1f}",
             number(r, "rhat", 3),
             number(r, "divergences", 0),
             number(r, "theta_off", 1),
+            number(r, "load", 0),
         ]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join([*lines, ""])
@@ -198,6 +201,9 @@ def write(outcomes, options):
         NOTE,
         *(table(name, outcome, options) for name, outcome in outcomes.items()),
     ]
+    done = {(case, b) for case, outcome in outcomes.items() for b in outcome["results"]}
+    left = {case: [b for b in BASELINES if (case, b) not in done] for case in CASES}
+    text += [f"Not run: {case}: {', '.join(names)}." for case, names in left.items() if names]
     (folder / f"{options.output}.md").write_text("\n".join(text))
     everything = {"machine": machine, "options": vars(options), "cases": outcomes}
     (folder / f"{options.output}.json").write_text(json.dumps(everything, indent=1))
@@ -217,6 +223,7 @@ def main():
     parser.add_argument("--backend", choices=("numba", "jax"), default="numba")
     parser.add_argument("--timeout", type=int, default=3600, help="seconds for one baseline")
     parser.add_argument("--tiny", action="store_true", help="small cases: a smoke test")
+    parser.add_argument("--add", action="store_true", help="to the results that are there")
     parser.add_argument("--output", default="sampling", help="name of the files in results/")
     options = parser.parse_args()
     names, baselines = options.cases.split(","), options.baselines.split(",")
@@ -227,25 +234,25 @@ def main():
         envs.python(name)
     cache = HERE / ".cache"
     cache.mkdir(exist_ok=True)
-    outcomes = {}
+    known = HERE / "results" / f"{options.output}.json"
+    outcomes = json.loads(known.read_text())["cases"] if options.add and known.exists() else {}
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         for name in names:
             path, sizes = write_case(name, Path(temporary), options.tiny)
             print(f"{name}: {sizes}", flush=True)
-            outcome = outcomes[name] = {"sizes": sizes, "results": {}}
+            outcome = outcomes.setdefault(name, {"results": {}})
+            outcome["sizes"] = sizes
             write(outcomes, options)
             if path is None:
                 continue
-            reference = None
             for baseline in baselines:
                 result = run(baseline, path, Path(temporary), options)
-                # The first of those with the inducing inputs of the case.
-                moved = ("vsgp", "latent", "hsgp")
-                if reference is None and baseline not in moved and "skipped" not in result:
-                    reference = result
                 outcome["results"][baseline] = result
-                for known in outcome["results"].values():
-                    derive(known, reference)
+                # The first of those with the posterior of the case.
+                same = (outcome["results"].get(b, {}) for b in BASELINES[:-2])
+                reference = next((r for r in same if "mean_theta" in r), None)
+                for found in outcome["results"].values():
+                    derive(found, reference)
                 status = result.get("skipped") or f"{result['total_s']:.1f} s"
                 print(f"  {baseline:22s} {status}", flush=True)
                 write(outcomes, options)

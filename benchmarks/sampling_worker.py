@@ -22,6 +22,11 @@ class Unavailable(Exception):
     """The baseline cannot do this case; the message says why."""
 
 
+def spent():
+    """Seconds from the start of the process, and of processors: all threads of it."""
+    return {"total_s": time.perf_counter() - START, "cpu_s": time.process_time()}
+
+
 def read(path):
     """Read a case from its file."""
     with np.load(path, allow_pickle=False) as arrays:
@@ -122,7 +127,7 @@ def _from_tree(tree, case, options):
     info = {
         "gradients_draws": steps("sample_stats"),
         "gradients_warmup": steps("warmup_sample_stats"),
-        "divergences": int(stats["diverging"].values.sum()),
+        "divergences": int(stats["diverging"].values.sum()) if "diverging" in stats else None,
         "sampling_s": float(posterior.attrs["sampling_time"])
         if "sampling_time" in posterior.attrs
         else None,
@@ -149,55 +154,45 @@ def _vsgp_model(case):
     return model
 
 
-def _seeded(function, *args, **kwargs):
-    """Call with those of the keywords that the function takes."""
-    import inspect
-
-    takes = inspect.signature(function).parameters
-    free = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-    return function(*args, **{k: v for k, v in kwargs.items() if free or k in takes})
-
-
-def run_vsgp(case, options):
-    """Gaussian stage, then NUTS in the coordinates that it sets."""
+def run_vsgp(case, options, **nuts):
+    """Gaussian stage, then importance weights where these prove to be good, else NUTS."""
     import pymc_vsgp as vsgp
 
-    fit, sample = getattr(vsgp, "fit_gaussian", None), getattr(vsgp, "sample", None)
-    if fit is None or sample is None:
-        raise Unavailable("not available: this version of pymc_vsgp has no Gaussian stage")
     with _vsgp_model(case):
         start = time.perf_counter()
-        stage = _seeded(fit, random_seed=options.seed, progressbar=False)
+        stage = vsgp.fit_gaussian(random_seed=options.seed, progressbar=False)
         stage_s = time.perf_counter() - start
-        tree = _seeded(
-            sample,
-            stage,
-            draws=options.draws,
+        tree = vsgp.sample(
+            options.draws,
+            stage=stage,
             tune=options.tune,
             chains=options.chains,
             cores=options.cores,
             random_seed=options.seed,
-            backend=options.backend,
             progressbar=False,
-            discard_tuned_samples=False,
             compute_convergence_checks=False,
+            **nuts,
         )
-    total = time.perf_counter() - START
-    # The stage moves the inducing inputs.
-    constant = tree["constant_data"] if "constant_data" in tree.children else {}
-    if "u_Xu" in constant:
-        case["Z"] = np.asarray(constant["u_Xu"].values)
+    times = spent()
     theta, f, info = _from_tree(tree, case, options)
-    return theta, f, {**info, "stage_s": stage_s, "total_s": total}
+    attrs = tree["posterior"].attrs
+    known = {k: attrs[k] for k in ("method", "khat", "n_evaluations", "refused") if k in attrs}
+    return theta, f, {**info, **known, "stage_s": stage_s, **times}
+
+
+def run_vsgp_nuts(case, options):
+    """Gaussian stage, then NUTS in the coordinates that it sets, whatever weights say."""
+    asked = {"backend": options.backend, "discard_tuned_samples": False}
+    return run_vsgp(case, options, method="nuts", **asked)
 
 
 def run_whitened(case, options, **nuts):
     """Plain pm.sample on the same model: whitened coordinates."""
     with _vsgp_model(case):
         tree = _nutpie(options, **nuts)
-    total = time.perf_counter() - START
+    times = spent()
     theta, f, info = _from_tree(tree, case, options)
-    return theta, f, {**info, "total_s": total}
+    return theta, f, {**info, **times}
 
 
 def run_function(case, options, kind):
@@ -237,9 +232,9 @@ def run_function(case, options, kind):
             log_p = pt.switch(s < 0, tail, pt.log1p(-pt.erfc(right / root) / 2))
             pm.Potential("y", log_p.sum())
         tree = _nutpie(options)
-    total = time.perf_counter() - START
+    times = spent()
     theta, values, info = _from_tree(tree, case, options)
-    return theta, values, {**info, "total_s": total}
+    return theta, values, {**info, **times}
 
 
 # ----------------------------------------------------------------------------------------- numpyro
@@ -316,7 +311,7 @@ def run_numpyro(case, options):
     mcmc.run(key, extra_fields=fields)
     draws = {k: np.asarray(x) for k, x in mcmc.get_samples(group_by_chain=True).items()}
     extra = mcmc.get_extra_fields()
-    total, compile_s = time.perf_counter() - START, sum(parts)
+    times, compile_s = spent(), sum(parts)
     # The steps of the warm-up are only kept if asked for, which costs a second compilation. The
     # same key takes the same path, so they are counted again, after the clock has stopped.
     again = sampler()
@@ -330,7 +325,7 @@ def run_numpyro(case, options):
         "gradients_warmup": warmup,
         "divergences": int(np.sum(extra["diverging"])),
         "compile_s": compile_s,
-        "total_s": total,
+        **times,
     }
     f = conditional_mean(case, draws["ls"], draws["variance"], draws["v"])
     return np.concatenate(theta, axis=-1), f, info
@@ -412,7 +407,7 @@ def run_gpflow(case, options):
         values = helper.convert_to_constrained_values(samples)
         chains.append([np.asarray(v) for v in values])
         accepted.append(float(np.mean(ok)))
-    total = time.perf_counter() - START
+    times = spent()
     ls, variance, v = (np.stack([c[i] for c in chains]) for i in range(3))
     ls = ls.reshape(*ls.shape[:2], -1)
     info = {
@@ -421,7 +416,7 @@ def run_gpflow(case, options):
         "divergences": None,
         "acceptance": accepted,
         "compile_s": compile_s,
-        "total_s": total,
+        **times,
     }
     theta = np.concatenate([ls, variance[..., None]], axis=-1)
     return theta, conditional_mean(case, ls, variance, v[..., 0]), info
@@ -429,6 +424,7 @@ def run_gpflow(case, options):
 
 RUNNERS = {
     "vsgp": run_vsgp,
+    "vsgp_nuts": run_vsgp_nuts,
     "vsgp_whitened": run_whitened,
     "vsgp_whitened_lowrank": lambda c, o: run_whitened(c, o, adaptation="low_rank"),
     "numpyro": run_numpyro,

@@ -22,6 +22,11 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 CASES = ("readme", "second", "features", "bernoulli")
+LARGER = {
+    "poisson": "Poisson, N = 1000, M = 50, two inputs",
+    "pines": "pines, 32 x 32 cells, Fourier features",
+    "gaussian": "normal noise, N = 20,000, M = 200, eight inputs",
+}
 EVENTS = ("import", "gradient", "start", "draws", "plot")
 SAMPLERS = {
     "gradient": "value and gradient alone, numba",
@@ -33,8 +38,44 @@ SAMPLERS = {
 }
 
 
+def build_larger(case):
+    """Return the model of a larger case."""
+    import numpy as np
+    import pymc as pm
+    import sampling_cases
+
+    import pymc_vsgp as vsgp
+
+    rng = np.random.default_rng(20151207)
+    with pm.Model() as model:
+        if case == "gaussian":
+            X = rng.standard_normal((20_000, 8))
+            y = np.sin(X @ rng.standard_normal(8)) + 0.3 * rng.standard_normal(20_000)
+            Z, likelihood = X[:200], vsgp.Gaussian(pm.HalfNormal("sigma", 1))
+        else:
+            data = sampling_cases.CASES["pines" if case == "pines" else "poisson1"](False)
+            X, y, Z = data["X"], data["y"], data["Z"]
+            likelihood = vsgp.Poisson(exposure=data["exposure"])
+        D = X.shape[1]
+        ard = {} if case == "pines" else {"shape": D}
+        lengthscale = pm.InverseGamma("lengthscale", mu=2.0, sigma=1.0, **ard)
+        scale = pm.HalfNormal("scale", 1)
+        cov = scale**2 * pm.gp.cov.Matern52(D, ls=lengthscale)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(pm.Normal("c", 0, 2)), cov_func=cov
+        )
+        if case == "pines":
+            gp.prior("u", inducing=vsgp.inducing.Fourier.for_data(X, cov))
+        else:
+            gp.prior("u", Xu=Z)
+        gp.likelihood("y", likelihood, X=X, y=y)
+    return model, X
+
+
 def build(case, sampler):
     """Return the model of a case: ours, or the same by a peer."""
+    if case in LARGER:
+        return build_larger(case)
     import numpy as np
     import pymc as pm
 
@@ -119,8 +160,11 @@ def worker(case, sampler):
                 idata = vsgp.sample(1000, random_seed=1, progressbar=False, **method)
                 note = idata["posterior"].attrs.get("method", "")
             tick("draws")
-            if sampler not in ("hsgp", "latent"):
-                vsgp.plot_function(idata, X, random_seed=1)
+            if X.shape[1] > 2:
+                vsgp.predict(idata, X[:200], "mean", random_seed=1, progressbar=False)
+                tick("plot")
+            elif sampler not in ("hsgp", "latent"):
+                vsgp.plot_function(idata, X if X.shape[1] == 1 else None, random_seed=1)
                 tick("plot")
     print("RESULT " + json.dumps({"seen": seen, "method": note}), flush=True)
 
@@ -197,11 +241,15 @@ def table(found, path):
         cells += [f"{median(wall):.0f}", f"{median([r['load'] for r in good]):.0f}"]
         lines.append("| " + " | ".join(cells) + " |")
     m, done = found["machine"], {(case, sampler) for case, sampler, _ in groups}
-    left = [f"{c}: {SAMPLERS[s]}" for c in CASES for s in SAMPLERS if (c, s) not in done]
+    wanted = [(c, s) for c in CASES for s in SAMPLERS] + [(c, "default") for c in LARGER]
+    left = [f"{c}: {SAMPLERS[s]}" for c, s in wanted if (c, s) not in done]
     path.write_text(
         "# Waiting\n\nCPU seconds from the start of Python to the end of imports, the first "
-        "gradient, the start of nutpie, 1000 draws\nof each of four chains, and a plot: medians, "
-        "and ranges of several runs. Sampling takes both cores.\nWall seconds are those of a "
+        "gradient, the start of nutpie, 1000 draws\nof each of four chains, and a plot (with more "
+        "than two inputs, predictions): medians, and ranges of several\nruns. NUTS takes both "
+        "cores, importance weights one. "
+        + "; ".join(f"{k}: {v}" for k, v in LARGER.items())
+        + ".\nWall seconds are those of a "
         f"machine ({m['cores']} cores, {m['processor']}) that others used:\na load above the "
         "number of cores stretches them by about as much.\n\n"
         + "\n".join(lines)
