@@ -152,6 +152,15 @@ def test_folds(fitted):
     assert np.isfinite(again.elpd)
 
 
+def test_folds_are_sampled_by_importance(monkeypatch):
+    """Without NUTS, which takes a compiler for each of them."""
+    monkeypatch.setattr(pm, "sample", None)  # fails where it is called
+    X, y = make_data()
+    folds = np.arange(N) % 2
+    result = kfold(build, X, y, folds=folds, random_seed=1, **quiet)
+    np.testing.assert_allclose(result.elpd_i, exact_scores(X, y, folds), atol=0.1)
+
+
 def test_folds_of_a_table_with_an_exposure():
     """Rows keep their labels and their exposures; the score is that of scipy."""
     X, _ = make_data()

@@ -25,7 +25,7 @@ JITTER = 1e-6  # of the package by default, relative to the variance
 QUIET = {"progressbar": False}
 SAMPLER = {"nuts_sampler": "nutpie", "backend": "jax"}  # JAX compiles in seconds
 # A smoke run checks the scripts. Samplers have tests of their own, and are left out of it.
-SMOKE = {"draws": 4, "tune": 0, "chains": 1}
+SMOKE = {"draws": 4, "tune": 1, "chains": 1}
 NO_DIAGNOSTICS = {
     "rhat_max": None,
     "ess_min": None,

@@ -310,7 +310,7 @@ def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
     from pymc_vsgp.fit.sampling import sample
 
     idata = sample(model=model, method="auto", progressbar=False, random_seed=rng)
-    if idata["posterior"].attrs["interrupted"]:
+    if idata["posterior"].attrs.get("interrupted"):
         raise KeyboardInterrupt("A fold has too few draws.")
     return idata
 
