@@ -1,6 +1,6 @@
 """Fill the cache of compiled code, for images and classrooms: ``python -m pymc_vsgp.warm``.
 
-numba takes most of a minute for a kernel and a likelihood that it has not met. What it compiles
+numba takes some twenty seconds for a kernel and a likelihood that it has not met. What it compiles
 here, NUTS finds: a log density with these, and the parts of any other.
 """
 
@@ -65,7 +65,10 @@ def _compile(model):
     if importlib.util.find_spec("nutpie") is not None:
         import nutpie
 
-        nutpie.compile_pymc_model(model, freeze_model=True)
+        from pymc_vsgp.fit.callables import lean_callables
+
+        with lean_callables():
+            nutpie.compile_pymc_model(model, freeze_model=True)
         return
     point = model.initial_point()
     start = np.concatenate([np.ravel(point[v.name]) for v in model.continuous_value_vars])

@@ -1,5 +1,6 @@
 """Which backend NUTS takes, and what is compiled for numba."""
 
+import ctypes
 import importlib.util
 import json
 
@@ -38,7 +39,7 @@ def times(monkeypatch, tmp_path):
     return path, found
 
 
-def chosen(model, draws=6000, sampler="nutpie"):
+def chosen(model, draws=2000, sampler="nutpie"):
     return choose(model, model, False, sampler, draws)
 
 
@@ -156,3 +157,84 @@ def test_warm_compiles_each_kernel_with_each_likelihood(monkeypatch, capsys):
     for model in models:
         assert np.isfinite(model.compile_logp(mode=RAW)(model.initial_point()))
     assert "ExpQuad, Poisson, 2 inputs" in capsys.readouterr().out
+
+
+def test_what_nutpie_calls_has_the_codes_of_nutpie():
+    """Those of its own functions: of wrong sizes, of errors, of what is not finite."""
+    module = pytest.importorskip("nutpie.compile_pymc")
+    numba = pytest.importorskip("numba")
+    from pymc_vsgp.fit.callables import lean_callables
+
+    @numba.njit
+    def density(x):
+        if x[0] == 7.0:
+            raise ValueError
+        return np.array(1.0 / x[1] if x[1] != 9.0 else np.inf), np.sqrt(x)
+
+    @numba.njit
+    def expand(x):
+        return (np.append(density(x)[1], 5.0),)
+
+    theirs = [getattr(module, name) for name in ("_make_c_logp_func", "_make_c_expand_func")]
+    user = module.make_user_data({}, {})
+    with lean_callables():
+        makers = [getattr(module, f.__name__) for f in theirs]
+        raw = makers[0](3, density, user, [], {}), makers[1](3, 4, expand, user, [], {})
+    assert not set(makers) & set(theirs)
+    assert theirs == [getattr(module, f.__name__) for f in theirs]
+    logp, expanded = (numba.cfunc(types)(function) for function, types in raw)
+    arrays = [np.array([1.0, 4.0, 9.0]), np.zeros(3), np.zeros(1), np.zeros(4)]
+    at = [a.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for a in arrays]
+    assert logp.ctypes(3, *at[:3], None) == expanded.ctypes(3, 4, at[0], at[3], None) == 0
+    np.testing.assert_array_equal(np.concatenate(arrays[1:]), [1, 2, 3, 0.25, 1, 2, 3, 5])
+    assert logp.ctypes(2, *at[:3], None) == -1
+    assert expanded.ctypes(3, 5, at[0], at[3], None) == expanded.ctypes(2, 4, *at[:2], None) == -1
+    for x, code in (([7, 2, 3], 1), ([-1, 2, 3], 3), ([1, 2, np.nan], 3), ([1, 9, 3], 4)):
+        arrays[0][:] = x
+        assert logp.ctypes(3, *at[:3], None) == code
+    arrays[0][0] = 7.0
+    assert expanded.ctypes(3, 4, at[0], at[3], None) == -2
+
+
+def test_code_that_waits_for_its_callers_does_what_it_did():
+    """Recursion, Python, errors with values; and functions that Python calls by themselves."""
+    numba = pytest.importorskip("numba")
+    from pytensor.link.numba.dispatch.basic import numba_njit
+
+    from pymc_vsgp.ops.backends.linked_numba import by_address
+
+    @numba.njit
+    def power(x, n):
+        return x if n <= 1 else x * power(x, n - 1)
+
+    @numba_njit
+    def root(x):
+        with numba.objmode(y="float64"):
+            y = float(np.cbrt(x))
+        return y
+
+    @numba_njit
+    def checked(x):
+        if x < 0.0:
+            raise ValueError("negative", x)
+        return x
+
+    def third(x):
+        y = np.zeros(len(x))
+        for i in range(len(x)):
+            y[i] = power(root(checked(x[i])), 3)
+        return (y,)
+
+    fn, _ = by_address(third, [pt.vector()], "third", None)
+    call = numba_njit(lambda x: fn(x), final_function=True)
+    np.testing.assert_allclose(call(np.arange(5.0)), np.arange(5.0))
+    with pytest.raises(ValueError, match="negative"):
+        call(np.array([1.0, -2.0]))
+    # Compiled on the way there, for the same types.
+    assert (numba.float64, numba.int64) in power.signatures
+    assert power(2.0, 10) == 1024.0
+    address = next(iter(checked.overloads.values()))
+    symbol = address.fndesc.llvm_func_name
+    assert address.library._waits and address.library.get_pointer_to_function(symbol)
+    assert not address.library._waits
+    np.testing.assert_allclose(call(np.arange(5.0)), np.arange(5.0))

@@ -36,7 +36,7 @@ class Costs(NamedTuple):
     at_once: int  # chains: JAX's wait for one another, and XLA takes all cores
 
 
-NUMBA = Costs(55.0, 8.0, 8e-5, 1.0, min(os.cpu_count() or 1, 4))
+NUMBA = Costs(18.0, 3.0, 8e-5, 1.0, min(os.cpu_count() or 1, 4))
 JAX = Costs(7.0, 7.0, 3e-4, 1.5, 1)
 
 

@@ -7,6 +7,8 @@ import os
 import time
 import warnings
 
+from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -214,7 +216,10 @@ def sample(
     blas = kwargs.get("blas_cores", "auto")
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
     began = time.perf_counter()
-    with limit, target:
+    callables = nullcontext()
+    if nuts_sampler == "nutpie":
+        callables = import_module("pymc_vsgp.fit.callables").lean_callables()  # loads numba
+    with limit, target, callables:
         if store is not None:
             kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
             kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}

@@ -287,10 +287,13 @@ class _Sampler:
         import nutpie
 
         if self.compiled is None:
+            from pymc_vsgp.fit.callables import lean_callables
+
             backend = "jax" if importlib.util.find_spec("jax") else "numba"
-            self.compiled = nutpie.compile_pymc_model(
-                model, backend=backend, gradient_backend="pytensor", freeze_model=False
-            )
+            with lean_callables():
+                self.compiled = nutpie.compile_pymc_model(
+                    model, backend=backend, gradient_backend="pytensor", freeze_model=False
+                )
         values = {"calibration_y": y}
         for u in self.inducing:
             for what in ("linear", "root"):

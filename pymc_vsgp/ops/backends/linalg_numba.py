@@ -22,10 +22,11 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import SpecifyShape
 
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
 
-VERSION = 5  # of the code below, for the cache of compiled functions
+VERSION = 6  # of the code below, for the cache of compiled functions
 
 
 def _blas(name: str, n_arguments: int):
@@ -257,8 +258,7 @@ def numba_funcify_lean_solve(op, node, **kwargs):
 
     @numba_njit
     def solve(A, B):
-        X = np.empty(B.shape)
-        X[:] = B
+        X = B.copy()
         if X.size:
             T = A if _dense(A) else A.copy()
             rows = _by_rows(T)
@@ -282,6 +282,35 @@ def numba_funcify_lean_solve(op, node, **kwargs):
         return solve, VERSION
 
     return _of_several(solve), VERSION
+
+
+class CheckShape(_NumbaOp):
+    """An array, where it has this shape. No error says it in numbers: these compile for seconds."""
+
+    __props__ = ("shape",)
+    view_map = {0: [0]}
+
+    def __init__(self, shape: tuple[int | None, ...]):
+        self.shape = shape
+
+    def make_node(self, x):
+        """Build the node."""
+        return Apply(self, [x], [x.type.clone(shape=self.shape)()])
+
+
+@register_funcify_default_op_cache_key(CheckShape)
+def numba_funcify_check_shape(op, node, **kwargs):
+    """Compare what is known."""
+    known = tuple((i, n) for i, n in enumerate(op.shape) if n is not None)
+
+    @numba_njit
+    def check_shape(x):
+        for i, n in known:
+            if x.shape[i] != n:
+                raise ValueError("An array has another shape than its model says.")
+        return x
+
+    return check_shape, VERSION
 
 
 # Rows of a panel. BLAS multiplies matrices twice as fast as it solves, so panels below the diagonal
@@ -312,15 +341,21 @@ class PanelSolve(_NumbaOp):
         return Apply(self, [P, B], [pt.tensor(dtype="float64", shape=B.type.shape)])
 
 
+@numba_njit
+def _put(X, start, part, k):
+    """Copy k rows: where shapes are checked, numba compiles the message of an error for seconds."""
+    for i in range(k):
+        for j in range(X.shape[1]):
+            X[start + i, j] = part[i, j]
+
+
 @register_funcify_default_op_cache_key(InvertPanels)
 def numba_funcify_invert_panels(op, **kwargs):
     """Solve for the identity on each panel."""
 
     @numba_njit
     def invert_panels(R):
-        m = R.shape[0]
-        P = np.empty((m, m))
-        P[:] = R
+        m, P = R.shape[0], R.copy()
         for start in range(0, m, PANEL):
             n = min(PANEL, m - start)
             inverse = np.eye(n)
@@ -337,7 +372,9 @@ def numba_funcify_invert_panels(op, **kwargs):
                 inverse.ctypes.data,
                 n,
             )
-            P[start : start + n, start : start + n] = inverse
+            for i in range(n):
+                for j in range(n):
+                    P[start + i, start + j] = inverse[i, j]
         return P
 
     return invert_panels, VERSION
@@ -351,8 +388,7 @@ def numba_funcify_panel_solve(op, **kwargs):
         @numba_njit
         def solve(P, B):
             m, n = B.shape
-            X = np.empty((m, n))
-            X[:] = B
+            X = B.copy()
             part = np.empty((min(PANEL, m), n))
             p, x, w = P.ctypes.data, X.ctypes.data, part.ctypes.data
             for start in range((m - 1) // PANEL * PANEL, -1, -PANEL):
@@ -364,7 +400,7 @@ def numba_funcify_panel_solve(op, **kwargs):
                     _gemm(78, 84, n, k, m - stop, -1.0, x + 8 * stop * n, n, below, m, 1.0, here, n)
                 panel = p + 8 * (start * m + start)
                 _gemm(78, 84, n, k, k, 1.0, here, n, panel, m, 0.0, w, n)
-                X[start:stop] = part[:k]
+                _put(X, start, part, k)
             return X
 
         return solve, VERSION
@@ -372,8 +408,7 @@ def numba_funcify_panel_solve(op, **kwargs):
     @numba_njit
     def solve_forward(P, B):
         m, n = B.shape
-        X = np.empty((m, n))
-        X[:] = B
+        X = B.copy()
         part = np.empty((min(PANEL, m), n))
         p, x, w = P.ctypes.data, X.ctypes.data, part.ctypes.data
         for start in range(0, m, PANEL):
@@ -383,7 +418,7 @@ def numba_funcify_panel_solve(op, **kwargs):
                 _gemm(78, 78, n, k, start, -1.0, x, n, p + 8 * start * m, m, 1.0, here, n)
             panel = p + 8 * (start * m + start)
             _gemm(78, 78, n, k, k, 1.0, here, n, panel, m, 0.0, w, n)
-            X[start : start + k] = part[:k]
+            _put(X, start, part, k)
         return X
 
     return solve_forward, VERSION
@@ -462,6 +497,10 @@ def _is_real(*variables):
 def lean(node):
     """Return the lean outputs for a node, or None."""
     op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    if isinstance(op, SpecifyShape):
+        sizes = [getattr(n, "data", n) for n in node.inputs[1:]]
+        if all(n is None or isinstance(n, int | np.ndarray | np.integer) for n in sizes):
+            return [CheckShape(tuple(None if n is None else int(n) for n in sizes))(node.inputs[0])]
     if isinstance(op, BatchedDot | Dot) and _is_real(*node.inputs):
         ndims = tuple(i.type.ndim for i in node.inputs)
         if ndims in ((2, 2), (2, 1), (1, 2), (3, 3)):

@@ -5,6 +5,7 @@ it: PyTensor has four, and nutpie two more, which it can't keep on disk. What is
 address is optimised once, and kept.
 """
 
+from contextlib import contextmanager
 from hashlib import sha256
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -15,6 +16,7 @@ import numpy as np
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
+from pytensor import config
 from pytensor.compile.aliasing import insert_deepcopy
 from pytensor.compile.io import In, Out
 from pytensor.graph.basic import Apply, Constant, clone_get_equiv
@@ -22,29 +24,40 @@ from pytensor.graph.destroyhandler import DestroyHandler
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS, compile_numba_function_src
+from pytensor.link.numba.dispatch import basic
 from pytensor.link.numba.dispatch.basic import (
     get_numba_type,
     numba_funcify_and_cache_key,
+    numba_funcify_ensure_cache,
     numba_njit,
     register_funcify_and_cache_key,
 )
 from pytensor.tensor.type import DenseTensorType
 
+from pymc_vsgp.ops.backends.lazy_numba import compiled_once
+from pymc_vsgp.ops.backends.linalg_numba import InvertPanels, LeanDot, LeanSolve, PanelSolve
+from pymc_vsgp.ops.cholesky import SafeCholesky
+from pymc_vsgp.ops.linalg import WeightedGram
+
 __all__ = ["by_address", "link"]
 
-VERSION = 1  # of the code below, for the cache of compiled functions
+# Of these there are few, and all models have the same.
+LinearAlgebra = LeanDot | LeanSolve | InvertPanels | PanelSolve | WeightedGram | SafeCholesky
+
+VERSION = 2  # of the code below, for the cache of compiled functions
 
 # What is compiled, by symbol, for as long as there is a function that calls it.
 _COMPILED: WeakValueDictionary = WeakValueDictionary()
+_FUNCTIONS: WeakValueDictionary = WeakValueDictionary()  # of Ops, by their keys
 
 
-def by_address(function, inputs, name: str, known_by):
-    """Compile a Python function of these variables, as contiguous arrays.
+def by_address(function, inputs, name: str, known_by, layout: str = "C"):
+    """Compile a Python function of these variables, as contiguous arrays by default.
 
     Returns a function that calls it, and a key of it, where `known_by` is not None but something
     that tells the function from all others: what is compiled is kept on disk under that.
     """
-    arguments = tuple(get_numba_type(x.type, layout="C") for x in inputs)
+    arguments = tuple(get_numba_type(x.type, layout=layout) for x in inputs)
     key = None
     if known_by is not None:
         # With types: PyTensor's keys leave these to numba, which does not see them in a symbol.
@@ -58,17 +71,20 @@ def by_address(function, inputs, name: str, known_by):
             # That of a graph is a temporary file, whose name would be part of the key.
             function.__code__ = function.__code__.replace(co_filename="<string>")
         compiled = numba_njit(function, cache=key is not None)
-        compiled.compile(arguments)
+        with compiled_once():
+            compiled.compile(arguments)
         result = compiled.overloads[arguments]
         address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
         llvmlite.binding.add_symbol(symbol, address)
         _COMPILED[symbol] = compiled
     names = [f"x{i}" for i in range(len(inputs))]
     given = [
-        f"np.ascontiguousarray({x})" if v.ndim else x for x, v in zip(names, inputs, strict=True)
+        f"np.ascontiguousarray({x})" if v.ndim and layout == "C" else x
+        for x, v in zip(names, inputs, strict=True)
     ]
     result = compiled.overloads[arguments].signature.return_type
-    first = "[0]" if len(result) == 1 else ""  # a node returns no tuple of one
+    # A node returns no tuple of one.
+    first = "[0]" if getattr(result, "count", 0) == 1 else ""
     call = compile_numba_function_src(
         f"def call_{name}({', '.join(names)}): return call(({', '.join(given)},)){first}",
         f"call_{name}",
@@ -99,7 +115,8 @@ def _caller(symbol: str, signature):
     def call(typingctx, args):
         # Constants are read-only, which makes no difference to their layout in memory.
         for have, want in zip(args, expected, strict=True):
-            if have.copy(readonly=False) != want:
+            layout = "A" if want.layout == "A" else have.layout
+            if have.copy(readonly=False, layout=layout) != want:
                 raise TypingError(f"{symbol} takes {want}, and got {have}")
         return result(args), generate
 
@@ -124,8 +141,47 @@ class Linked(Op):
 @register_funcify_and_cache_key(Linked)
 def numba_funcify_linked(op, node=None, **kwargs):
     """Compile the graph, and return a function that calls it."""
-    graph, key = numba_funcify_and_cache_key(op.fgraph, **kwargs)
+    with few_functions():
+        graph, key = numba_funcify_and_cache_key(op.fgraph, **kwargs)
     return by_address(graph.py_func, node.inputs, "linked", key)
+
+
+@contextmanager
+def few_functions():
+    """Let PyTensor write no function around each Op, to keep it on disk: all is kept together."""
+    known = basic.numba_funcify_ensure_cache
+    if known is not numba_funcify_ensure_cache:
+        yield
+        return
+    basic.numba_funcify_ensure_cache = _function_of
+    try:
+        yield
+    finally:
+        basic.numba_funcify_ensure_cache = known
+
+
+def _function_of(op, *args, **kwargs):
+    """Return the function of an Op, and a key of it."""
+    if not config.numba__cache:
+        return numba_funcify_ensure_cache(op, *args, **kwargs)
+    function, key = numba_funcify_and_cache_key(op, *args, **kwargs)
+    node = kwargs.get("node")
+    if key is None or node is None:
+        return function, key
+    # One function for all nodes that have the same; a key leaves the arguments to numba.
+    arguments = tuple(
+        (type(x.type), getattr(x.type, "dtype", None), getattr(x.type, "ndim", 0))
+        for x in node.inputs
+    )
+    function = _FUNCTIONS.setdefault((key, arguments, config.numba__fastmath), function)
+    if not isinstance(op, LinearAlgebra):
+        return function, key
+    name = type(op).__name__
+    names = ", ".join(f"x{i}" for i in range(len(node.inputs)))
+    hoisted = compile_numba_function_src(
+        f"def {name}({names}): return function({names})", name, {**globals(), "function": function}
+    )
+    return by_address(hoisted, node.inputs, name, key, layout="A")
 
 
 def link(fgraph: FunctionGraph) -> None:
