@@ -7,7 +7,7 @@ address stays in no cache. Loops over numbers need none of it.
 
 import inspect
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
@@ -73,7 +73,7 @@ def _with_shared(function, user_data, keys, shared_data):
 def lean_callables() -> Iterator[None]:
     """Let nutpie compile these in place of its own, if it is the nutpie that they are for."""
     nutpie = import_module("nutpie.compile_pymc")
-    ours = (_make_c_logp_func, _make_c_expand_func)
+    ours: tuple[Callable, ...] = (_make_c_logp_func, _make_c_expand_func)
     theirs = [getattr(nutpie, f.__name__, None) for f in ours]
     same = all(f and _takes(f) == _takes(g) for f, g in zip(theirs, ours, strict=True))
     # Another thread may be here, too, and puts theirs back.
@@ -85,8 +85,8 @@ def lean_callables() -> Iterator[None]:
     try:
         yield
     finally:
-        for known in theirs:
-            setattr(nutpie, known.__name__, known)
+        for f, known in zip(ours, theirs, strict=True):
+            setattr(nutpie, f.__name__, known)
 
 
 def _takes(function):
