@@ -240,5 +240,8 @@ class Exact(Natural):
     def _step_sites(self, n: int) -> None:
         self.sites = self.exact.sites(self.evaluation)
 
+    def _step_rest(self, moving: bool, n: int) -> None:
+        super()._step_rest(moving, 100)  # no step of sites to wait for
+
     def _slope(self, theta) -> np.ndarray:
         return self.exact(theta).gradient

@@ -112,15 +112,15 @@ class SampledBound(Variables):
         return float(value), gradient
 
     def __call__(self, theta, sites: list[Sites]) -> Evaluation:
-        """Return the ELBO at theta, and what improves it."""
-        value, gradient = self.value(theta, sites)
+        """Return q at theta, and what improves it; of the ELBO and its gradient see `value`."""
+        self._put(sites)
         mean, columns = (np.asarray(x) for x in self._maps(np.asarray(theta, dtype="float64")))
         w, spread = moments_of(columns, self.pattern, self.draws)
         linear, gram = (np.asarray(x) for x in self._steps(theta, w, spread))
         precision = np.maximum(-gram, 0.0)
         toward = linear + precision * (mean + w)
         q = [toward[None]], [precision[None]], [w[None]], [1.0 / spread[None]]
-        return Evaluation(value, gradient, *q, R=[np.ones_like(w)], prior_mean=[mean])
+        return Evaluation(np.nan, np.empty(0), *q, R=[np.ones_like(w)], prior_mean=[mean])
 
 
 class Sampled(Natural):
