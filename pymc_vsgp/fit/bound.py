@@ -213,7 +213,8 @@ class Variables:
         out = []
         for p in self.processes:
             shape = (p.n_functions, p.n_inducing)
-            root = shape if p.diagonal else (*shape, p.n_inducing)
+            alone = p.diagonal or is_sparse(p.u)
+            root = shape if alone else (*shape, p.n_inducing)
             out.append(Sites(np.zeros(shape), np.zeros(root)))
         return out
 

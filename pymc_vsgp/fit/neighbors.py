@@ -96,10 +96,6 @@ class SampledBound(Variables):
         steps = graph_replace([linear, gram], given, strict=False)
         self._steps = function([theta, w, sd], rewrite_pregrad(steps), mode)
 
-    def no_sites(self) -> list[Sites]:
-        """Return sites that make q the prior."""
-        return [Sites(*np.zeros((2, 1, p.n_inducing))) for p in self.processes]
-
     def _put(self, sites: list[Sites]) -> None:
         self.shared[0].set_value(sites[0].linear)
         self.shared[1].set_value(sites[0].root[:, :, None])

@@ -1,0 +1,112 @@
+"""10,000 Poisson counts of a rough function of two inputs: nearest neighbors, beside GPBoost.
+
+Usage: ``python rough_counts.py [vsgp|gpboost] [--rows 10000]``. Each package runs in the
+environment that it is installed in, and adds its line to `results/rough_counts.json`. Seconds are
+of one core, as the process itself counts them. The function is a draw of a Matern-3/2 process with
+a lengthscale of 0.05 in the unit square; scores are of the logarithm of the rate, at the data.
+"""
+
+import argparse
+import json
+import pathlib
+
+import numpy as np
+
+from rough_map import Clock
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "rough_counts.json"
+LS, LEVEL, SD = 0.05, 1.0, 0.7
+
+
+def simulate(n):
+    """Inputs, counts, and the function: exact, by a Cholesky factor."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(size=(n, 2))
+    r = np.sqrt(3.0) * np.sqrt(np.maximum(_square(X), 0.0)) / LS
+    K = SD**2 * (1.0 + r) * np.exp(-r)
+    K[np.diag_indices(n)] += 1e-8
+    f = LEVEL + np.linalg.cholesky(K) @ rng.normal(size=n)
+    return X, rng.poisson(np.exp(f)), f
+
+
+def _square(X):
+    s = (X**2).sum(axis=1)
+    return s[:, None] + s - 2.0 * X @ X.T
+
+
+def scores(f, mean, sd):
+    """Of 95 % intervals, and of the mean."""
+    inside = np.abs(f - mean) <= 1.959963984540054 * sd
+    return {
+        "RMSE": float(np.sqrt(np.mean((f - mean) ** 2))),
+        "coverage": float(inside.mean()),
+        "width": float(np.mean(2.0 * 1.959963984540054 * sd)),
+    }
+
+
+def vsgp(X, y, m, draws):
+    """Draws of the Gaussian stage."""
+    import pymc as pm
+
+    import pymc_vsgp as vsgp
+
+    clock = Clock()
+    with pm.Model():
+        level, sd = pm.Normal("level", 0.0, 3.0), pm.HalfNormal("sd", 2.0)
+        ls = pm.LogNormal("ls", -2.0, 1.0)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(level), cov_func=sd**2 * pm.gp.cov.Matern32(2, ls=ls)
+        )
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, m))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        clock("model")
+        stage = vsgp.fit_gaussian(progressbar=False)
+        print(stage, flush=True)
+        clock("stage")
+        u = stage.to_datatree(draws, random_seed=1)["posterior"]["u"].values[0]
+        clock("draws")
+    return f"vsgp, {m} neighbors, stage", u.mean(axis=0), u.std(axis=0), clock.seconds
+
+
+def gpboost(X, y, m, draws):
+    """Parameters maximised, Laplace."""
+    import gpboost as gpb
+
+    clock = Clock()
+    model = gpb.GPModel(
+        likelihood="poisson",
+        gp_coords=X,
+        cov_function="matern",
+        cov_fct_shape=1.5,
+        gp_approx="vecchia",
+        num_neighbors=m,
+        num_parallel_threads=1,
+    )
+    model.fit(y=y.astype(float), X=np.ones((len(y), 1)))
+    clock("fit")
+    ones = np.ones((len(y), 1))
+    found = model.predict(gp_coords_pred=X, X_pred=ones, predict_var=True, predict_response=False)
+    clock("predict")
+    return f"GPBoost, {m} neighbors", found["mu"], np.sqrt(found["var"]), clock.seconds
+
+
+def main():
+    """Run one of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("which", choices=["vsgp", "gpboost"])
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--neighbors", type=int, default=10)
+    parser.add_argument("--draws", type=int, default=200)
+    args = parser.parse_args()
+    X, y, f = simulate(args.rows)
+    run = {"vsgp": vsgp, "gpboost": gpboost}[args.which]
+    name, mean, sd, seconds = run(X, y, args.neighbors, args.draws)
+    result = scores(f, mean, sd) | {"seconds": seconds}
+    name += f", {args.rows} rows"
+    print(name, json.dumps(result, indent=1), flush=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(known | {name: result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
