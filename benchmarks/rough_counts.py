@@ -1,7 +1,7 @@
 """10,000 Poisson counts of a rough function of two inputs: nearest neighbors, beside GPBoost.
 
 Usage: ``python rough_counts.py [vsgp|gpboost] [--rows 10000]``. Each package runs in the
-environment that it is installed in, and adds its line to `results/rough_counts.json`. Seconds are
+environment that it is installed in, and adds its line to `results/rough_counts.md`. Seconds are
 of one core, as the process itself counts them. The function is a draw of a Matern-3/2 process with
 a lengthscale of 0.05 in the unit square; scores are of the logarithm of the rate, at the data.
 """
@@ -12,7 +12,7 @@ import pathlib
 
 import numpy as np
 
-from rough_map import Clock
+from rough_map import Clock, add
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "rough_counts.json"
 LS, LEVEL, SD = 0.05, 1.0, 0.7
@@ -104,8 +104,7 @@ def main():
     result = scores(f, mean, sd) | {"seconds": seconds}
     name += f", {args.rows} rows"
     print(name, json.dumps(result, indent=1), flush=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(known | {name: result}, indent=1) + "\n")
+    add(RESULTS, name, result)
 
 
 if __name__ == "__main__":

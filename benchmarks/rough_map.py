@@ -1,7 +1,7 @@
 """The satellite map of Heaton et al. (2019), all of it: nearest neighbors, beside GPBoost.
 
 Usage: ``python rough_map.py [vsgp|gpboost] [--rows 105569]``. Each package runs in the environment
-that it is installed in, and adds its line to `results/rough_map.json`. Seconds are of one core, as
+that it is installed in, and adds its line to `results/rough_map.md`. Seconds are of one core, as
 the process itself counts them: they do not depend on what else the machine does.
 
 The model is that of the published comparison: a constant, an exponential kernel and a nugget.
@@ -130,6 +130,19 @@ def gpboost(X, y, Xnew, truth, m, *_):
     return f"GPBoost, {m} neighbors", result
 
 
+def add(path, name, result):
+    """Keep a result beside those that there are, and make a table of all."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known |= {name: result}
+    path.write_text(json.dumps(known, indent=1) + "\n")
+    columns = [c for c in result if isinstance(result[c], float) and c not in ("k-hat", "ESS")]
+    lines = [" | ".join(["", *columns, "seconds"]), "|".join(["---"] * (len(columns) + 2))]
+    for each, row in known.items():
+        seconds = ", ".join(f"{what} {t:.0f}" for what, t in row["seconds"].items())
+        lines.append(" | ".join([each, *(f"{row[c]:.3f}" for c in columns), seconds]))
+    path.with_suffix(".md").write_text("".join(f"| {line} |\n" for line in lines))
+
+
 def main():
     """Run one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -147,8 +160,7 @@ def main():
     if len(y) < 105_569:
         name += f", {len(y)} rows"
     print(name, json.dumps(result, indent=1), flush=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(known | {name: result}, indent=1) + "\n")
+    add(RESULTS, name, result)
 
 
 if __name__ == "__main__":

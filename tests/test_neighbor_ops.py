@@ -16,6 +16,7 @@ from pymc_vsgp.ops.neighbors import (
     predecessors,
     solve_each,
 )
+from pymc_vsgp.ops.rows import by_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 3.0, size=(40, 2))
@@ -98,3 +99,20 @@ def test_the_first_in_order_are_far_apart(rng):
     first = A[coarse_to_fine(A)[:16]]
     apart = np.sqrt(((first[:, None] - first) ** 2).sum(axis=-1)) + 9.0 * np.eye(16)
     assert apart.min() > 0.1  # 0.03 in any order, 0.25 on a regular grid
+
+
+@pytest.mark.parametrize("mode", BACKENDS)
+def test_what_is_computed_by_rows_is_the_same(mode, rng):
+    """In blocks as in one piece, the gradient in what has rows and in what they share included."""
+    a, near, b = pt.matrix(), pt.lmatrix(), pt.vector()
+
+    def build(a, near, b):
+        return pt.exp(-(a**2)) * pt.sum(b[near.ravel()].reshape(near.shape), axis=1)[:, None]
+
+    point = [rng.normal(size=(300, 2)), rng.integers(7, size=(300, 3)), rng.normal(size=7)]
+    found = []
+    for graph in (build(a, near, b), by_rows(build, [a, near], [b], 10**6)):
+        outputs = [graph, *pytensor.grad(pt.sum(graph**3), [a, b])]
+        found.append(pytensor.function([a, near, b], outputs, mode=mode)(*point))
+    for whole, blocks in zip(*found, strict=True):
+        np.testing.assert_allclose(blocks, whole, rtol=1e-12)

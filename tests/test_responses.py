@@ -109,6 +109,7 @@ def test_sampling_is_that_of_points():
         settings = {"chains": 2, "method": "importance", "random_seed": 1, "progressbar": False}
         idata = vsgp.sample(500, stage=stage, **settings)
     assert not idata["posterior"].attrs["refused"]
+    assert stage.sites["u"].root.shape == (1, 12)
     found.append(idata["posterior"])
     with pm.Model():
         ls, sigma = pm.LogNormal("ls", 0.0, 0.3), pm.LogNormal("sigma", -1.0, 0.5)
