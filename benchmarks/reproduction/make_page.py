@@ -33,6 +33,7 @@ LAST = """## Elsewhere
 
 * **The toy problem with three classes**: the paper shows figures and no numbers.
   `notebooks/three_classes.py` has them, and the comparison of Gaussian and free-form.
+* **Tables I and III of Filippone and Girolami (2014)**: [](step_methods.md) has the first block.
 
 ## Not run
 
