@@ -1,6 +1,6 @@
 """Fill the cache of compiled code, for images and classrooms: ``python -m pymc_vsgp.warm``.
 
-numba takes some twenty seconds for a kernel and a likelihood that it has not met. What it compiles
+numba takes about half a minute for a kernel and a likelihood that it has not met. What it compiles
 here, NUTS finds: a log density with these, and the parts of any other.
 """
 

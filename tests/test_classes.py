@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
@@ -117,3 +118,32 @@ def test_what_is_no_class_has_no_probability(lik):
         np.testing.assert_array_equal(
             np.isfinite(value.eval(mode=RAW)), [True, True, False, False, False]
         )
+
+
+def test_softmax_probabilities_by_quadrature():
+    """Of rare classes too, and where f varies much."""
+    z = np.linspace(-8.5, 8.5, 801)
+    weight = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+
+    def exact(mu, gamma, y):
+        """Probability that f_y + G_y is the largest, G being Gumbel: sums over f, and over x."""
+        sd = np.sqrt(gamma)
+        x = np.linspace(np.max(mu - 9 * sd) - 6, np.max(mu + 9 * sd) + 40, 1501)
+        e = np.exp(np.minimum(mu[:, None, None] + sd[:, None, None] * z - x[:, None], 700.0))
+        below = (weight * np.exp(-e)).sum(axis=-1)
+        below[y] = (weight[None] * e[y] * np.exp(-e[y])).sum(axis=-1)
+        return (x[1] - x[0]) * np.prod(below, axis=0).sum()
+
+    mu = np.array([[0.5, -1, 0], [0, -3, 2], [0, -2.3, 1], [-1, 0, -30], [0, 0, -140], [0, 1, 2]])
+    gamma = np.array(
+        [[0.1, 2, 30], [100, 0.5, 1e-6], [1, 300, 0.3], [0.1, 0.2, 150], [1, 1, 2000], [1, 2, 3]]
+    )
+    m, v, y = pt.matrix(), pt.matrix(), pt.lvector()
+    log_p = pytensor.function([m, v, y], likelihoods.Softmax(3).log_predictive(m, v, y), mode=RAW)
+    p = np.exp([log_p(mu, gamma, np.full(len(mu), k)) for k in range(3)]).T
+    expected = [[exact(*row, k) for k in range(3)] for row in zip(mu, gamma, strict=True)]
+    assert np.min(expected) < 1e-2 and np.sum(np.array(expected) < 1e-2) >= 3
+    np.testing.assert_allclose(np.sum(expected, axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(p, expected, rtol=2e-3, atol=1e-9)
+    np.testing.assert_allclose(p[[0, 3, 5]], np.array(expected)[[0, 3, 5]], rtol=1e-5)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-4)

@@ -141,19 +141,17 @@ class Softmax(OfClasses):
         :math:`\mu_y + \gamma_y`, which keeps small probabilities accurate.
         """
         mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-        observed = self._is_class(y)
-        tilted = pt.switch(observed, mu + gamma, mu)
-        log_weight = self._of_class(mu + gamma / 2.0, y)
-        x, _, step = points(tilted, gamma, 2 * N_POINTS)
-        log_cdf = pt.log(gumbel_cdf(x, tilted, gamma)).sum(axis=-1)
-        rare = pt.logsumexp(log_weight - x + log_cdf, axis=0) + pt.log(step)
-
         x, _, step = points(mu, gamma, 2 * N_POINTS)
-        log_cdf = pt.log(gumbel_cdf(x, mu, gamma))
-        log_density = pt.log(gumbel_density(x, mu, gamma))
-        log_terms = pt.switch(observed, log_density, log_cdf).sum(axis=-1)
-        common = pt.logsumexp(log_terms, axis=0) + pt.log(step)
-        return self._known(y, pt.switch(common > np.log(1e-2), common, rare))
+        below = pt.log(gumbel_cdf(x, mu, gamma))
+        others = pt.switch(self._is_class(y), np.float64(0.0), below).sum(axis=-1)
+        m, v = (self._of_class(a, y)[..., None] for a in (mu, gamma))
+        tilted = pt.log(gumbel_cdf(x, m + v, v))[..., 0] + (m + v / 2.0)[..., 0] - x
+        rare = pt.logsumexp(tilted + others, axis=0) + pt.log(step)
+        density = pt.log(gumbel_density(x, m, v))[..., 0]
+        common = pt.logsumexp(density + others, axis=0) + pt.log(step)
+        # So far below its mean as the largest v take it, a distribution function underflows.
+        direct = pt.gt(common, np.log(1e-2)) | pt.gt(v[..., 0], 900.0)
+        return self._known(y, pt.switch(direct, common, rare))
 
     def mean(self, mu, gamma):
         """Probability of each class, on the last axis: the integrands have most in common."""
