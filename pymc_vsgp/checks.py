@@ -19,6 +19,7 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
 
 from pymc_vsgp.compile import evaluate
+from pymc_vsgp.ops.mapped import mapped, mapped_array
 
 __all__ = [
     "as_inputs",
@@ -41,6 +42,8 @@ __all__ = [
     "names_of",
     "warn_of_offset",
 ]
+
+ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
 
 # Times its range that a column may be from zero: PyMC's distances are differences of squares.
 FAR = 1e4
@@ -65,6 +68,8 @@ def known_value(value: Any) -> np.ndarray | None:
         return np.asarray(value.data)
     if isinstance(value, SharedVariable):
         return np.asarray(value.get_value(borrow=True))
+    if (array := mapped_array(value)) is not None:
+        return array
     inputs = explicit_graph_inputs([value])
     if depends_on_random(value) or any(
         not isinstance(i, Constant | SharedVariable) for i in inputs
@@ -105,13 +110,15 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
         elif array.dtype.kind not in "iub":
             todo = f"Code categories as numbers and convert them with {what}.astype('float64')."
         raise TypeError(f"{what} has dtype {array.dtype}, but a kernel needs real numbers. {todo}")
-    bad = ~np.isfinite(array)
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ValueError(
-            f"{what} holds {array[row, column]} in row {row}, column {column}. "
-            "Drop that row, or fill in a number."
-        )
+    step = max(1, ENTRIES // array.shape[1])
+    for i in range(0, len(array), step):
+        bad = ~np.isfinite(array[i : i + step])
+        if bad.any():
+            row, column = np.argwhere(bad)[0] + (i, 0)
+            raise ValueError(
+                f"{what} holds {array[row, column]} in row {row}, column {column}. "
+                "Drop that row, or fill in a number."
+            )
 
 
 def as_inputs(X: Any, what: str = "X") -> np.ndarray:
@@ -267,6 +274,8 @@ def as_matrix(X: Any, what: str) -> tuple[pt.TensorVariable, np.ndarray | None]:
         _check_matrix(value, what)
         return X, value
     value = as_inputs(X, what)
+    if isinstance(X, np.memmap):
+        return mapped(X), value
     return pt.as_tensor_variable(value), value
 
 

@@ -352,3 +352,68 @@ def test_a_memmap_is_never_copied_whole(tmp_path):
         check=False,
     )
     assert run.stdout.split()[-3:] == ["limited", "evaluated", "evaluated"], run.stderr
+
+
+# What a stage and draws add to the memory of the process, in parts of X; the first time is for all
+# that does not depend on its size.
+GROWTH = """
+import sys, threading, time
+import numpy as np, pymc as pm
+import pymc_vsgp as vsgp
+
+D = 8192
+
+def resident():
+    with open("/proc/self/status") as file:  # pages of a mapped file do not count
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+
+def growth(function):
+    top, done = [resident()] * 2, threading.Event()
+    def watch():
+        while not done.wait(0.02):
+            top[1] = max(top[1], resident())
+    thread = threading.Thread(target=watch)
+    thread.start()
+    function()
+    done.set()
+    thread.join()
+    return top[1] - top[0]
+
+def run(N):
+    x = np.linspace(-2.0, 2.0, N)
+    X = np.memmap(sys.argv[1], dtype="float64", mode="w+", shape=(N, D))
+    X[:, 0] = x
+    X = np.memmap(sys.argv[1], dtype="float64", mode="r", shape=(N, D))
+    y = np.random.default_rng(1).poisson(np.exp(np.sin(2.0 * x)))
+    Xu = np.zeros((5, D))
+    Xu[:, 0] = np.linspace(-2.0, 2.0, 5)
+    with pm.Model():
+        eta = pm.Gamma("eta", 4.0, 4.0)
+        gp = vsgp.VariationalSparse(cov_func=eta**2 * pm.gp.cov.ExpQuad(D, 0.9, active_dims=[0]))
+        gp.prior("u", Xu=Xu)
+        quiet = {"progressbar": False, "random_seed": 1}
+        yield growth(lambda: gp.likelihood("y", vsgp.Poisson(), X=X, y=y)), X.nbytes
+        few = {"maxiter": 2, "batch_size": 10}
+        yield growth(lambda: vsgp.fit_gaussian("minibatch", **few, **quiet)), X.nbytes
+        yield growth(lambda: vsgp.fit_gaussian(maxiter=1, copy=True, **quiet)), X.nbytes
+        yield growth(lambda: vsgp.fit_gaussian(maxiter=2, **quiet)), X.nbytes
+        settings = {"method": "importance", "fit_kwargs": {"maxiter": 1}, "draws": 20, **quiet}
+        yield growth(lambda: vsgp.sample(**settings)), X.nbytes
+
+list(run(100))
+for grown, size in run(5_000):
+    print(grown / size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_sampling_takes_no_memory_for_a_memmap(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(tmp_path / "X")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    parts = [float(line) for line in run.stdout.split()]
+    assert len(parts) == 5, run.stderr
+    assert max(parts) < 0.1, parts

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1] / "pymc_vsgp"
 # From the ground up: a module imports from its own folder, and from what stands below it.
 LAYERS = [
     "compile",
+    "ops",
     "checks",
     "progress",
     "datasets",
-    "ops",
     "likelihoods",
     "inducing",
     "engine",

@@ -262,10 +262,11 @@ def merge(fgraph):
 
 # After everything that simplifies, before fusion (49) and the backend's own work on inner graphs.
 # Two loops that have become the same are merged first, or each would drop what the other needs.
-optdb.register("merge_block_sums", merge, "fast_run", "merge", position=48.45)
+optdb.register("merge_block_sums", merge, "fast_run", "fast_compile", "merge", position=48.45)
 optdb.register(
     "drop_unused_outputs_of_block_sums",
     dfs_rewriter(drop_unused_outputs),
     "fast_run",
+    "fast_compile",
     position=48.5,
 )

@@ -9,6 +9,8 @@ from scipy.spatial import cKDTree
 
 __all__ = ["Covariates"]
 
+ENTRIES = 1_000_000  # that are held at once: inputs may be in a file, and exceed the memory
+
 
 class Covariates(NamedTuple):
     """Columns of inducing inputs that the mean uses and the kernel does not.
@@ -40,7 +42,10 @@ class Covariates(NamedTuple):
         scale = np.std(X[:, at], axis=0)
         scale = np.where(scale > 0.0, scale, 1.0)
         _, nearest = cKDTree(Xu[:, at] / scale).query(X[:, at] / scale)
-        np.add.at(self.sums, nearest, X[:, self.columns])
+        step = max(1, ENTRIES // len(self.columns))
+        for i in range(0, len(X), step):
+            some = slice(i, i + step)
+            np.add.at(self.sums, nearest[some], X[some, self.columns])
         np.add.at(self.counts, nearest, 1.0)
         # Where no row is nearest, that of the point whose row is.
         _, row = cKDTree(X[:, at] / scale).query(Xu[:, at] / scale)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
@@ -292,7 +291,7 @@ def _place(model, gps, name, likelihood, X, y, dims):
         name_columns(model, dim, gp._prior.n_columns, None if model.coords.get(dim) else names)
     if isinstance(X, np.memmap):
         # pm.Data would copy it into memory, and a trace into a file.
-        X_tensor = pytensor.shared(X_value, name=model.name_for(f"{name}_X"), borrow=True)
+        X_tensor.name = model.name_for(f"{name}_X")
     elif is_array:
         with model:
             X_tensor = pm.Data(f"{name}_X", X_value, dims=(first, gps[0]._prior.feature_dim))

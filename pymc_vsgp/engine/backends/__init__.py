@@ -21,8 +21,12 @@ MODULES = {
         "ops.backends.rows_numba",
         "ops.backends.cholesky_numba",
         "ops.backends.loops_numba",
+        "ops.backends.mapped_numba",
     ),
-    JAXLinker: ("engine.backends.block_sum_jax",),
+    JAXLinker: (
+        "engine.backends.block_sum_jax",
+        "ops.backends.mapped_jax",
+    ),
 }
 
 

@@ -38,6 +38,7 @@ from pymc_vsgp.ops.backends.lazy_numba import compiled_once
 from pymc_vsgp.ops.backends.linalg_numba import InvertPanels, LeanDot, LeanSolve, PanelSolve
 from pymc_vsgp.ops.cholesky import SafeCholesky
 from pymc_vsgp.ops.linalg import WeightedGram
+from pymc_vsgp.ops.mapped import mapped_array
 
 __all__ = ["by_address", "link"]
 
@@ -207,4 +208,5 @@ def link(fgraph: FunctionGraph) -> None:
 
 def _is_data(x):
     """Whether this is an array of numbers, not one of places or shapes."""
-    return isinstance(x, Constant) and x.type.ndim and x.type.dtype == "float64"
+    known = isinstance(x, Constant) or mapped_array(x) is not None
+    return known and x.type.ndim and x.type.dtype == "float64"
