@@ -20,12 +20,27 @@ import numpy as np  # noqa: E402  (after the settings above)
 import pytensor  # noqa: E402  (after the settings above)
 import pytest  # noqa: E402  (after the settings above)
 
+from modes import of_users  # noqa: E402  (after the settings above)
+
+from pymc_vsgp.compile import ONCE  # noqa: E402  (after the settings above)
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Graphs are most of the work here, and of a graph a good part is where each node was made, and
 # the search for garbage among the thousands of its nodes.
 pytensor.config.traceback__limit = 0
-gc.set_threshold(50_000, 20, 20)
+gc.set_threshold(200_000, 20, 20)
+
+
+def pytest_collection_finish():
+    """What was imported stays: no search for garbage looks at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+# What is compiled without naming a mode is evaluated by numpy: numba would take seconds for each.
+# Tests of what users get name NUMBA, or take the fixture below.
+pytensor.config.mode = ONCE
 
 # No C compiler but for the tests of that backend, which ask for it.
 COMPILER = pytensor.config.cxx
@@ -38,6 +53,13 @@ def c_compiler():
     if not COMPILER:
         pytest.skip("there is no C compiler")
     with pytensor.config.change_flags(cxx=COMPILER):
+        yield
+
+
+@pytest.fixture
+def default_mode():
+    """What users get who name no mode, for the length of a test: numba."""
+    with of_users():
         yield
 
 

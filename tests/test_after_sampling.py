@@ -5,7 +5,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from modes import RAW
+from modes import RAW, of_users
 
 import pymc_vsgp as vsgp
 
@@ -40,7 +40,7 @@ def build(kernel, M=15):
 def run():
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     model, gp = build(pm.gp.cov.ExpQuad)
-    with model:
+    with model, of_users():
         idata = vsgp.sample(DRAWS, method="nuts", tune=300, chains=2, random_seed=1, **quiet)
         pm.sample_posterior_predictive(
             idata, extend_inferencedata=True, random_seed=1, **quiet, **compiled

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from kept import SETTINGS, build, make_data, moments, quiet
+from modes import of_users
 
 import pymc_vsgp as vsgp
 
@@ -79,7 +80,8 @@ def finished(tmp_path_factory):
         pytest.importorskip(name, reason=f"{name} is not installed")
     path = tmp_path_factory.mktemp("runs") / "finished.zarr"
     model = build()
-    idata = vsgp.sample(draws=150, store=path, model=model, **SETTINGS)
+    with of_users():
+        idata = vsgp.sample(draws=150, store=path, model=model, **SETTINGS)
     return model, idata, path
 
 
@@ -134,7 +136,7 @@ def test_a_killed_run_keeps_its_draws(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_inducing_values_that_were_integrated_out_come_back(tmp_path):
+def test_inducing_values_that_were_integrated_out_come_back(tmp_path, default_mode):
     for name in ("nutpie", "obstore"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     model = build(noisy)

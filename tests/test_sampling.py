@@ -108,18 +108,18 @@ def test_what_does_not_collapse(data):
 
 
 @pytest.mark.slow
-def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data):
+def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data, default_mode):
     X, Xu, y = data
     model = build(X, Xu, y)
     with model:
         pm.Deterministic("largest", model["u"].max())
         stage = vsgp.fit_gaussian(progressbar=False)
         kwargs = {"chains": 2, "random_seed": 1, "progressbar": False, "method": "nuts"}
-        trees = [vsgp.sample(1000, stage=stage, collapse=flag, **kwargs) for flag in (None, False)]
+        trees = [vsgp.sample(500, stage=stage, collapse=flag, **kwargs) for flag in (None, False)]
         drawn = pm.sample_posterior_predictive(
             trees[0], progressbar=False, random_seed=1, compile_kwargs={"mode": RAW}
         )
-    assert drawn["posterior_predictive"]["y"].shape == (2, 1000, N)
+    assert drawn["posterior_predictive"]["y"].shape == (2, 500, N)
     summaries = [az.summary(t, round_to="none") for t in trees]
     assert set(summaries[0].index) == set(summaries[1].index)
     for summary, tree in zip(summaries, trees, strict=True):
@@ -134,7 +134,7 @@ def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nuts_sampler", ["nutpie", "pymc"])
-def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng):
+def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng, default_mode):
     """Informative counts: a few steps a draw, and the posterior of plain pm.sample."""
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     X = np.sort(rng.uniform(0.0, 4.0, size=150))[:, None]
