@@ -73,6 +73,7 @@ def log_evidence(X, y, point, approx):
     return value - np.log1p(gamma / v).sum() / 2.0 if approx == "tight" else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("approx", ["VFE", "tight", "FITC", "DTC"])
 def test_density_and_gradient(approx):
     X, y = data_of()
@@ -89,6 +90,7 @@ def test_density_and_gradient(approx):
     np.testing.assert_allclose(gradient, found, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_data_far_from_zero_keep_their_digits():
     """The sums are those of deviations from the best mean."""
     X, y = data_of(shift=1e6)
@@ -99,6 +101,7 @@ def test_data_far_from_zero_keep_their_digits():
     np.testing.assert_allclose(logp(point) - prior(point), expected, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_coefficients_are_drawn_from_their_conditional():
     X, y = data_of()
     model, n = build(X, y), 2000
@@ -127,6 +130,7 @@ def test_coefficients_are_drawn_from_their_conditional():
     np.testing.assert_allclose(along.std() / np.sqrt(w[0]), 1.0, atol=5.0 / np.sqrt(2 * n))
 
 
+@pytest.mark.slow
 @short
 def test_data_may_change():
     X, y = data_of()
@@ -142,6 +146,7 @@ def test_data_may_change():
     np.testing.assert_allclose(stage.elbo, fresh(stage.theta_unconstrained), rtol=1e-9)
 
 
+@pytest.mark.slow
 @short
 def test_a_pass_over_the_data_gives_the_same(monkeypatch):
     X, y = data_of()
@@ -200,6 +205,7 @@ class Wave(pm.gp.mean.Mean):
         return pt.sin(X[:, 0] * self.slope[0]) + self.level
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -231,8 +237,8 @@ def test_posterior():
         gp.prior("u", inducing=vsgp.inducing.Fourier(4.0, 30, 0.5))
         gp.likelihood("y", vsgp.Gaussian(s), X=X, y=y)
         kwargs = {"nuts_sampler": "nutpie", "backend": "jax", "progressbar": False}
-        idata = vsgp.sample(draws=1500, chains=2, random_seed=2, **kwargs)
-    assert idata["posterior"]["u"].shape == (2, 1500, 61)
+        idata = vsgp.sample(draws=600, tune=400, chains=2, random_seed=2, **kwargs)
+    assert idata["posterior"]["u"].shape == (2, 600, 61)
     grid = [np.log(m) + np.linspace(-2.0, 2.0, 61) for m in (0.3, 0.4)]
     Phi, omega = reference_torus.waves(X, [4.0], (30,), (0.5,))
     origin = np.zeros((1, 1))
