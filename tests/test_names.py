@@ -66,6 +66,7 @@ def test_a_process_that_parametrises_another_is_not_taken_for_it(copy, name):
     assert [part.u.name for part in found.parts] == [f"{prefix}f"]
 
 
+@pytest.mark.slow
 def test_nested_processes_have_a_stage_by_advi_alone():
     model = nested()
     with pytest.raises(ValueError, match="outside of a likelihood.*method='advi'"):
@@ -75,6 +76,7 @@ def test_nested_processes_have_a_stage_by_advi_alone():
     assert set(stage.sites) == {"g", "f"}
 
 
+@pytest.mark.slow
 def test_a_collapsed_potential_is_gone():
     with pm.Model() as model:
         gp, _ = process("u")
@@ -98,6 +100,7 @@ def test_a_tempered_likelihood_is_not_collapsed():
     assert not can_collapse(model)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_are_counted_when_the_model_is_complete():
     Xu = np.linspace(0.0, 5.0, 30)[:, None]
     for sizes in ((20, 100), (100, 20), (12, 12)):
@@ -114,6 +117,7 @@ def test_inducing_inputs_are_counted_when_the_model_is_complete():
     assert model is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 8])
 def test_inducing_inputs_made_of_data_leave_the_data_alone(step):
     with pm.Model() as model:
@@ -140,6 +144,7 @@ def test_data_are_not_inducing_inputs_at_once(first):
             process("other", Xu=data)
 
 
+@pytest.mark.slow
 def test_one_container_for_the_inducing_inputs_of_two_processes():
     with pm.Model():
         Xu = pm.Data("Xu", XU)
@@ -166,23 +171,26 @@ def test_joint_draws_of_a_tiny_function_are_not_white_noise():
 SAME = """
 import sys, cloudpickle, numpy as np
 with open(sys.argv[1], "rb") as file:
-    model, stage, point, expected = cloudpickle.load(file)
-value = model.compile_logp(mode="FAST_COMPILE")(point)
-np.testing.assert_allclose(value, expected, rtol=1e-12)
-assert stage is None or stage.model is model
+    for model, stage, point, expected in cloudpickle.load(file):
+        value = model.compile_logp(mode="FAST_COMPILE")(point)
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        assert stage is None or stage.model is model
 """
 
 
-@pytest.mark.parametrize("fitted", [False, True])
-def test_a_model_survives_a_process_boundary(tmp_path, fitted):
+@pytest.mark.slow
+def test_models_survive_a_process_boundary(tmp_path):
+    """With and without a stage."""
     # By cloudpickle, as PyMC sends models: plain pickle refuses an empty pm.Model already.
-    model, stage = counts(), None
-    if fitted:
-        stage = vsgp.fit_gaussian(maxiter=2, progressbar=False, model=model)
-    rng = np.random.default_rng(2)
-    point = {n: x + 0.1 * rng.normal(size=np.shape(x)) for n, x in model.initial_point().items()}
+    models, rng = [counts(), counts()], np.random.default_rng(2)
+    stages = [None, vsgp.fit_gaussian(maxiter=2, progressbar=False, model=models[1])]
+    sent = []
+    for model, stage in zip(models, stages, strict=True):
+        start = model.initial_point()
+        point = {n: x + 0.1 * rng.normal(size=np.shape(x)) for n, x in start.items()}
+        sent.append((model, stage, point, logp_at(model, point)))
     path = tmp_path / "model.pkl"
-    path.write_bytes(cloudpickle.dumps((model, stage, point, logp_at(model, point))))
+    path.write_bytes(cloudpickle.dumps(sent))
     subprocess.run([sys.executable, "-c", SAME, str(path)], check=True)
 
 

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import gc, numpy as np, pymc as pm, pytensor.tensor as pt
 import pymc_vsgp as vsgp
@@ -40,6 +42,7 @@ def run(seed):
     return found.stdout
 
 
+@pytest.mark.slow
 def test_processes_agree():
     assert run(1) == run(2)
 
@@ -75,11 +78,19 @@ print([name for name in sys.modules if name.startswith("pymc_vsgp") and "backend
 """
 
 
+# What importing does, and what it does not.
+IMPORTING = """
+assert not hasattr(pm.gp, "VariationalSparse")
+import pymc_vsgp
+assert pm.gp.VariationalSparse is pymc_vsgp.VariationalSparse
+"""
+
+
 def test_graphs_without_our_ops_are_left_alone():
     """Importing the package changes neither how they are rewritten, nor what they load."""
     modes = ["FAST_COMPILE", "NUMBA", *(["JAX"] if importlib.util.find_spec("jax") else [])]
     found = []
-    for importing in ("", "import pymc_vsgp"):
+    for importing in ("", IMPORTING):
         program = PLAIN.format(importing=importing, modes=modes)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
