@@ -11,6 +11,7 @@ def kernel(n_columns):
     return 1.5 * pm.gp.cov.Matern52(n_columns, ls=pm.Uniform("ls", 1.0, 2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_columns", "kind"), [(1, "Fourier"), (2, "Fourier"), (6, "points")])
 def test_suggestions_explain_what_they_say(n_columns, kind, rng):
     # One input takes a few points only where the range is short.

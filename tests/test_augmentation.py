@@ -63,6 +63,7 @@ def test_exact_posterior():
         reference.check_mean(draws[..., i], mean[i])
 
 
+@pytest.mark.slow
 def test_sparse_posterior():
     """With variances of f given u of up to the prior's, proposals are weighed."""
     model = sparse()
@@ -102,6 +103,7 @@ def test_chains_in_processes():
     assert (a["sample_stats"]["accept"] == 1.0).all()
 
 
+@pytest.mark.slow
 def test_errors():
     logit = reference.latent(likelihood="logit")
     with logit, pytest.raises(ValueError, match="not the probit of one function.*EllipticalSlice"):

@@ -87,6 +87,7 @@ def test_estimates_are_said(times):
     assert f"about {JAX.again:.0f} s to compile and" in str(choice)
 
 
+@pytest.mark.slow
 def test_linked_functions_serve_other_data():
     """What is called by its address: numbers in any order of memory, and results of its own."""
     pytest.importorskip("numba", reason="numba is not installed")
@@ -147,6 +148,7 @@ def test_linked_functions_of_other_types_are_others():
     assert found[0][0] != found[1][0]
 
 
+@pytest.mark.slow
 def test_warm_compiles_each_kernel_with_each_likelihood(monkeypatch, capsys):
     from pymc_vsgp import warm
 

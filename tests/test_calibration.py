@@ -117,6 +117,7 @@ def test_bad_input():
         vsgp.calibrate(build, np.ones(30), 50, draws=20)
 
 
+@pytest.mark.slow
 def test_diagonal_coordinates_of_many_coefficients():
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     shared = pytensor.shared(np.ones(30, dtype="int64"), name="calibration_y")

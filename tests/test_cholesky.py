@@ -159,6 +159,7 @@ def test_jax_differentiates_it_like_pytensor(rng):
     np.testing.assert_allclose(many[0], [by_jax(0.8, 1e-6)[0], 0.0], rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["NUMBA", RAW])
 def test_a_stack_of_matrices(name, rng):
     X = rng.normal(size=(M, 1))
@@ -186,7 +187,7 @@ def test_no_nan_over_ten_decades(kernel, rng):
     dls = pt.grad(pt.sum(pt.log(pt.diagonal(L))), ls)
     fn = pytensor.function([X, ls, variance], [L, added, dls], mode="NUMBA", trust_input=True)
     n_failed = 0
-    for _ in range(50_000):
+    for _ in range(10_000):
         x = rng.normal(size=(8, 1))
         x[1] = x[0]
         x[3] = x[2] + 10.0 ** rng.uniform(-16, -4)

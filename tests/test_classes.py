@@ -83,6 +83,7 @@ def test_labels_that_are_refused(y, options, message):
     assert str(caught.value).count(". ") >= 1
 
 
+@pytest.mark.slow
 def test_probabilities_with_cut_points_declared_by_dims():
     """Their number is known from the dimension, and the names of the classes are kept."""
     model = model_of(CODES, free_cuts)

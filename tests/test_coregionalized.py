@@ -177,6 +177,7 @@ def test_draws_of_a_posterior_predict_outputs(rng):
         np.testing.assert_allclose(mean[0, s].T, wanted, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_one_function_for_all_outputs(rng):
     """As a likelihood for each multiple of it; and the fit leaves the saddle at zero."""
     y = np.sin(2.0 * X[:, :1]) * np.array([1.0, -2.0, 0.5]) + 0.1 * rng.normal(size=(N, P))

@@ -49,6 +49,7 @@ def test_nothing_wrong(Xu):
     np.testing.assert_allclose(sum(check.logp.values()), total(at))
 
 
+@pytest.mark.slow
 def test_points_of_either_kind(Xu):
     model = build(Xu)
     rng = np.random.default_rng(1)
@@ -101,6 +102,7 @@ def test_failure(Xu, variance):
     assert "no factor found" in repr(check)
 
 
+@pytest.mark.slow
 def test_advice_is_two_sentences(Xu):
     Xu[4] = Xu[1] + 1e-9
     for point in ({}, {"lengthscale": 1e6}, {"variance_log__": np.inf}):

@@ -154,6 +154,7 @@ FAST = {"compile_kwargs": {"mode": REWRITTEN}}
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 
+@pytest.mark.slow
 def test_posterior():
     """At fixed parameters; what moves with them is the log likelihood, above."""
     with reference.latent(fixed=True) as model:

@@ -138,6 +138,7 @@ def test_gradient_of_the_bound(data, rng):
         np.testing.assert_allclose(evaluation.gradient[i], slope, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gaussian_likelihood_reaches_the_collapsed_bound(data, rng):
     """One natural-gradient step is exact, and theta is then at a maximum of Titsias's bound."""
     X, Xu, f = data
@@ -161,6 +162,7 @@ def test_gaussian_likelihood_reaches_the_collapsed_bound(data, rng):
             assert collapsed(moved) < best
 
 
+@pytest.mark.slow
 def test_curvature_is_that_of_the_bound_at_its_best(data, rng):
     """The dense bound of Titsias, which has the best q(u) of each theta, by differences."""
     X, Xu, f = data
@@ -197,6 +199,7 @@ def test_curvature_is_that_of_the_bound_at_its_best(data, rng):
     np.testing.assert_allclose(precision, -np.array(hessian) / 4e-6, rtol=2e-3, atol=0.05)
 
 
+@pytest.mark.slow
 def test_time_is_told_in_two_parts(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
@@ -208,6 +211,7 @@ def test_time_is_told_in_two_parts(data, rng):
     assert 0.0 < stage.seconds < total - stage.compile_seconds
 
 
+@pytest.mark.slow
 def test_report_of_minibatches(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f + 2.0)))
@@ -223,6 +227,7 @@ def test_report_of_minibatches(data, rng):
     assert "rose by 1 ± 0 nats. Raise maxiter." in judge(np.repeat([0.0, 1.0], [300, 100]))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "move_inducing"),
     [("poisson", False), pytest.param("poisson", True, marks=pytest.mark.slow)],
@@ -239,6 +244,7 @@ def test_inducing_inputs_move_where_that_is_asked(family, move_inducing, data, r
     np.testing.assert_array_equal(model["u_Xu"].get_value(), Xu)
 
 
+@pytest.mark.slow
 def test_restart_continues(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
@@ -282,6 +288,7 @@ def test_advi_gives_the_same_kind_of_result(method, data, rng):
     assert tree["posterior"]["u"].shape == (1, 50, M)
 
 
+@pytest.mark.slow
 def test_draws_of_the_stage(data, rng):
     """As a sampler's: named, labelled, with the moments that the stage reports."""
     X, Xu, f = data
@@ -343,6 +350,7 @@ def test_a_likelihood_that_is_not_log_concave():
     assert bound(np.empty(0), [few.sites["u"]]).value > 1.05 * whole.elbo
 
 
+@pytest.mark.slow
 def test_a_copy_leaves_the_model_alone(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))

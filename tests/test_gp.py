@@ -56,6 +56,7 @@ def test_gradient_by_finite_differences(family, inputs, rng):
     )
 
 
+@pytest.mark.slow
 def test_one_pass_over_the_data(inputs):
     """One Cholesky factor, one loop over the data, and three M^2 B products in each turn of it."""
     model = family_model("poisson", inputs)

@@ -104,6 +104,7 @@ def as_point(points, theta, epsilon):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 def test_the_density_of_many_points_is_that_of_each(build, rng):
     model, _ = made(build)
@@ -116,6 +117,7 @@ def test_the_density_of_many_points_is_that_of_each(build, rng):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [counts, two, classes])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""

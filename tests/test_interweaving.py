@@ -70,6 +70,7 @@ def test_what_is_held(which, rng):
     np.testing.assert_allclose(found, exact, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_posterior():
     """Of parameters and function, by quadrature."""
     model = reference.latent()
@@ -89,6 +90,7 @@ def test_posterior():
         reference.check_mean(x, mean, largest=0.2, rhat=1.1)
 
 
+@pytest.mark.slow
 def test_chains_in_processes():
     model = reference.sparse()
     with model:

@@ -86,7 +86,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_what_was_written_is_what_was_drawn(finished):
+def test_what_was_written_is_what_was_drawn(finished, default_mode):
     model, idata, path = finished
     assert idata["posterior"].sizes["draw"] == 150
     assert idata["posterior"].attrs["sampling_time"] > 0.0

@@ -275,6 +275,7 @@ def test_ordinal_distribution(rng):
 # --- any distribution ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_custom_of_two_functions():
     lik = likelihoods.Custom(
         lambda f, g: pm.Gamma.dist(mu=pm.math.exp(f), sigma=pm.math.exp(g)), n_nodes=None
@@ -343,6 +344,28 @@ def test_gradients_in_the_moments(name, rng):
     pytensor.gradient.verify_grad(
         lambda m, g: lik.expected_logp(m, g, y), [mu, gamma], rng=rng, mode=RAW, rel_tol=1e-4
     )
+
+
+@pytest.mark.slow
+def test_jax_agrees(rng):
+    """All of these in one function, with gradients."""
+    pytest.importorskip("jax")
+    inputs, outputs, at = [], [], []
+    for lik, y, k in GRADIENTS.values():
+        moments = moments_symbols()
+        terms = lik.expected_logp(*moments, pt.as_tensor(np.array([y, y])))
+        inputs += moments
+        outputs += [terms, *pt.grad(terms.sum(), moments)]
+        at += [rng.normal(size=(2, k)), rng.uniform(0.2, 1.0, size=(2, k))]
+    cuts = pt.dvector("cuts")
+    terms = likelihoods.Ordinal(cuts).expected_logp(inputs[0][:, 0], 0.4, np.array([0, 3]))
+    outputs += [terms, *pt.grad(terms.sum(), [inputs[0], cuts])]
+    found, wanted = (
+        pytensor.function([*inputs, cuts], outputs, mode=m)(*at, CUTS) for m in ("JAX", RAW)
+    )
+    for a, b in zip(found, wanted, strict=True):
+        assert np.isfinite(b).all()
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -451,7 +474,6 @@ MODELS = {
 
 
 LONG = ("list_with_row_parameters", "softmax_of_shared_kernel", "custom_of_two")
-CLASSES = ("shared_kernel", "softmax_of_shared_kernel", "list_of_mixed_sizes")
 
 
 def built(build, **kwargs):
@@ -479,6 +501,7 @@ def ordinary(name):
     return point, evaluated(model, point, RAW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in MODELS]
 )
@@ -492,10 +515,9 @@ def test_streamed_equals_the_ordinary_graph(name):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-# Both take long to compile: on each some stand for the others.
-ALIKE = ("list_with_row_parameters", "list_of_mixed_sizes", "several_outputs")
-COMPILED = [(name, "JAX") for name in MODELS if name not in ALIKE]
-COMPILED += [("shared_kernel", "NUMBA"), ("list_of_processes", "NUMBA")]
+# All take long to compile: several processes, and several functions of one. Robust-max, which has
+# loops of its own on each backend, is in `test_robust_max.py`; for other likelihoods see above.
+COMPILED = [("shared_kernel", "JAX"), ("list_of_processes", "JAX"), ("list_of_processes", "NUMBA")]
 
 
 @pytest.mark.slow
@@ -504,7 +526,7 @@ def test_other_backends(name, mode):
     pytest.importorskip(mode.lower(), reason=f"{mode} is not installed")
     point, wanted = ordinary(name)
     # Robust-max is good to 2e-9 on the scale of the latent standard deviation, here 1e-3.
-    tolerance = 1e-6 if name in CLASSES else 1e-8
+    tolerance = 1e-6 if name == "shared_kernel" else 1e-8
     for a, b in zip(evaluated(built(MODELS[name]), point, mode), wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=10 * tolerance, atol=tolerance)
 

@@ -25,7 +25,6 @@ Z = RNG.uniform(0.0, 3.0, size=(12, 2))
 Y = RNG.poisson(3.0, size=40)
 U = RNG.normal(size=12)
 POINT = {"ls": np.array([0.7, 1.2]), "sd": np.array(1.3), "level": np.array(0.4), "u": U}
-BACKENDS = [RAW, *(pytest.param(b, marks=pytest.mark.slow) for b in ("NUMBA", "JAX"))]
 
 
 def build(m=None, n_outputs=1, scale=None):
@@ -50,12 +49,14 @@ def build(m=None, n_outputs=1, scale=None):
     return model
 
 
-def in_units(model, point=POINT, mode=RAW):
-    """Log densities and their gradient, of u itself."""
-    model = remove_value_transforms(model)
-    terms = model.compile_logp(sum=False, mode=mode)(point)
-    names = [rv.name for rv in model.basic_RVs]
-    return dict(zip(names, map(np.sum, terms), strict=True)), model.compile_dlogp(mode=mode)(point)
+def in_units(model):
+    """Log densities, of u itself."""
+    terms = remove_value_transforms(model).compile_logp(sum=False, mode=RAW)(POINT)
+    return dict(zip([rv.name for rv in model.basic_RVs], map(np.sum, terms), strict=True))
+
+
+def slopes_in_units(model):
+    return remove_value_transforms(model).compile_dlogp(mode=RAW)(POINT)
 
 
 def kernel(A, B):
@@ -65,17 +66,19 @@ def kernel(A, B):
 # Prior and moments.
 
 
+@pytest.mark.slow
 def test_all_neighbors_are_the_exact_process():
     """With every neighbor: the log density and gradients of inducing points."""
-    (exact, slopes), (near, adjoints) = in_units(build()), in_units(build(12))
+    models = [build(), build(12)]
+    exact, near = map(in_units, models)
+    slopes, adjoints = map(slopes_in_units, models)
     for name, value in exact.items():
         np.testing.assert_allclose(near[name], value, rtol=1e-9, err_msg=name)
     np.testing.assert_allclose(adjoints, slopes, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("mode", BACKENDS)
-def test_a_few_neighbors_are_those_of_numpy(mode):
-    found, _ = in_units(build(4), mode=mode)
+def test_a_few_neighbors_are_those_of_numpy():
+    found = in_units(build(4))
     jitter = 1e-8 * POINT["sd"] ** 2
     root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 4, jitter)
     v = root @ (U - POINT["level"])
@@ -88,6 +91,7 @@ def test_a_few_neighbors_are_those_of_numpy(mode):
     np.testing.assert_allclose(found["y"], expected, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_gradients(n_outputs, rng):
     model = build(4, n_outputs)
@@ -123,6 +127,7 @@ def test_whitened_values(rng):
     np.testing.assert_allclose(logp, -0.5 * v @ v - 6.0 * np.log(2.0 * np.pi), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_prior_draws():
     cov = POINT["sd"] ** 2 * pm.gp.cov.Matern32(2, ls=POINT["ls"])
     with pm.Model():
@@ -157,6 +162,7 @@ def draws():
         return vsgp.fit_gaussian(progressbar=False).to_datatree(draws=40, random_seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
 def test_all_downstream_is_that_of_the_exact_process(draws):
     Xnew = np.random.default_rng(5).uniform(0.0, 3.0, size=(6, 2))
@@ -200,16 +206,17 @@ def test_covariance_that_the_values_explain():
         np.testing.assert_allclose(row, mu, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_new_data():
     """Neighbors are those of the rows that there are, after a change of them, too."""
     model = build(3)
-    before, _ = in_units(model)
+    before = in_units(model)
     with model:
         pm.set_data({"y_X": X[::-1]})
-    after, _ = in_units(model)
+    after = in_units(model)
     with model:
         pm.set_data({"y_X": X + 0.3})
-    moved, _ = in_units(model)
+    moved = in_units(model)
     assert abs(after["y"] - before["y"]) > 0.1
     mu, gamma = reference.moments(
         kernel, Z, U - POINT["level"], X + 0.3, 3, 1e-8 * POINT["sd"] ** 2
@@ -311,6 +318,7 @@ def test_coordinates_are_exact_with_all_neighbors(rng):
         np.testing.assert_allclose(logp(point), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_density_does_not_depend_on_sites(rng):
     model = at_data(4)
     u = model["u"]
@@ -336,14 +344,29 @@ def test_density_does_not_depend_on_sites(rng):
     np.testing.assert_allclose(densities[1:], densities[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("mode", BACKENDS)
-def test_gradients_in_these_coordinates(mode, rng):
-    model = at_data(4)
+def with_sites(mode):
+    """Density and gradient in the coordinates of some sites, and a point."""
+    model, rng = at_data(4), np.random.default_rng(3)
     hand_over(model, {"u": sites(rng)}, {})
     fn = model.logp_dlogp_function(mode=mode, ravel_inputs=True)
     fn.set_extra_values({})
     start = DictToArrayBijection.map(model.initial_point())
-    x = start.data + 0.3 * rng.normal(size=start.data.size)
+    return fn, start, start.data + 0.3 * rng.normal(size=start.data.size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+def test_backends_agree(mode):
+    pytest.importorskip(mode.lower(), reason=f"{mode} is not installed")
+    (value, slopes), (expected, of_numpy) = (
+        fn(start._replace(data=x)) for fn, start, x in map(with_sites, (mode, RAW))
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(slopes, of_numpy, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_in_these_coordinates():
+    fn, start, x = with_sites(RAW)
     _, slopes = fn(start._replace(data=x))
     for i in (0, 1, 4, 9):
         h = 1e-5 * np.eye(x.size)[i]
@@ -379,6 +402,7 @@ def test_the_stage_is_that_of_points(stages):
     assert "12 values given neighbors" in str(near)
 
 
+@pytest.mark.slow
 def test_importance(stages):
     """Proposals from the stage are good: theta is that of points."""
     means = []
@@ -394,6 +418,7 @@ def test_importance(stages):
         np.testing.assert_allclose(near.std(), exact.std(), rtol=0.25)
 
 
+@pytest.mark.slow
 def test_reset(rng):
     model = at_data(4)
     point = model.initial_point() | {"u_whitened__": rng.normal(size=12)}

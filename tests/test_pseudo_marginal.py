@@ -143,6 +143,7 @@ def test_several_functions():
     np.testing.assert_allclose(differences, expected, rtol=2e-2, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_posterior():
     model = reference.latent()
     with model:
@@ -207,6 +208,7 @@ def test_random_walk_learns(rng):
     assert abs(np.mean(rates) - 0.25) < 0.05
 
 
+@pytest.mark.slow
 def test_errors():
     model = reference.latent()
     with model:

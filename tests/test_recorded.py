@@ -13,6 +13,15 @@ import pytest
 from recorded import record
 
 WHOLE = ["poisson"]
+QUICK = [
+    "poisson",
+    "gaussian",
+    "softmax",
+    "coregionalized",
+    "sum_of_two",
+    "features_diagonal",
+    "blocks",
+]
 WHOLE_BUT_SLOW = ["softmax", "points_and_features", "features_diagonal", "features_gaussian"]
 
 
@@ -26,7 +35,9 @@ def compare(found, recorded):
     assert not said, "\n".join([f"{len(said)} of {len(found)} quantities differ:", *said])
 
 
-@pytest.mark.parametrize("name", record.MODELS)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in record.MODELS]
+)
 def test_numbers_are_those_of_the_record(name, recorded):
     kinds = record.kinds_of(name) if name in WHOLE else ["density"]
     compare(record.evaluate(name, kinds), recorded)
@@ -40,23 +51,12 @@ def test_bounds_and_predictions_are_those_of_the_record(name, recorded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "mode"), [("poisson", "NUMBA"), ("poisson", "JAX"), ("features_2d", "JAX")]
-)
-def test_backends_compute_them_too(name, mode, recorded):
-    if mode == "JAX":
-        pytest.importorskip("jax")
-    compare(record.evaluate(name, ["density"], mode), recorded)
-
-
-@pytest.mark.slow
 def test_order_of_hashes_does_not_matter(root):
     """Sets of variables have another order in a process with another seed."""
     command = [sys.executable, "tests/recorded/record.py", "--check", "poisson", "features"]
-    for seed in "12":
-        env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_differences_are_named(recorded):

@@ -114,6 +114,7 @@ def data_of(D, n):
     return rng.uniform(0.0, 1.0, size=(n, D)), rng.poisson(2.0, size=n).astype(float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [1, 2])
 def test_log_density_and_gradient(D, everywhere, rng):
     X, y = data_of(D, 50)
@@ -135,6 +136,7 @@ def test_log_density_and_gradient(D, everywhere, rng):
     np.testing.assert_allclose(logp(point), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_bound_equals_that_of_the_waves(monkeypatch):
     """With hundreds of coefficients, whose squares are interpolated, too."""
     X, y = data_of(2, 50)

@@ -40,10 +40,10 @@ def loop_of(fn):
 
 
 def plain():
-    ls, variance = pm.Gamma("ls", 3, 2), pm.Gamma("variance", 2, 1)
-    level = pm.Normal("level")
-    cov = variance * pm.gp.cov.ExpQuad(1, ls=ls)
-    return cov, pm.gp.mean.Constant(level), vsgp.Poisson()
+    """One column, and a noise level for each row: what JAX compiles in seconds."""
+    ls, level = pm.Gamma("ls", 3, 2), pm.Normal("level")
+    noise = vsgp.Gaussian(sigma=pm.LogNormal("sigma", dims="row"))
+    return pm.gp.cov.ExpQuad(1, ls=ls), pm.gp.mean.Constant(level), noise
 
 
 def composed():
@@ -128,7 +128,7 @@ def point_of(recipe, n, m, seed):
     return {k: 0.5 * rng.normal(size=shape) for k, shape in shapes.items()}
 
 
-# A Poisson with a closed form and one column: see `test_families.py`, and JAX below.
+# One column: see `test_families.py`, and JAX below.
 @pytest.mark.parametrize("recipe", [composed, pytest.param(warped, marks=pytest.mark.slow)])
 @given(
     n=st.integers(1, 40),
@@ -155,8 +155,7 @@ def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
     ("recipe", "mode", "sizes"),
     [
         # JAX compiles for each: blocks and a rest, whole blocks, and a row.
-        (composed, "JAX", [(30, 5)]),
-        (plain, "JAX", [(14, 3), (1, 1)]),
+        (plain, "JAX", [(16, 5), (14, 3), (1, 1)]),
         (composed, "NUMBA", [(30, 5), (14, 3), (1, 1)]),
     ],
 )
