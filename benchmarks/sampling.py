@@ -202,8 +202,11 @@ def write(outcomes, options):
         *(table(name, outcome, options) for name, outcome in outcomes.items()),
     ]
     done = {(case, b) for case, outcome in outcomes.items() for b in outcome["results"]}
-    left = {case: [b for b in BASELINES if (case, b) not in done] for case in CASES}
-    text += [f"Not run: {case}: {', '.join(names)}." for case, names in left.items() if names]
+    left: dict[str, list[str]] = {}
+    for case in CASES:
+        if names := [b for b in BASELINES if (case, b) not in done]:
+            left.setdefault(", ".join(names), []).append(case)
+    text += [f"Not run: {', '.join(cases)}: {names}.\n" for names, cases in left.items()]
     (folder / f"{options.output}.md").write_text("\n".join(text))
     everything = {"machine": machine, "options": vars(options), "cases": outcomes}
     (folder / f"{options.output}.json").write_text(json.dumps(everything, indent=1))
