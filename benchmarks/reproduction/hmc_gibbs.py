@@ -251,16 +251,18 @@ def root_of(model, stage):
 def page(found):
     lines = [
         "| kernel | M | sampler | step, most leapfrog steps, step of theta | accepted "
-        "| ESS of theta per 10,000 | ESS of theta per CPU second |",
-        "|---|---|---|---|---|---|---|",
+        "| ESS of theta per 10,000 | ESS of theta per CPU second | published |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for key, r in found.items():
         kernel, M, name = key.split(",")
+        published = PUBLISHED[kernel, name] if int(M) == SIZES[-1] else ()
         per = r["ess_theta"] / r["draws"] * 10_000
         lines.append(
             f"| {kernel} | {M} | {name} | {', '.join(f'{s:.3g}' for s in r['settings'])} "
             f"| {', '.join(f'{a:.2f}' for a in r['accept'])} "
-            f"| {per:.0f} | {r['ess_theta'] / r['seconds']:.2g} |"
+            f"| {per:.0f} | {r['ess_theta'] / r['seconds']:.2g} "
+            f"| {', '.join(str(x) for x in published)} |"
         )
     return "\n".join(lines) + "\n"
 
