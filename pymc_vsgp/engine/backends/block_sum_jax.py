@@ -12,6 +12,7 @@ from pytensor.link.jax.dispatch import jax_funcify
 from pymc_vsgp.engine.streaming import NO_SECOND_DERIVATIVES, BlockSum, Factor, Held, Root
 from pymc_vsgp.ops.distance import NotNegative
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
+from pymc_vsgp.ops.rows import Rows
 
 # Bytes of one M x B buffer. XLA splits large products over cores, and each turn of a loop costs it
 # time, so its blocks are larger than those of other backends.
@@ -96,6 +97,22 @@ def jax_funcify_block_sum(op, node=None, **kwargs):
         return block_sum(*(jnp.asarray(i) for i in inputs))
 
     return on_arrays
+
+
+@jax_funcify.register(Rows)
+def jax_funcify_rows(op, node=None, **kwargs):
+    """Loop over blocks; JAX takes no gradient of them that PyTensor has not taken."""
+    kwargs.pop("storage_map", None)
+    block = jax_funcify(op.fgraph.unfreeze(), **kwargs)
+
+    def rows(*inputs):
+        inputs = [jnp.asarray(i) for i in inputs]
+        with_rows, shared = inputs[: op.n_rows], inputs[op.n_rows :]
+        step = op.block_size or _automatic_block(op.width, shared)
+        found = _loop(block, with_rows, shared, op.n_sums, step)
+        return found if len(found) > 1 else found[0]
+
+    return rows
 
 
 def _loop(block, rows, shared, n_sums, step):
