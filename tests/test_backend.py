@@ -240,3 +240,21 @@ def test_code_that_waits_for_its_callers_does_what_it_did():
     assert address.library._waits and address.library.get_pointer_to_function(symbol)
     assert not address.library._waits
     np.testing.assert_allclose(call(np.arange(5.0)), np.arange(5.0))
+
+
+def test_sums_over_an_axis():
+    """Of any order in memory, and of no rows; the Op takes the place of PyTensor's."""
+    pytest.importorskip("numba", reason="numba is not installed")
+    A = pt.matrix("A")
+    R, _ = vsgp.ops.cholesky.factor(pt.dot(A.T, A) + np.eye(3))
+    outputs = [R, pt.sum(A[::-1], axis=0), A.sum(axis=1), pt.sum(R.T, axis=1)]
+    fn = pytensor.function([A], outputs, mode="NUMBA")
+    (linked,) = (n.op for n in fn.maker.fgraph.apply_nodes if type(n.op).__name__ == "Linked")
+    found = [n.op.axis for n in linked.fgraph.apply_nodes if type(n.op).__name__ == "AxisSum"]
+    assert sorted(found) == [0, 1, 1]
+    whole = np.random.default_rng(0).normal(size=(6, 3))
+    for given in (whole, np.asfortranarray(whole), whole[::2], whole[:0]):
+        R, down, across, of_R = fn(given)
+        expected = given.sum(axis=0), given.sum(axis=1), R.T.sum(axis=1)
+        for a, b in zip((down, across, of_R), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)

@@ -21,7 +21,7 @@ from pytensor.tensor.basic import AllocDiag, ExtractDiag
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import SpecifyShape
 
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
@@ -311,6 +311,44 @@ def numba_funcify_check_shape(op, node, **kwargs):
         return x
 
     return check_shape, VERSION
+
+
+class AxisSum(_NumbaOp):
+    """Sum of a matrix over an axis. PyTensor's sorts strides, which compiles for seconds."""
+
+    __props__ = ("axis",)
+
+    def __init__(self, axis: int):
+        self.axis = axis
+
+    def make_node(self, A):
+        """Build the node."""
+        return Apply(self, [A], [pt.tensor(dtype="float64", shape=(A.type.shape[1 - self.axis],))])
+
+
+@register_funcify_default_op_cache_key(AxisSum)
+def numba_funcify_axis_sum(op, node, **kwargs):
+    """Add row by row."""
+    over_rows = op.axis == 0
+
+    @numba_njit
+    def axis_sum(A):
+        total = np.zeros(A.shape[1] if over_rows else A.shape[0])
+        for i in range(A.shape[0]):
+            for j in range(A.shape[1]):
+                total[j if over_rows else i] += A[i, j]
+        return total
+
+    return axis_sum, VERSION
+
+
+def sum_over_axis(node):
+    """Return the lean sum for a node that is left of fusion, or None."""
+    types = [v.type for v in (*node.inputs, *node.outputs)]
+    if isinstance(node.op, Sum) and [t.ndim for t in types] == [2, 1]:
+        if all(t.dtype == "float64" for t in types):
+            return AxisSum(*node.op.axis)(node.inputs[0])
+    return None
 
 
 # Rows of a panel. BLAS multiplies matrices twice as fast as it solves, so panels below the diagonal

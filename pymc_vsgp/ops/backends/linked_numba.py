@@ -35,7 +35,13 @@ from pytensor.link.numba.dispatch.basic import (
 from pytensor.tensor.type import DenseTensorType
 
 from pymc_vsgp.ops.backends.lazy_numba import compiled_once
-from pymc_vsgp.ops.backends.linalg_numba import InvertPanels, LeanDot, LeanSolve, PanelSolve
+from pymc_vsgp.ops.backends.linalg_numba import (
+    InvertPanels,
+    LeanDot,
+    LeanSolve,
+    PanelSolve,
+    sum_over_axis,
+)
 from pymc_vsgp.ops.cholesky import SafeCholesky
 from pymc_vsgp.ops.linalg import WeightedGram
 from pymc_vsgp.ops.mapped import mapped_array
@@ -199,6 +205,10 @@ def link(fgraph: FunctionGraph) -> None:
     clone_get_equiv(fgraph.inputs, outputs, memo=memo)
     inputs = [*fgraph.inputs, *data]
     inner = FunctionGraph([memo[x] for x in inputs], [memo[x] for x in outputs], clone=False)
+    for node in inner.toposort():
+        total = sum_over_axis(node)
+        if total is not None:
+            inner.replace(node.outputs[0], total)
     inner.attach_feature(DestroyHandler())  # whose order of nodes is the right one
     insert_deepcopy(inner, [In(x) for x in inner.inputs], [Out(x) for x in inner.outputs])
     node = Linked(inner).make_node(*inputs)
