@@ -106,8 +106,8 @@ def jax_funcify_rows(op, node=None, **kwargs):
     block = jax_funcify(op.fgraph.unfreeze(), **kwargs)
 
     def rows(*inputs):
-        inputs = [jnp.asarray(i) for i in inputs]
-        with_rows, shared = inputs[: op.n_rows], inputs[op.n_rows :]
+        arrays = [jnp.asarray(i) for i in inputs]
+        with_rows, shared = arrays[: op.n_rows], arrays[op.n_rows :]
         step = op.block_size or _automatic_block(op.width, shared)
         found = _loop(block, with_rows, shared, op.n_sums, step)
         return found if len(found) > 1 else found[0]
