@@ -38,6 +38,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.sharded import on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import (
@@ -237,14 +238,16 @@ class Bound(Variables):
         Rows of a minibatch. By default all data are used.
     mode : str or Mode, optional
         How to compile it.
+    devices : sequence of jax.Device, optional
+        Where the rows of the data live.
     """
 
-    def __init__(self, model: Model, move_inducing=False, n_rows=None, mode=None):
+    def __init__(self, model: Model, move_inducing=False, n_rows=None, mode=None, devices=None):
         super().__init__(model)
         with whitened_coordinates(model):
-            self._build(move_inducing, n_rows, mode)
+            self._build(move_inducing, n_rows, mode, devices)
 
-    def _build(self, move_inducing, n_rows, mode):
+    def _build(self, move_inducing, n_rows, mode, devices):
         model = self.model
         if move_inducing:
             if not any(p.Xu is not None for p in self.processes):
@@ -293,7 +296,10 @@ class Bound(Variables):
         if self._rows is not None:
             inputs.append(self._rows)
         self._n_moved = len(moved)
-        self._fn = function(inputs, [bound, gradient, *rest], mode)
+        outputs = [bound, gradient, *rest]
+        if devices is not None:
+            outputs, mode = on_devices(outputs, devices), "JAX"
+        self._fn = function(inputs, outputs, mode)
 
     def _integrate(self, logp, q, n_rows):
         """Replace each loop over the data by its expectation under q."""

@@ -3,6 +3,7 @@
 import time
 import warnings
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ def fit_gaussian(
     random_seed=None,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
+    devices: Sequence[Any] | None = None,
     model: Model | None = None,
     **kwargs,
 ) -> GaussianStage:
@@ -86,6 +88,10 @@ def fit_gaussian(
         Whether to show the ELBO.
     compile_kwargs : dict, optional
         Passed to the compilation of the ELBO; ``mode`` is its backend.
+    devices : sequence of jax.Device, optional
+        Devices of JAX to spread the rows of the data over, such as ``jax.devices()``; for the
+        method "natural". They stay there, and an evaluation adds up what the devices find. Data
+        that are changed later need another fit.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -125,6 +131,11 @@ def fit_gaussian(
             f"n_starts is {n_starts} and the method {method!r}. "
             "Pass 1 or more starts, and more than one with 'natural' or 'minibatch' alone."
         )
+    if devices is not None and (method != "natural" or compile_kwargs or is_sampled(model)):
+        raise ValueError(
+            "Data spread over devices with method='natural' alone, on JAX, and not with nearest "
+            "neighbors. Drop devices, or the other arguments."
+        )
     check_data(model)
     began = time.perf_counter()
     if copy:
@@ -142,7 +153,8 @@ def fit_gaussian(
     if start is not None:
         hand_over(model, start.sites, start.Xu)
     mode = (compile_kwargs or {}).get("mode", ONCE)
-    fitter = Fitter(model, method, move_inducing=move_inducing, batch_size=batch_size, mode=mode)
+    settings = {"move_inducing": move_inducing, "batch_size": batch_size, "mode": mode}
+    fitter = Fitter(model, method, devices=devices, **settings)
     compiled = time.perf_counter() - began
     rng = np.random.default_rng(random_seed)
 
@@ -169,7 +181,14 @@ class Fitter:
     """
 
     def __init__(
-        self, model: Model, method="natural", *, move_inducing=False, batch_size=256, mode=ONCE
+        self,
+        model: Model,
+        method="natural",
+        *,
+        move_inducing=False,
+        batch_size=256,
+        mode=ONCE,
+        devices=None,
     ):
         self.model, self.method = model, method
         self.batch_size = batch_size if method == "minibatch" else None
@@ -186,8 +205,8 @@ class Fitter:
             else:
                 self.bound = SampledBound(model, mode)
             return
-        self.bound = Bound(model, move_inducing, self.batch_size, mode)
-        if method == "natural" and is_exact(model):
+        self.bound = Bound(model, move_inducing, self.batch_size, mode, devices)
+        if method == "natural" and devices is None and is_exact(model):
             self.exact = ExactBound(self.bound, model)
 
     def __call__(
