@@ -13,7 +13,7 @@ BIN = .venv/bin
 JOBS = 2
 ARGS ?=
 
-.PHONY: help demo test test-fast lint format docs env clean
+.PHONY: help demo test test-fast lint format docs bench-check env clean
 
 help:
 	@echo "make demo       fit the coal-mining example and draw it (coal_mining.png)"
@@ -22,6 +22,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make docs       build the documentation (docs/_build/html)"
+	@echo "make bench-check  compare speed with what was committed"
 	@echo "make clean      remove .venv and what was built"
 
 env:
@@ -49,6 +50,9 @@ docs: env
 	@.ci/env docs
 	$(BIN)/sphinx-build -W -b html docs docs/_build/html
 	$(BIN)/python docs/check_pages.py
+
+bench-check: env
+	$(BIN)/python benchmarks/check.py $(ARGS)
 
 clean:
 	rm -rf .venv docs/_build docs/generated docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis coal_mining.png
