@@ -12,9 +12,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
-from pymc.pytensorf import rewrite_pregrad
+from pymc.pytensorf import pregrad_inner_graphs, rewrite_pregrad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from scipy.linalg import cholesky, solve_triangular
 
@@ -95,7 +96,13 @@ class Predictor:
         probe = pt.concatenate([pt.eye(latents.size), pt.zeros((1, latents.size))])
         (eta,) = rewrite_pregrad([eta])
         etas = vectorize_graph(eta, {latents.nu: probe})
-        total, *terms = rewrite_pregrad([total, *terms])
+        # Nodes of a quadrature stay constants of the gradients.
+        total, *terms = rewrite_graph(
+            [total, *terms],
+            include=("canonicalize", "stabilize"),
+            exclude=("local_view_op",),
+            custom_rewrite=pregrad_inner_graphs,
+        )
         gradient = pytensor.grad(total, self.e)
         self.n_functions = K = _number(eta)
         # Rows are independent, so that sums over them have the curvature of each.
