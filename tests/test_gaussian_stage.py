@@ -274,7 +274,7 @@ def test_other_routes_find_the_same_posterior(data, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["advi", "fullrank_advi"])
-def test_advi_gives_the_same_kind_of_result(method, data, rng):
+def test_advi_gives_the_same_kind_of_result(method, data, rng, default_mode):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
     best = vsgp.fit_gaussian(model=model, progressbar=False)
