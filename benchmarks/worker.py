@@ -88,7 +88,7 @@ def build_vsgp(case, clock, mode):
         else:
             likelihood = vsgp.RobustMax(K)
         gp = pm.gp.VariationalSparse(cov_func=cov)
-        gp.prior("u", case["Z"], **({"n_outputs": K} if K > 1 else {}))
+        gp.prior("u", case["Z"], jitter=cases.JITTER, **({"n_outputs": K} if K > 1 else {}))
         gp.likelihood("y", likelihood, X=case["X"], y=case["y"])
     return _pymc_function(model, mode, M, K)
 

@@ -118,6 +118,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 def test_log_likelihood_is_what_the_prior_leaves(build, rng):
     """Log densities of two points with the same parameters differ by the prior and by it."""

@@ -80,6 +80,7 @@ def grid_of(shape, order):
     return X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [1, 2, 3])
 @pytest.mark.parametrize("block_size", [None, 7, False])
 def test_log_density_equals_plain_numpy(D, block_size):
@@ -431,6 +432,7 @@ def test_nested_features_raise_the_bound(most_dense, monkeypatch):
     assert np.all(np.diff(bounds) > -1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_density_in_the_users_variables_does_not_depend_on_sites(n_outputs, dense, rng):
@@ -506,6 +508,7 @@ def test_for_data_keeps_what_it_promises(rng):
     assert features.at_most(9).n_features <= 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0005, 0.01, 0.1, 1.0])
 @pytest.mark.parametrize("residual", [0.02, 1e-3, 1e-5])
 def test_for_data_leaves_out_what_is_asked(scale, residual):

@@ -83,6 +83,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bound_equals_an_independent_one(family, data, rng):
     """Dense matrices and scipy's quadrature, for any sites, at any theta."""

@@ -187,6 +187,7 @@ def test_draws_are_those_of_a_sampler(caplog):
     assert {"gaussian_stage", "observed_data", "constant_data"} <= set(one.children)
 
 
+@pytest.mark.slow
 def test_normal_noise_proposes_parameters_alone():
     """And the inducing values come from their exact conditional: as from the whole model."""
     model, stage = made(normal)
@@ -229,6 +230,7 @@ def test_inducing_values_of_many_draws_are_those_of_each():
         np.testing.assert_allclose(found[0][c], expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_two_modes_are_found_or_refused():
     """Few data that a short lengthscale explains without noise, and a long one with noise."""
     X = np.linspace(0.0, 6.0, 9)[:, None]
@@ -281,6 +283,7 @@ def test_two_modes_are_found_or_refused():
     assert abs(float((np.log(better["posterior"]["ls"]) > 0.5).mean()) - long) < 5.0 * error
 
 
+@pytest.mark.slow
 def test_starts_that_agree_are_one_optimum():
     model, stage = made(counts)
     several = vsgp.fit_gaussian(n_starts=4, random_seed=3, model=model, progressbar=False)
@@ -334,6 +337,7 @@ def test_settings_of_nuts_ask_for_it(monkeypatch):
         vsgp.sample(stage=stage, method="gibbs", model=model)
 
 
+@pytest.mark.slow
 def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     model, stage = made(counts)
     monkeypatch.setattr("pymc_vsgp.fit.importance.LARGEST_K", -9.0)
@@ -346,6 +350,7 @@ def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     assert "importance" not in stage.method
 
 
+@pytest.mark.slow
 def test_many_dimensions_are_given_up_at_once():
     """Independent coefficients under q, which strong data make dependent."""
     rng, X, f = inputs()
@@ -376,6 +381,7 @@ def test_variance_of_log_weights(rng):
     assert _log_variance(replace(batch, inner=np.full((9, 2), -np.inf))) == np.inf
 
 
+@pytest.mark.slow
 def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):
     rng, X, f = inputs()
     group = np.arange(N) % 2

@@ -68,6 +68,7 @@ def mean_and_sd(log_evidence):
     return mean, np.sqrt(p @ np.log(GRID) ** 2 - mean**2)
 
 
+@pytest.mark.slow
 def test_verdicts_agree_with_the_exact_posterior(data):
     X, f, rng = data
     y = f + SIGMA * rng.normal(size=N)
@@ -179,6 +180,7 @@ def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
     assert "refit" not in repr(rich)
 
 
+@pytest.mark.slow
 def test_counts_and_several_functions(data):
     X, f, rng = data
     y = rng.poisson(np.exp(1.0 + f))
@@ -226,6 +228,7 @@ def test_two_processes_and_dims(data):
     assert "most of it is missing to          'rough'" in repr(check)
 
 
+@pytest.mark.slow
 def test_predictions_of_a_model_with_more_points(data):
     X, f, rng = data
     y = f + SIGMA * rng.normal(size=N)
@@ -279,6 +282,7 @@ def test_how_predictions_would_move(data):
     assert "f at the data then moves" in repr(check)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["counts", "classes", "noise"])
 def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     """With the added points in the model, and all parameters fixed."""

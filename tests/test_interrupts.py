@@ -194,6 +194,7 @@ def test_inducing_values_of_interrupted_chains(monkeypatch, caplog):
     assert "Interrupted: 6 draws of each chain are kept" in caplog.text
 
 
+@pytest.mark.slow
 def test_replicates_and_folds_end(stage, second_call_interrupted):
     """They don't go on with fewer draws than their numbers are computed for."""
     shared = pytensor.shared(Y, name="calibration_y")

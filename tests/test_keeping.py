@@ -46,6 +46,7 @@ def save(idata, path):
         idata.to_zarr(path, consolidated=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["draws.nc", "draws.zarr"])
 def test_round_trip(name, moved, tmp_path):
     idata, model = moved

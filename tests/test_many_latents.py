@@ -68,6 +68,7 @@ def evaluate(lik, mu, gamma, y, *methods):
     return fn(np.atleast_2d(mu), np.atleast_2d(gamma))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO)
 def test_two_functions_equal_the_reference(name):
     lik, logpdf, observations = TWO[name]
@@ -576,6 +577,7 @@ def test_coregionalized_moments(rng):
     np.testing.assert_allclose(got, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_prior_predictive_draws(name, rng):
     model = built(MODELS[name])

@@ -74,6 +74,7 @@ def test_stage_of_normal_outputs_is_exact(approx):
     np.testing.assert_allclose(np.ravel(stage.mean["u"]), mean, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exposure", [EXPOSURE, EXPOSURE[:, :1], EXPOSURE[:1], EXPOSURE[0], 2.0])
 def test_parameters_by_row_and_by_output(exposure, rng):
     u = rng.normal(size=len(XU))

@@ -385,6 +385,7 @@ def stages():
     return found
 
 
+@pytest.mark.slow
 def test_the_stage_is_that_of_points(stages):
     exact, near = stages
     assert near.converged

@@ -89,6 +89,7 @@ def compiled(mode):
     return lambda mu, gamma, y: fn(mu, gamma, y, 1.0 + np.arange(len(mu)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("K", [2, 3, 5, 10])
 def test_value(mode, K):
     p, _, _ = compiled(mode)(*rows(K))
@@ -179,6 +180,7 @@ def test_no_rows(mode):
     assert dmu.shape == dgamma.shape == (0, 3)
 
 
+@pytest.mark.slow
 def test_jax_differentiates_it_like_pytensor():
     jax = pytest.importorskip("jax")
     from pytensor.link.jax.dispatch import jax_funcify

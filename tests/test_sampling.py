@@ -71,6 +71,7 @@ POINT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("approx", REFERENCES)
 def test_collapsed_density_and_gradient(approx, data):
     X, Xu, y = data
@@ -94,6 +95,7 @@ def test_collapsed_density_and_gradient(approx, data):
     np.testing.assert_allclose(gradient, found, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_does_not_collapse(data):
     X, Xu, y = data
     assert not can_collapse(build(X, Xu, y, likelihood=vsgp.StudentT(4.0, SIGMA)))
@@ -168,6 +170,7 @@ def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng, default_mod
     assert "u_sites_root" not in model.named_vars
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
 def test_chains_start_at_draws_of_the_stage(frozen, data):
     """nutpie compiles a copy of the model for JAX, whose variables are others."""

@@ -104,6 +104,7 @@ MISSING = np.delete(GRID, 5, axis=0)
 SERIES = np.arange(300.0)[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("X", "new", "wanted"),
     [

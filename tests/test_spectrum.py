@@ -79,6 +79,7 @@ def left_out(name, ls, counts, period):
     return variances(grid)[beyond].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [1, 2, 3])
 @pytest.mark.parametrize("name", KERNELS)
 def test_residual_variance_is_the_sum_over_all_other_frequencies(name, D):

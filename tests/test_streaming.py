@@ -129,6 +129,7 @@ def point_of(recipe, n, m, seed):
 
 
 # One column: see `test_families.py`, and JAX below.
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [composed, pytest.param(warped, marks=pytest.mark.slow)])
 @given(
     n=st.integers(1, 40),
@@ -405,6 +406,7 @@ for grown, size in run(5_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
 def test_sampling_takes_no_memory_for_a_memmap(tmp_path):
     run = subprocess.run(

@@ -52,6 +52,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_equal_to_one_by_one(name, monkeypatch):
     """Of the same operations: other rewrites of a graph would round otherwise."""
