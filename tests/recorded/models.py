@@ -127,7 +127,7 @@ ONE = {
         lambda: vsgp.Binomial(n=4, link="probit"),
     ),
     "custom": (custom, COUNTS, rational),
-    "gamma": (lambda: vsgp.Gamma(alpha=positive("alpha")), POSITIVE, cov.Exponential),
+    "gamma": (lambda: vsgp.Gamma(alpha=positive("alpha")), POSITIVE, cov.Matern32),
     "gaussian_dtc": (lambda: vsgp.Gaussian(positive("s"), "DTC"), NORMAL, cov.ExpQuad),
     "gaussian_fitc": (
         lambda: vsgp.Gaussian(positive("s") * PER_ROW, "FITC"),
