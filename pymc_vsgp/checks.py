@@ -22,6 +22,7 @@ from pymc_vsgp.compile import evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
 
 __all__ = [
+    "ENTRIES",
     "as_inputs",
     "as_matrix",
     "as_target",
@@ -358,10 +359,11 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
             )
 
 
-def check_number(name: str, value: Any, least: int = 1) -> None:
-    """Raise ValueError unless a value is a whole number that is large enough."""
+def check_number(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number, or raise ValueError where it is none, or not large enough."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} is {value!r}. Pass a whole number, {least} or more.")
+    return int(value)
 
 
 def is_symbolic(y: Any) -> bool:

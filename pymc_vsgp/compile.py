@@ -15,7 +15,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 
-__all__ = ["ONCE", "SEARCHES", "at_points", "evaluate", "function", "simplify"]
+__all__ = ["ONCE", "SEARCHES", "at_points", "evaluate", "function", "simplify", "simplify_block"]
 
 SEARCHES = (
     "cholesky_of_diag",
@@ -40,6 +40,14 @@ def simplify(graph: Any) -> Any:
     if not all(getattr(op, "is_simple", False) for op in within):
         pregrad_inner_graphs.rewrite(fgraph)
     return list(fgraph.outputs) if isinstance(graph, list) else fgraph.outputs[0]
+
+
+def simplify_block(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:
+    """Do to the graph of a block of rows, within an Op, what PyMC does to that of a log density."""
+    inner = FunctionGraph(inputs, outputs, clone=False)
+    # Equal nodes are merged first: left side by side, PyMC's pass would take one of them away.
+    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"), exclude=SEARCHES)
+    return inner
 
 
 def function(inputs: Sequence[Variable], outputs: Any, mode: Any = ONCE, **kwargs) -> Any:

@@ -132,15 +132,17 @@ def check_mean(x, mean, largest=0.04, rhat=1.01):
     assert error < largest, (error, x.std(axis=1))
 
 
-def same_chain(step, model):
-    """Values of f after the same short chain: of a step, of its pickled copy, and of it again."""
+def same_chain(step, model, name="f", tune=5):
+    """Compare where a short chain ends: of a step, of its pickled copy, and of it again."""
     copy = cloudpickle.loads(cloudpickle.dumps(step))
     copy.sampling_state = step.sampling_state
     draws = []
     for one in (step, copy, step):
-        one.setup_chain(np.random.default_rng(3), 5, 5)
+        one.setup_chain(np.random.default_rng(3), tune, 5)
         point = model.initial_point()
-        for _ in range(8):
+        for _ in range(tune + 3):
             point, _ = one.step(point)
-        draws.append(point["f"])
-    return draws
+        draws.append(point[name])
+    np.testing.assert_array_equal(draws[0], draws[1])
+    np.testing.assert_array_equal(draws[0], draws[2])
+    assert (draws[0] != model.initial_point()[name]).any()

@@ -703,7 +703,11 @@ def misuse(lik, y=LABELS, n_outputs=3, two=False):
         (lambda: misuse(likelihoods.Softmax(3), LABELS + 0.5), ValueError, "whole number"),
         (lambda: misuse(likelihoods.Softmax(3), ["a", "b"] * 12), ValueError, "y has 2 classes"),
         (lambda: misuse(likelihoods.Softmax(3), n_outputs=0), ValueError, "n_outputs is 0"),
-        (lambda: misuse(likelihoods.Softmax(3), n_outputs=2.0), TypeError, "n_outputs is of type"),
+        (
+            lambda: misuse(likelihoods.Softmax(3), n_outputs=2.0),
+            ValueError,
+            "n_outputs is 2.0. Pass a whole",
+        ),
         (lambda: likelihoods.Softmax(1), ValueError, "n_classes is 1"),
         (lambda: likelihoods.RobustMax(3, epsilon=0.0), ValueError, "epsilon must be between"),
         (lambda: likelihoods.Ordinal([1.0, 0.0]), ValueError, "must be finite and increase"),

@@ -267,8 +267,8 @@ def test_the_roughest_part_of_a_kernel_says_how_many(kernel, m):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"m": 0}, "m is 0, but it is a number of neighbors"),
-        ({"m": 2.5}, "m is 2.5, but it is a number of neighbors"),
+        ({"m": 0}, "m is 0. Pass a whole number"),
+        ({"m": 2.5}, "m is 2.5. Pass a whole number"),
         ({"scale": -1.0}, "scale has to be positive"),
         ({"scale": [1.0, 2.0, 3.0]}, "scale has to be positive"),
         ({"Xu": np.zeros((3, 2))}, "Xu"),

@@ -14,14 +14,12 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import depends_on_random
-from pymc_vsgp.compile import SEARCHES
+from pymc_vsgp.compile import simplify_block
 from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier
@@ -231,10 +229,7 @@ def _block_of(same: _Same, types, n_roots):
     outputs, *rest = block
     # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
     # Done here already, the loop of a log density and that of its gradient are one and the same.
-    inner = FunctionGraph(inputs, outputs, clone=False)
-    # Equal nodes are merged first: left side by side, PyMC's pass would take one of them away.
-    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"), exclude=SEARCHES)
-    return inner, *rest
+    return simplify_block(inputs, outputs), *rest
 
 
 def _row_type(variable: Variable) -> TensorType:

@@ -123,12 +123,12 @@ class ResponseBound(Variables):
     def with_q(self, theta: np.ndarray) -> Evaluation:
         """Evaluate at theta, with means and variances of the values."""
         mean, columns = self._moments(*self.unravel(theta).values())
-        w, spread = moments_of(columns, self.pattern, draws_of(len(mean)))
+        w, spread = moments_of(columns, self.pattern, standard_normals(len(mean)))
         q = [w[None]], [1.0 / spread[None]], [np.ones_like(w)], [mean]
         return Evaluation(*self(theta)[:4], *q)
 
 
-def draws_of(n: int) -> np.ndarray:
+def standard_normals(n: int) -> np.ndarray:
     """Return draws of n standard normal variables, always the same."""
     n_draws = int(np.clip(DRAWN // n, *DRAWS))
     return np.random.default_rng(0).normal(size=(n_draws, n))

@@ -21,7 +21,7 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import Evaluation, Variables
-from pymc_vsgp.fit.exact import draws_of, moments_of
+from pymc_vsgp.fit.exact import moments_of, standard_normals
 from pymc_vsgp.fit.natural import SMALLEST_STEP, Natural
 from pymc_vsgp.fit.stage import sites_put_in
 from pymc_vsgp.inducing.coordinates import Sites
@@ -57,7 +57,7 @@ class SampledBound(Variables):
         if p.u.name not in processes(model):
             raise ValueError(f"No likelihood is of {p.u.name!r}. Add one with gp.likelihood.")
         self.moving: list = []
-        self.draws = draws_of(p.n_inducing)
+        self.draws = standard_normals(p.n_inducing)
         self.n_pairs = int(np.clip(VALUES // p.n_inducing, 1, PAIRS))
         with sites_put_in(model, {p.u.name: self.no_sites()[0]}):
             u, value = p.u, p.value

@@ -7,9 +7,9 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from scipy.spatial import cKDTree
 
-__all__ = ["Covariates"]
+from pymc_vsgp.checks import ENTRIES
 
-ENTRIES = 1_000_000  # that are held at once: inputs may be in a file, and exceed the memory
+__all__ = ["Covariates"]
 
 
 class Covariates(NamedTuple):

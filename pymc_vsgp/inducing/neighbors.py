@@ -31,7 +31,7 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, column_names, known_value
+from pymc_vsgp.checks import as_inputs, check_distinct, check_number, column_names, known_value
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
@@ -97,8 +97,8 @@ class NearestNeighbors(InducingVariables):
         self.columns = column_names(Xu, "Xu")
         self.Xu = as_inputs(Xu, "Xu")
         check_distinct(self.Xu)
-        if m is not None and (isinstance(m, bool) or not isinstance(m, int | np.integer) or m < 1):
-            raise ValueError(f"m is {m!r}, but it is a number of neighbors. Pass 1 or more.")
+        if m is not None:
+            check_number("m", m)
         self.m = m
         scale = np.asarray(1.0 if scale is None else scale, dtype="float64")
         if scale.shape not in ((), (self.n_columns,)) or not (

@@ -22,6 +22,7 @@ from pymc_vsgp.checks import (
     check_columns,
     check_dim,
     check_new_name,
+    check_number,
     check_param_shapes,
     column_names,
     is_symbolic,
@@ -428,16 +429,7 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
 
 def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | None) -> str | None:
     """Check the number of functions of a process, and return the name of their dimension."""
-    if isinstance(n_outputs, bool) or not isinstance(n_outputs, int | np.integer):
-        raise TypeError(
-            f"n_outputs is {kind(n_outputs)}, but it is a number of functions. "
-            "Pass a whole number, 1 or more."
-        )
-    if n_outputs < 1:
-        raise ValueError(
-            f"n_outputs is {n_outputs}, but it is a number of functions. "
-            "Pass a whole number, 1 or more."
-        )
+    check_number("n_outputs", n_outputs)
     if n_outputs == 1 and output_dims is None:
         return None
     dim = output_dims if output_dims is not None else f"{name}_output"

@@ -12,12 +12,10 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.inner_function import link_only_mode
 from pytensor.gradient import DisconnectedType, disconnected_type, grad
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import SEARCHES
+from pymc_vsgp.compile import simplify_block
 
 __all__ = ["Rows", "automatic_block", "by_rows"]
 
@@ -113,11 +111,13 @@ class Rows(OpFromGraph):
         real = sorted(by_input, key=lambda i: i < self.n_rows)
         # The cotangents of rows are between the rows of this and what its rows share.
         at = [i if i < self.n_rows else i + len(rows) for i in real]
+        block = simplify_block(
+            [*inner.inputs[: self.n_rows], *rows, *inner.inputs[self.n_rows :], *sums],
+            [by_input[i] for i in real],
+        )
         op = Rows(
-            *simplified(
-                [*inner.inputs[: self.n_rows], *rows, *inner.inputs[self.n_rows :], *sums],
-                [by_input[i] for i in real],
-            ),
+            block.inputs,
+            block.outputs,
             n_rows=self.n_rows + len(rows),
             n_sums=sum(i >= self.n_rows for i in real),
             shapes=at,
@@ -178,25 +178,18 @@ def by_rows(
         pt.tensor(dtype=x.dtype, shape=(None, *x.type.shape[1:]) if i < len(rows) else x.type.shape)
         for i, x in enumerate(given)
     ]
-    inputs, outputs = simplified(inputs, [build(*inputs)])
-    needed = set(ancestors(outputs))
-    used = [i for i, x in enumerate(inputs) if x in needed]
+    block = simplify_block(inputs, [build(*inputs)])
+    needed = set(ancestors(block.outputs))
+    used = [i for i, x in enumerate(block.inputs) if x in needed]
     op = Rows(
-        [inputs[i] for i in used],
-        outputs,
+        [block.inputs[i] for i in used],
+        block.outputs,
         n_rows=sum(i < len(rows) for i in used),
         n_sums=0,
         shapes=(),
         width=width,
     )
     return op(*(given[i] for i in used))
-
-
-def simplified(inputs, outputs) -> tuple[list[Variable], list[Variable]]:
-    """Return a graph as what PyMC makes of a log density."""
-    inner = FunctionGraph(inputs, outputs, clone=False)
-    rewrite_graph(inner, include=("merge", "canonicalize", "stabilize"), exclude=SEARCHES)
-    return list(inner.inputs), list(inner.outputs)
 
 
 def automatic_block(n_inducing: int) -> int:

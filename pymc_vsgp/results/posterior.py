@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_vsgp.checks import check_number
+
 __all__ = ["Draws"]
 
 
@@ -74,15 +76,6 @@ def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:
 
 
 def _thin(posterior: xr.Dataset, num_samples: int) -> xr.Dataset:
-    if (
-        isinstance(num_samples, bool)
-        or not isinstance(num_samples, int | np.integer)
-        or num_samples < 1
-    ):
-        raise ValueError(
-            f"num_samples is {num_samples!r}, but it is a number of draws. "
-            "Pass a whole number, 1 or more, or None for all of them."
-        )
     n = posterior.sizes["draw"]
-    wanted = min(-(-int(num_samples) // posterior.sizes["chain"]), n)
+    wanted = min(-(-check_number("num_samples", num_samples) // posterior.sizes["chain"]), n)
     return posterior.isel(draw=np.unique(np.linspace(0, n - 1, wanted).round().astype(int)))

@@ -14,7 +14,8 @@ from rich.table import Column
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import log_ndtr, ndtri_exp
 
-from pymc_vsgp.steps.latents import Latents, LatentStep, check_n_updates
+from pymc_vsgp.checks import check_number
+from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.predictor import At, Predictor
 
 __all__ = ["ProbitAugmentation"]
@@ -79,7 +80,7 @@ class ProbitAugmentation(LatentStep):
         blocked: bool = True,
     ):
         vars = vars if isinstance(vars, list | tuple) else [vars]
-        self.n_updates = check_n_updates(n_updates)
+        self.n_updates = check_number("n_updates", n_updates)
         self.latents = Latents(vars, modelcontext(model), compile_kwargs)
         self.predictor = Predictor(self.latents, by_rows=True)
         if self.predictor.n_functions != 1:

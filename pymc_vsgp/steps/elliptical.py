@@ -13,7 +13,8 @@ from pymc.util import get_random_generator
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_vsgp.steps.latents import Latents, LatentStep, check_n_updates
+from pymc_vsgp.checks import check_number
+from pymc_vsgp.steps.latents import Latents, LatentStep
 
 __all__ = ["EllipticalSlice", "slice_once"]
 
@@ -75,7 +76,7 @@ class EllipticalSlice(LatentStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        self.n_updates = check_n_updates(n_updates)
+        self.n_updates = check_number("n_updates", n_updates)
         self.latents = Latents(vars, modelcontext(model), compile_kwargs)
         self.vars, self.blocked, self.rng = self.latents.values, blocked, get_random_generator(rng)
         self._prepare, self._log_likelihood, self._values = self.latents.given_others(

@@ -14,6 +14,7 @@ from pymc.util import get_random_generator
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
+from pymc_vsgp.checks import check_number
 from pymc_vsgp.compile import function
 from pymc_vsgp.steps.elliptical import slice_once
 from pymc_vsgp.steps.latents import Latents, LatentStep
@@ -132,9 +133,8 @@ class Interweaving(LatentStep):
         self.schemes = (schemes,) if isinstance(schemes, str) else tuple(schemes)
         if not self.schemes or set(self.schemes) - set(SCHEMES):
             raise ValueError(f"schemes is {schemes!r}. Pass one or more of {list(SCHEMES)}.")
-        if n_updates < 1:
-            raise ValueError(f"n_updates is {n_updates}, but latent values have to move. Pass 1.")
-        self.n_updates, self.tune, self._tunes = int(n_updates), tune, tune
+        self.n_updates = check_number("n_updates", n_updates)
+        self.tune, self._tunes = tune, tune
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
         self.parameters = Parameters(vars, self.latents)
         self.vars = [*self.parameters.values, *self.latents.values]

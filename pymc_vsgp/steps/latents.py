@@ -28,7 +28,7 @@ from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.model.variable import InducingRV, whitened
 
-__all__ = ["LatentStep", "Latents", "check_n_updates", "nodes_after", "terms_of"]
+__all__ = ["LatentStep", "Latents", "nodes_after", "terms_of"]
 
 HELD_BYTES = 1_000_000_000
 """A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
@@ -184,13 +184,6 @@ class LatentStep(BlockedStep):
         """Begin a chain."""
         self.latents.check_coordinates()
         super().setup_chain(rng, tune, draws)
-
-
-def check_n_updates(n_updates: int) -> int:
-    """Return how many updates a step of latent values makes."""
-    if n_updates < 1:
-        raise ValueError(f"n_updates is {n_updates}, but a step makes one or more. Pass 1.")
-    return int(n_updates)
 
 
 def _random_variable(var: Variable, model: Model) -> Variable:
