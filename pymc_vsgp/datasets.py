@@ -18,9 +18,13 @@ __all__ = [
     "available",
     "coal_counts",
     "load",
+    "load_air",
+    "load_co2",
     "load_coal",
+    "load_flights",
     "load_glass",
     "load_kilauea",
+    "load_sids",
     "load_snelson1d",
 ]
 
@@ -160,6 +164,84 @@ def load_glass() -> pd.DataFrame:
     table["window"] = (table["type"] <= 3).astype("int64")
     table.attrs["columns"] += "; window, 1 for types 1 to 3"
     return table
+
+
+def load_air() -> pd.DataFrame:
+    """Load daily means of three pollutants at a station in Beijing, November 2013 to April 2014.
+
+    For five weeks there is no NO2, as the instrument had failed.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `date`; `PM2.5`, `NO2` and `CO`, in micrograms in a cubic metre, nan where fewer
+        than twelve hours of a day were measured.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_air
+    >>> load_air().isna().sum().tolist()
+    [0, 0, 38, 36]
+    """
+    table = _read_shipped("air")
+    table["date"] = pd.to_datetime(table["date"])
+    return table
+
+
+def load_co2() -> pd.DataFrame:
+    """Load monthly means of carbon dioxide in the air at Mauna Loa, 1958 to 2001.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `year`, the middle of the month in decimal years, and `co2`, in parts per million
+        by volume. Five months are missing.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_co2
+    >>> load_co2()["co2"].agg(["min", "max"]).tolist()
+    [313.4, 373.8]
+    """
+    return _read_shipped("co2")
+
+
+def load_flights() -> pd.DataFrame:
+    """Load how many flights from Houston were late in 2011, by week and time of the day.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `week` of the year; `weekend`, 1 for Saturdays and Sundays; `hour`, the middle of
+        two hours of scheduled departure; `flights`; and `late`, those of them that arrived more
+        than 15 minutes late.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_flights
+    >>> load_flights()[["flights", "late"]].sum().tolist()
+    [222372, 44245]
+    """
+    return _read_shipped("flights")
+
+
+def load_sids() -> pd.DataFrame:
+    """Load sudden infant deaths in the counties of North Carolina, in two periods.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Two rows for each of 100 counties. Columns `county`; `period`, 1974-78 or 1979-84; `x` and
+        `y`, the centroid in kilometres; `births`; `nonwhite`, those that were not white; and
+        `deaths`.
+
+    Examples
+    --------
+    >>> from pymc_vsgp.datasets import load_sids
+    >>> load_sids().groupby("period")["deaths"].sum().tolist()
+    [667, 836]
+    """
+    return _read_shipped("sids")
 
 
 def _folder() -> Path | None:

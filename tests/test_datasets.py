@@ -14,6 +14,15 @@ OXIDES = ["Na", "Mg", "Al", "Si", "K", "Ca", "Ba", "Fe"]
 # Loader, rows, columns, sum over all numbers of the file.
 SHIPPED = [
     (datasets.load_coal, 191, ["date"], 360806.1553730322),
+    (datasets.load_air, 181, ["date", "PM2.5", "NO2", "CO"], 264586.8),
+    (datasets.load_co2, 521, ["year", "co2"], 1208761.5183),
+    (datasets.load_flights, 832, ["week", "weekend", "hour", "flights", "late"], 300729),
+    (
+        datasets.load_sids,
+        200,
+        ["county", "period", "x", "y", "births", "nonwhite", "deaths"],
+        994966.2,
+    ),
     (datasets.load_kilauea, 185, ["x", "y", "hours", "depth_km", "magnitude"], 1434.759),
     (datasets.load_snelson1d, 200, ["x", "y"], 527.7368021254),
     (
@@ -30,9 +39,22 @@ def test_shipped(load, rows, columns, total):
     table = load()
     assert len(table) == rows
     assert list(table.columns) == columns
-    assert table.notna().all(axis=None)
-    assert table.to_numpy().sum() == pytest.approx(total, rel=1e-12)
+    assert table.isna().sum().sum() == (74 if load is datasets.load_air else 0)
+    numbers = table.select_dtypes("number")
+    assert numbers.sum().sum() == pytest.approx(total, rel=1e-12)
     assert {"title", "columns", "source", "licence", "reference"} <= set(table.attrs)
+
+
+def test_sids_are_those_of_cressie():
+    # Cressie and Chan (1989), and table 6.1 of Cressie (1993): Anson has the highest rate.
+    table = datasets.load_sids()
+    assert table.groupby("county").size().eq(2).all()
+    first = table[table["period"] == "1974-78"].set_index("county")
+    assert first.loc["Anson", ["births", "nonwhite", "deaths"]].tolist() == [1570, 952, 15]
+    assert (first["deaths"] / first["births"]).idxmax() == "Anson"
+    assert (table["nonwhite"] <= table["births"]).all()
+    # Wake is in the middle, Cherokee and Dare at the ends of the state.
+    assert first["x"].idxmin() == "Cherokee" and first["x"].idxmax() == "Dare"
 
 
 def test_tables_are_not_shared():

@@ -101,6 +101,76 @@ def test_classes(columns):
     ax.figure.canvas.draw()
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_noise_that_varies_is_plotted_beside_the_mean(columns):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (N, columns))
+    model = build(X, rng.normal(X[:, 0], 0.3), vsgp.HeteroskedasticGaussian(), n_outputs=2)
+    idata = prior_draws(model)
+    axes = plot_function(idata, n_points=8, num_samples=20, random_seed=1, model=model)
+    ticks = np.linspace(
+        *(
+            end + 0.05 * np.ptp(X, axis=0) * s
+            for end, s in ((X.min(axis=0), -1), (X.max(axis=0), 1))
+        ),
+        8,
+    )
+    grid = np.stack([g.ravel() for g in np.meshgrid(*ticks.T)], axis=1)
+    if columns == 1:
+        assert axes.shape == (2,) and axes[1].get_ylabel() == "standard deviation"
+        moments = vsgp.predict(idata, grid, "moments", num_samples=20, model=model)
+        g = moments.isel({moments["mean"].dims[-1]: 1})
+        # The median of the noise is that of exp(g), within the range of its means.
+        shown = np.log(axes[1].lines[0].get_ydata())
+        low, high = (getattr(g["mean"], m)(["chain", "draw"]).to_numpy() for m in ("min", "max"))
+        assert np.all((low < shown) & (shown < high))
+    else:
+        assert axes.shape == (2, 2)
+        assert axes[1, 0].get_title(loc="left") == "standard deviation, mean"
+        f = vsgp.predict(idata, grid, "f", num_samples=20, random_seed=1, model=model)
+        expected = np.exp(f.isel({f.dims[-1]: 1})).mean(["chain", "draw"]).to_numpy()
+        shown = axes[1, 0].collections[0].get_array().ravel()
+        np.testing.assert_allclose(shown, expected, rtol=1e-6)
+    axes.flat[0].figure.canvas.draw()
+    # Whoever asks for the mean, or gives axes, gets one panel.
+    if columns == 1:
+        alone = plot_function(idata, n_points=8, num_samples=20, what="mean", model=model)
+        assert alone.get_ylabel() == "mean of y"
+
+
+ESTIMATES = {
+    "standard deviation": np.std,
+    "scale": lambda y: np.median(np.abs(y - 0.3)) / 0.7407,  # of Student's t with 4 d.f.
+    "dispersion": lambda y: y.mean() ** 2 / (y.var() - y.mean()),
+    "concentration": lambda y: (
+        (y.mean() * (10 - y.mean()) - y.var()) / (y.var() - y.mean() * (10 - y.mean()) / 10)
+    ),
+    "probability of a zero": lambda y: np.mean(y == 0),
+}
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        vsgp.HeteroskedasticGaussian(),
+        vsgp.HeteroskedasticStudentT(4.0),
+        vsgp.HeteroskedasticNegativeBinomial(),
+        vsgp.HeteroskedasticBetaBinomial(10),
+        vsgp.HeteroskedasticZeroInflatedPoisson(),
+    ],
+    ids=lambda family: type(family).__name__,
+)
+def test_what_the_noise_function_means(family):
+    """A parameter of the distribution, as it can be estimated from draws of it."""
+    name, of_g = family.of_noise
+    for g in (-1.0, 0.5):
+        drawn = pm.draw(family.dist(np.array([[0.3, g]])), 20_000, random_seed=1)
+        wanted = of_g(g)
+        if name == "probability of a zero":  # of one that is no count
+            wanted = wanted + (1 - wanted) * np.exp(-np.exp(0.3))
+        np.testing.assert_allclose(ESTIMATES[name](drawn), wanted, rtol=0.1)
+
+
 def test_two_classes_have_contours():
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (N, 2))

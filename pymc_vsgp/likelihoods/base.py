@@ -59,6 +59,8 @@ class Likelihood:
     classes: tuple | None = None  # their names, where the family knows them
     binary: bool = False  # whether an observation is 0 or 1
     in_units_of_f: bool = False  # whether an observation has the units of the function
+    # What the second of two functions says of the noise, and of that function what says it.
+    of_noise: tuple[str, Callable] | None = None
 
     def __init__(self, **params):
         self._set({name: as_float(value, name) for name, value in params.items()})

@@ -15,6 +15,7 @@ class TwoFunctions(Likelihood):
     """A family of two latent functions: f, the location, and g, the logarithm of the scale."""
 
     n_latent = 2
+    of_noise = "scale", np.exp
 
     def log_prob_at(self, f, g, y):
         """Log density of y given both functions."""
@@ -38,6 +39,8 @@ class HeteroskedasticGaussian(TwoFunctions):
 
     The predictive density is an integral over g alone.
     """
+
+    of_noise = "standard deviation", np.exp
 
     def __init__(self):
         super().__init__()

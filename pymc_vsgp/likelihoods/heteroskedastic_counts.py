@@ -4,6 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
+from scipy.special import expit
+
 from pymc_vsgp.likelihoods.base import COUNT, POSITIVE, WHOLE
 from pymc_vsgp.likelihoods.binomial import check_successes
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
@@ -72,6 +74,7 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         Time or area that each count was collected over.
     """
 
+    of_noise = "dispersion", np.exp
     rules = {"exposure": POSITIVE}
     support = WHOLE
 
@@ -119,6 +122,7 @@ class HeteroskedasticBetaBinomial(Dispersed):
         Number of trials: one number, or one for each observation.
     """
 
+    of_noise = "concentration", np.exp
     rules = {"n": COUNT}
 
     def __init__(self, n):
@@ -169,6 +173,7 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
         Time or area that each count was collected over.
     """
 
+    of_noise = "probability of a zero", expit
     rules = {"exposure": POSITIVE}
     support = WHOLE
 

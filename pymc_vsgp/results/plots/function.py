@@ -57,7 +57,8 @@ def plot_function(
         Where to evaluate. By default a grid over the range of the data.
     what : {"mean", "f", "y"}, optional
         The mean of an observation, the latent function or an observation. By default the mean;
-        for classes their probabilities.
+        for classes their probabilities. By default a new figure has the noise as well, in families
+        of two functions whose second one is about the noise.
     var_name : str, optional
         Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
@@ -96,6 +97,7 @@ def plot_function(
             "Predict along a line with vsgp.predict, the other inputs held."
         )
     fixed_rows = bool(fit.observation.row_params) and likelihood is None
+    noise = fit.likelihood.of_noise if what is None and ax is None else None
     if what is None:
         what = "mean" if fit.likelihood.has_mean and not fixed_rows else "f"
     if what not in ("mean", "f", "y"):
@@ -115,6 +117,11 @@ def plot_function(
     if X.shape[1] == 1:
         grid = axes_of_grid[0][:, None] if Xnew is None else rows_of(fit, Xnew).X
         grid = grid[np.argsort(grid[:, 0])]
+        if noise:
+            import matplotlib.pyplot as plt
+
+            _, every = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
+            ax = every[0]
         ax = new_axes(ax)
         _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options)
         classes = fit.likelihood.n_classes is not None
@@ -128,31 +135,24 @@ def plot_function(
         ax.set_ylabel(_label(fit, what))
         ax.set_xlim(grid[0, 0], grid[-1, 0])
         legend(ax, above=True)
-        return ax
+        if noise is None:
+            return ax
+        _noise_bands(every[1], idata, fit, grid, noise, ci_probs, options)
+        return every
     if Xnew is not None:
         raise ValueError("Over two inputs the map is of a grid. Leave Xnew out, or use predict.")
-    return _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options)
+    return _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options)
 
 
 def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
-    x = grid[:, 0]
-    q = sorted({0.5, *((1 - p) / 2 for p in ci_probs), *((1 + p) / 2 for p in ci_probs)})
+    x, q = grid[:, 0], _levels(ci_probs)
     if what == "f":
         bands = _smooth_quantiles(idata, grid, q, options)
     else:
         bands = predict(idata, grid, "quantiles", quantiles=q, of=what, **options)
     series = _series(fit, what, bands)
     for color, label, b in series:
-        for i, p in enumerate(sorted(ci_probs, reverse=True)):
-            low = b.sel(quantile=(1 - p) / 2, method="nearest")
-            high = b.sel(quantile=(1 + p) / 2, method="nearest")
-            named = f"{p:.0%} interval" if len(series) == 1 else None
-            alpha = 0.18 if len(series) == 1 else 0.12
-            ax.fill_between(
-                x, low, high, color=color, alpha=alpha + 0.1 * i, lw=0, label=named, zorder=1
-            )
-        line = b.sel(quantile=0.5, method="nearest")
-        ax.plot(x, line, color=color, lw=1.8, label=label, zorder=3)
+        _fill(ax, x, b, ci_probs, color, label, alone=len(series) == 1)
     if n_lines:
         few = options | {"num_samples": n_lines}
         what_line = "f" if what == "y" else what
@@ -162,6 +162,36 @@ def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
         lines = lines.stack(sample=("chain", "draw")).transpose("sample", ...)
         for color, _, each in _series(fit, what_line, lines):
             ax.plot(x[::step], each.values[:n_lines].T, color=color, lw=0.6, alpha=0.5, zorder=2)
+
+
+def _noise_bands(ax, idata, fit, grid, noise, ci_probs, options):
+    """What the second function says of the noise; its quantiles are those of the function."""
+    name, of_g = noise
+    g = _smooth_quantiles(idata, grid, _levels(ci_probs), options)
+    g = g.isel({function_dim(fit)[0][0]: 1})
+    _fill(ax, grid[:, 0], of_g(g), ci_probs, BLUE, "median", alone=True)
+    ax.set_xlabel(_feature(fit, 0))
+    ax.set_ylabel(name)
+    ax.set_xlim(grid[0, 0], grid[-1, 0])
+    ax.set_ylim(0.0, None)
+    plain(ax)
+
+
+def _levels(ci_probs):
+    """Quantiles that the bands take."""
+    return sorted({0.5, *((1 - p) / 2 for p in ci_probs), *((1 + p) / 2 for p in ci_probs)})
+
+
+def _fill(ax, x, quantiles, ci_probs, color, label, alone):
+    """Bands and a median; only a function that is alone has its bands in the legend."""
+    for i, p in enumerate(sorted(ci_probs, reverse=True)):
+        low = quantiles.sel(quantile=(1 - p) / 2, method="nearest")
+        high = quantiles.sel(quantile=(1 + p) / 2, method="nearest")
+        named = f"{p:.0%} interval" if alone else None
+        alpha = (0.18 if alone else 0.12) + 0.1 * i
+        ax.fill_between(x, low, high, color=color, alpha=alpha, lw=0, label=named, zorder=1)
+    line = quantiles.sel(quantile=0.5, method="nearest")
+    ax.plot(x, line, color=color, lw=1.8, label=label, zorder=3)
 
 
 def _smooth_quantiles(idata, grid, q, options):
@@ -188,7 +218,7 @@ def _series(fit, what, array):
     return [(SEVERAL[k % len(SEVERAL)], labels[k], array.isel({dims[0]: k})) for k in range(number)]
 
 
-def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
+def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options):
     import matplotlib.pyplot as plt
 
     a, b = axes_of_grid
@@ -214,12 +244,17 @@ def _maps(ax, idata, fit, axes_of_grid, what, data, inducing, Xu, options):
     else:
         single = ax is not None
         if not single:
-            _, ax = plt.subplots(
-                1, 2, figsize=(10.5, 4.2), sharex=True, sharey=True, layout="constrained"
-            )
-        every = [ax] if single else list(ax)
+            shared = {"sharex": True, "sharey": True, "layout": "constrained"}
+            rows = 2 if noise else 1
+            _, ax = plt.subplots(rows, 2, figsize=(10.5, 4.2 * rows), **shared)
+        every = [ax] if single else list(ax.flat)
         label = _label(fit, what)
         panels = [(mean, "viridis", f"{label}, mean"), (sd, "magma", f"{label}, sd")]
+        if noise:
+            name, of_g = noise
+            g = of_g(predict(idata, mesh, "f", **options).isel({function_dim(fit)[0][0]: 1}))
+            panels.append((g.mean(["chain", "draw"]), "viridis", f"{name}, mean"))
+            panels.append((g.std(["chain", "draw"]), "magma", f"{name}, sd"))
         for panel, (values, colors, title) in zip(every, panels, strict=False):
             # A corner without data may have most of the range.
             top = np.quantile(values, 0.99)
