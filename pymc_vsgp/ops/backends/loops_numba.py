@@ -13,10 +13,13 @@ from pymc_vsgp.ops.backends.interpolation_numba import VERSION as INTERPOLATION
 from pymc_vsgp.ops.backends.interpolation_numba import from_line, from_plane, to_line, to_plane
 from pymc_vsgp.ops.backends.neighbors_numba import VERSION as NEIGHBORS
 from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_each, solve_forth
+from pymc_vsgp.ops.backends.precision_numba import VERSION as PRECISION
+from pymc_vsgp.ops.backends.precision_numba import conjugate, eliminate, eliminate_back
 from pymc_vsgp.ops.backends.robust_max_numba import VERSION as ROBUST_MAX
 from pymc_vsgp.ops.backends.robust_max_numba import robust_max
 from pymc_vsgp.ops.interpolation import FromGrid, ToGrid
 from pymc_vsgp.ops.neighbors import Nearest, SolveEach, SparseSolve
+from pymc_vsgp.ops.precision import IncompleteFactor, PrecisionSolve, PullFactor
 from pymc_vsgp.ops.robust_max import RobustMaxProbability
 
 
@@ -70,6 +73,24 @@ def numba_funcify_solve_each(op, node, **kwargs):
 def numba_funcify_sparse_solve(op, node, **kwargs):
     """Call the loop."""
     return (solve_back if op.transposed else solve_forth), NEIGHBORS
+
+
+@register_funcify_default_op_cache_key(IncompleteFactor)
+def numba_funcify_incomplete_factor(op, node, **kwargs):
+    """Call the loop."""
+    return eliminate, PRECISION
+
+
+@register_funcify_default_op_cache_key(PullFactor)
+def numba_funcify_pull_factor(op, node, **kwargs):
+    """Call the loop."""
+    return eliminate_back, PRECISION
+
+
+@register_funcify_default_op_cache_key(PrecisionSolve)
+def numba_funcify_precision_solve(op, node, **kwargs):
+    """Call the loop."""
+    return conjugate, PRECISION
 
 
 @register_funcify_and_cache_key(Nearest)

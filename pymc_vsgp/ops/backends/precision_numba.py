@@ -1,0 +1,156 @@
+"""The Ops of `precision` as compiled loops, for numba and for Python."""
+
+import math
+
+import numba
+import numpy as np
+
+from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_forth
+
+# Raise this with any change below: PyTensor keeps what it compiled under this number.
+VERSION = 1
+
+TOLERANCE, STEPS = 1e-10, 500  # of conjugate gradients, relative to the right side
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def ranks(order):
+    """Return where each row is in the order."""
+    rank = np.empty(len(order), np.int64)
+    for r in range(len(order)):
+        rank[order[r]] = r
+    return rank
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def slot(j, k, neighbors, rank):
+    """Return the row that has an entry for this pair, and its place there, or -1."""
+    if rank[j] < rank[k]:
+        j, k = k, j
+    for e in range(neighbors.shape[1]):
+        if neighbors[j, e] == k:
+            return j, e
+    return j, -1
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def eliminate(weights, sd, precision, neighbors, order):
+    """Eliminate one value after another, the last in the order first."""
+    n, m = weights.shape
+    C, t = np.zeros((n, m)), np.empty(n)
+    # What the rows after this one add to its diagonal, and to its entries.
+    more, off, rank = np.zeros(n), np.zeros((n, m)), ranks(order)
+    for r in range(n - 1, -1, -1):
+        i = order[r]
+        w = 1.0 / (sd[i] * sd[i])
+        d = w + max(more[i] + precision[i], 0.0)
+        t[i] = 1.0 / math.sqrt(d)
+        for a in range(m):
+            if neighbors[i, a] >= 0:
+                off[i, a] -= weights[i, a] * w
+                C[i, a] = -off[i, a] / d
+        for a in range(m):
+            if neighbors[i, a] < 0:
+                continue
+            for b in range(a + 1):
+                if neighbors[i, b] < 0:
+                    continue
+                net = weights[i, a] * weights[i, b] * w - off[i, a] * off[i, b] / d
+                if a == b:
+                    more[neighbors[i, a]] += net
+                    continue
+                j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
+                if e >= 0:
+                    off[j, e] += net
+    return C, t
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
+    """Take adjoints back: the rows that others added to come first."""
+    n, m = weights.shape
+    of_weights, of_sd, of_precision = np.zeros((n, m)), np.empty(n), np.empty(n)
+    # Adjoints of what the rows after this one add to its diagonal, and to its entries.
+    of_more, of_off, rank = np.empty(n), np.zeros((n, m)), ranks(order)
+    off = np.empty(m)
+    for i in order:
+        w, d = 1.0 / (sd[i] * sd[i]), 1.0 / (t[i] * t[i])
+        of_w, of_d = 0.0, -0.5 * of_t[i] * t[i] / d
+        for a in range(m):
+            off[a] = -C[i, a] * d
+            of_off[i, a] = -of_C[i, a] / d
+            of_d += of_C[i, a] * off[a] / (d * d)
+        for a in range(m):
+            if neighbors[i, a] < 0:
+                continue
+            for b in range(a + 1):
+                if neighbors[i, b] < 0:
+                    continue
+                if a == b:
+                    g = of_more[neighbors[i, a]]
+                else:
+                    j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
+                    if e < 0:
+                        continue
+                    g = of_off[j, e]
+                of_weights[i, a] += g * weights[i, b] * w
+                of_weights[i, b] += g * weights[i, a] * w
+                of_w += g * weights[i, a] * weights[i, b]
+                of_off[i, a] -= g * off[b] / d
+                of_off[i, b] -= g * off[a] / d
+                of_d += g * off[a] * off[b] / (d * d)
+        for a in range(m):
+            if neighbors[i, a] < 0:
+                of_off[i, a] = 0.0
+                continue
+            of_weights[i, a] -= of_off[i, a] * w
+            of_w -= of_off[i, a] * weights[i, a]
+        of_more[i] = of_d if d >= w else 0.0
+        of_precision[i] = of_more[i]
+        of_sd[i] = -2.0 * (of_w + of_d) * w / sd[i]
+    return of_weights, of_sd, of_precision
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def times(w, weights, sd, precision, neighbors):
+    """Multiply with the precision matrix."""
+    out = precision * w
+    n, m = weights.shape
+    for i in range(n):
+        e = w[i]
+        for k in range(m):
+            j = neighbors[i, k]
+            if j >= 0:
+                e -= weights[i, k] * w[j]
+        e /= sd[i] * sd[i]
+        out[i] += e
+        for k in range(m):
+            j = neighbors[i, k]
+            if j >= 0:
+                out[j] -= weights[i, k] * e
+    return out
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def conjugate(right, weights, sd, precision, C, t, neighbors, order):
+    """Take steps of conjugate gradients, from what the incomplete factor says."""
+
+    def divided(x):
+        return solve_forth(solve_back(x, C, neighbors, order) * t**2, C, neighbors, order)
+
+    w = divided(right)
+    left = right - times(w, weights, sd, precision, neighbors)
+    z = divided(left)
+    p, size, enough = z.copy(), np.sum(left * z), TOLERANCE**2 * np.sum(right * w)
+    for _ in range(STEPS):
+        # Nor where a number is not finite.
+        if not size > enough:
+            break
+        q = times(p, weights, sd, precision, neighbors)
+        step = size / np.sum(p * q)
+        w += step * p
+        left -= step * q
+        z = divided(left)
+        before, size = size, np.sum(left * z)
+        p = z + (size / before) * p
+    return w
