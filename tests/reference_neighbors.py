@@ -12,6 +12,19 @@ def nearest(Z, x, m):
     return np.argsort(((Z - x) ** 2).sum(axis=1), kind="stable")[:m]
 
 
+def around(Z, x, m):
+    """The nearest of each orthant in turn; just the nearest, where x is one of Z."""
+    order = nearest(Z, x, len(Z))
+    if (Z[order[0]] == x).all():
+        return order[:m]
+    seen, turns = {}, []
+    for i in order:
+        where = tuple(Z[i] >= x)
+        seen[where] = seen.get(where, 0) + 1
+        turns.append(seen[where])
+    return order[np.argsort(turns, kind="stable")][:m]
+
+
 def conditional(kernel, Z, x, jitter):
     """Weights of the values at Z, and what is left of the variance at x."""
     c = kernel(Z, x[None])[:, 0]
@@ -35,7 +48,7 @@ def moments(kernel, Z, w, X, m, jitter):
     """Mean and variance of f at the rows of X, given values less their means."""
     mu, gamma = np.empty((2, len(X)))
     for n, x in enumerate(X):
-        near = nearest(Z, x, m)
+        near = around(Z, x, m)
         b, gamma[n] = conditional(kernel, Z[near], x, jitter)
         mu[n] = b @ w[near]
     return mu, gamma

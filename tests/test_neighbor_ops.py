@@ -82,6 +82,24 @@ def test_nearest(mode):
         assert list(row) == list(reference.nearest(Z / scale, x / scale, 4))
 
 
+@pytest.mark.parametrize("n_columns", [1, 2, 3, 5])
+def test_all_around(n_columns, rng):
+    """The nearest of each orthant in turn; of five columns the nearest."""
+    Z = rng.normal(size=(30, n_columns))
+    X, scale = np.r_[rng.normal(size=(8, n_columns)), Z[:2]], np.full(n_columns, 2.0)
+    found = Nearest(4, around=True).search(X, Z, scale)
+    expected = reference.nearest if n_columns > 3 else reference.around
+    for x, row in zip(X, found, strict=True):
+        assert list(row) == list(expected(Z, x, 4))
+
+
+def test_the_middle_of_a_gap_has_both_sides():
+    """Where all of the nearest are on one side."""
+    Z = np.r_[np.linspace(0.0, 1.0, 20), np.linspace(2.1, 3.0, 20)][:, None]
+    near = Nearest(6, around=True).search(np.array([[1.5]]), Z, np.ones(1))[0]
+    assert (Z[near] > 2.0).sum() == 3
+
+
 @pytest.mark.parametrize("n_columns", [1, 2, 5])
 def test_predecessors(n_columns, rng):
     A = rng.normal(size=(150, n_columns))

@@ -160,15 +160,29 @@ def gather(w: TensorVariable, neighbors) -> TensorVariable:
     return pt.switch(pt.ge(neighbors, 0), w[pt.maximum(neighbors, 0)], np.float64(0.0))
 
 
-class Nearest(_Op):
-    """The rows of Z that are nearest to each row of X, in units of `scale`; nearest first."""
+LARGEST_D = 3
+"""Columns with few orthants."""
 
-    __props__ = ("number",)
+ROWS = 4096  # of which candidates are held at once
+
+CANDIDATES = 10
+"""Times as many are looked at as are taken, where they are to lie all around."""
+
+
+class Nearest(_Op):
+    """The rows of Z that are nearest to each row of X, in units of `scale`; nearest first.
+
+    Those that lie `around` are the nearest of each orthant in turn: at the edge of a gap all of the
+    nearest lie on one side, and say little about the middle. Rows that are among those of Z have
+    the nearest, and so has more than three columns.
+    """
+
+    __props__ = ("number", "around")
     gufunc_signature = "(n,d),(m,d),(d)->(n,k)"
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, around: bool = False):
         super().__init__()
-        self.number = number
+        self.number, self.around = number, around
 
     def make_node(self, X, Z, scale):
         """Return the node for two matrices, and a vector with an entry for each column."""
@@ -190,7 +204,13 @@ class Nearest(_Op):
         X, Z = X / scale, Z / scale
         if not np.isfinite(Z).all():
             return np.zeros((len(X), self.number), dtype="int64")
-        _, found = cKDTree(Z).query(np.nan_to_num(X), k=np.arange(1, self.number + 1))
+        X, tree = np.nan_to_num(X), cKDTree(Z)
+        away, found = tree.query(X, k=np.arange(1, self.number + 1))
+        if self.around and X.shape[1] <= LARGEST_D and self.number > 1:
+            apart = np.flatnonzero(away[:, 0] > 0.0)
+            more = np.arange(1, min(CANDIDATES * self.number, len(Z)) + 1)
+            for rows in np.array_split(apart, len(apart) // ROWS + 1):
+                found[rows] = all_around(X[rows], Z, tree.query(X[rows], k=more)[1], self.number)
         return np.ascontiguousarray(found, dtype="int64")
 
     def perform_jax(self, X, Z, scale):
@@ -206,6 +226,17 @@ class Nearest(_Op):
     def pullback(self, inputs, outputs, cotangents):
         """Return none."""
         return [disconnected_type() for _ in inputs]
+
+
+def all_around(X, Z, found, number: int) -> np.ndarray:
+    """Return so many of the rows of Z that were found near each of X: of each orthant in turn."""
+    orthant = ((Z[found] >= X[:, None]) @ (2 ** np.arange(X.shape[1]))).astype("int64")
+    turn = np.empty_like(found)
+    for k in range(2 ** X.shape[1]):
+        here = orthant == k
+        turn[here] = np.cumsum(here, axis=1)[here]
+    first = np.argsort(turn, axis=1, kind="stable")[:, :number]
+    return np.take_along_axis(found, first, axis=1)
 
 
 def coarse_to_fine(X: np.ndarray) -> np.ndarray:
