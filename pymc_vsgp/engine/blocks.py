@@ -25,7 +25,7 @@ from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier
 from pymc_vsgp.likelihoods.base import Likelihood
 
-__all__ = ["stack_latents", "stream", "stream_gaussian"]
+__all__ = ["given_otherwise", "stack_latents", "stream", "stream_gaussian"]
 
 ALL_ROWS = 2**62  # a block of any number of rows
 
@@ -170,6 +170,19 @@ def stream_gaussian(
         slopes.append(slope[None] if one else slope.T)
         grams.append(gram[None] if one else gram)
     return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams)
+
+
+def given_otherwise(node: Apply, conditional: Conditional) -> Apply:
+    """Return a loop like that of `node` for another p(f | u) of its process, with the same args."""
+    recipe, arguments = node.op.recipe, list(node.inputs)
+    (part,) = recipe.parts
+    found = conditional.row_args(arguments[part.X], part.args(arguments))
+    for i, x in zip(part.at[-len(found) :], found, strict=True):
+        arguments[i] = x
+    parts = (part._replace(conditional=conditional),)
+    new = _node(recipe._replace(parts=parts), arguments, node.op.block_size)
+    assert new is not None
+    return new
 
 
 def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:

@@ -20,7 +20,7 @@ from pymc_vsgp.fit.collapsed import can_collapse
 from pymc_vsgp.fit.exact import ExactBound, ResponseBound, is_exact
 from pymc_vsgp.fit.minibatch import take_steps
 from pymc_vsgp.fit.natural import Exact, Natural
-from pymc_vsgp.fit.neighbors import PAIRS, Sampled, SampledBound, is_sampled
+from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
@@ -131,7 +131,7 @@ def fit_gaussian(
             f"n_starts is {n_starts} and the method {method!r}. "
             "Pass 1 or more starts, and more than one with 'natural' or 'minibatch' alone."
         )
-    if devices is not None and (method != "natural" or compile_kwargs or is_sampled(model)):
+    if devices is not None and (method != "natural" or compile_kwargs or has_neighbors(model)):
         raise ValueError(
             "Data spread over devices with method='natural' alone, on JAX, and not with nearest "
             "neighbors. Drop devices, or the other arguments."
@@ -141,7 +141,7 @@ def fit_gaussian(
     if copy:
         model = clone_model(model)
     if method in ("advi", "fullrank_advi"):
-        if is_sampled(model):
+        if has_neighbors(model):
             raise NotImplementedError(
                 "ADVI makes no coordinates of nearest neighbors. Use method='natural'."
             )
@@ -194,7 +194,7 @@ class Fitter:
         self.batch_size = batch_size if method == "minibatch" else None
         self.exact: Any = None
         self.bound: Any
-        if is_sampled(model):
+        if has_neighbors(model):
             if method != "natural" or move_inducing:
                 raise NotImplementedError(
                     "Nearest neighbors take method='natural', and stay where they are. "
@@ -203,7 +203,7 @@ class Fitter:
             if can_collapse(model):
                 self.bound = self.exact = ResponseBound(model, mode)
             else:
-                self.bound = SampledBound(model, mode)
+                self.bound = NeighborsBound(model, mode)
             return
         self.bound = Bound(model, move_inducing, self.batch_size, mode, devices)
         if method == "natural" and devices is None and is_exact(model):
@@ -238,17 +238,14 @@ class Fitter:
                 fit = Natural(*arguments, np.arange(min(self.batch_size, bound.n_data())))
                 take_steps(fit, maxiter, np.random.default_rng(random_seed))
             else:
-                if self.exact is not None:
-                    self.exact.refresh()
-                sampled = isinstance(bound, SampledBound)
-                make = Sampled if sampled else Natural
+                for known in (self.exact, bound):
+                    if hasattr(known, "refresh"):
+                        known.refresh()
+                make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments, self.exact) if self.exact else make(*arguments)
                 fit.run(maxiter)
                 if isinstance(bound, ResponseBound):
                     fit.evaluation = bound.with_q(fit.theta)
-                if sampled:
-                    fit.evaluation = bound(fit.theta, fit.sites)
-                    fit.history[-1] = bound.value(fit.theta, fit.sites, PAIRS)[0]
         theta_covariance = fit.curvature()
         ev = fit.evaluation
         after = dict(before)

@@ -21,6 +21,12 @@ class Natural:
     The rest is theta, inducing inputs where they move, and the q of coefficients.
     """
 
+    slack = 0.0
+    """What a step of the sites may lose to the error of variances."""
+    to_follow: tuple[float, ...] = (1.0, 0.5)
+    """Steps that sites take after theta. The half one damps what a full one overshoots, as where
+    classes share a likelihood."""
+
     def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report, rows=None):
         self.bound, self.theta, self.sites = bound, theta, sites
         self.moved = [*Xu, *bound.no_offsets()]
@@ -70,7 +76,7 @@ class Natural:
             while step >= SMALLEST_STEP:
                 sites = self.blended(old, step, self.sites)
                 new = self.evaluate(self.theta, sites, self.moved)
-                if np.isfinite(new.value) and new.value >= old.value:
+                if np.isfinite(new.value) and new.value >= old.value - self.slack:
                     self.evaluation, self.sites = new, sites
                     break
                 step /= 2.0
@@ -120,7 +126,7 @@ class Natural:
         def objective(x):
             nonlocal best
             theta, moved = self.split(x, active)
-            ev = self.evaluate(theta, self.sites, moved)
+            ev = self._at(theta, moved)
             gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
             if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
                 return 1e50, np.zeros_like(x)
@@ -133,6 +139,9 @@ class Natural:
             objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
         )
         _, self.theta, self.moved, self.evaluation = best
+
+    def _at(self, theta, moved) -> Evaluation:
+        return self.evaluate(theta, self.sites, moved)
 
     def split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return theta and all that moves, with the numbers of `x` for what is active."""
@@ -166,8 +175,7 @@ class Natural:
     def _slope(self, theta) -> np.ndarray:
         """Gradient in theta, where the sites have followed it."""
         sites = self.sites
-        # The half step damps what a full one overshoots, as where classes share a likelihood.
-        for length in (1.0, 0.5):
+        for length in self.to_follow:
             sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
 

@@ -31,19 +31,28 @@ from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import PLACES, SCALE
 from pymc_vsgp.ops.neighbors import Nearest, coarse_to_fine, predecessors
 
-__all__ = ["Responses", "has_responses"]
+__all__ = ["ELSEWHERE", "Responses", "has_responses", "sees_values"]
 
 WHITE = 1e-4
 """Share of the variance of f that is not white noise but rounding."""
 
+ELSEWHERE = (
+    "The rows of X are no longer among the inputs that neighbors are of. "
+    "Make a new model for them, with Xu of all distinct rows."
+)
+
 
 def has_responses(node: Apply, model: Model) -> bool:
     """Whether this loop over the data has normal noise on values given neighbors, and no other."""
-    recipe = node.op.recipe
-    (part,) = recipe.parts
-    args = part.args(node.inputs)
-    sigma, values = node.inputs[recipe.params["sigma"]], set(model.value_vars)
-    if sigma.type.ndim or values & set(ancestors([node.inputs[part.X], node.inputs[1]])):
+    sigma = node.inputs[node.op.recipe.params["sigma"]]
+    return not sigma.type.ndim and sees_values(node, model)
+
+
+def sees_values(node: Apply, model: Model) -> bool:
+    """Whether all rows of this loop over the data are among the inputs that neighbors are of."""
+    (part,) = node.op.recipe.parts
+    args, values = part.args(node.inputs), set(model.value_vars)
+    if values & set(ancestors([node.inputs[part.X], node.inputs[1]])):
         return False
     places = args[PLACES]
     X, Z, scale = evaluate([node.inputs[part.X], places, args[SCALE]])
@@ -106,10 +115,7 @@ class Responses:
         X, y = self._data()
         at = _places_of(X, self.places, self.scale)
         if at is None:
-            raise ValueError(
-                "The rows of X are no longer among the inputs that neighbors are of. "
-                "Make a new model for them, with Xu of all distinct rows."
-            )
+            raise ValueError(ELSEWHERE)
         count, total = (np.bincount(at, w, len(self.places)) for w in (None, y))
         squares = np.asarray(np.sum((y - (total / np.maximum(count, 1))[at]) ** 2))
         seen = np.flatnonzero(count)

@@ -31,7 +31,7 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, check_number, column_names, known_value
+from pymc_vsgp.checks import as_inputs, check_distinct, check_number, column_names
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
@@ -44,10 +44,12 @@ from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.neighbors import (
     Nearest,
     coarse_to_fine,
+    gather,
     predecessors,
     solve_each,
     sparse_solve,
 )
+from pymc_vsgp.ops.precision import incomplete_factor, precision_solve
 from pymc_vsgp.ops.rows import by_rows
 
 __all__ = ["NearestNeighbors"]
@@ -58,9 +60,6 @@ W, FACTOR, PLACES, SCALE, NEIGHBORS, ORDER, SHIFT, THETA = range(8)
 
 ENOUGH, SMOOTH = {"Exponential": 15, "Matern12": 15, "Matern32": 20}, 30
 """Neighbors of each by default."""
-
-LEAST = np.float64(1e-6)
-"""Least precision of a site, over that of the prior: next to nothing."""
 
 
 class NearestNeighbors(InducingVariables):
@@ -259,6 +258,18 @@ class Pieces(NamedTuple):
     neighbors: TensorVariable
 
 
+class Posterior(NamedTuple):
+    """The values under their prior and sites."""
+
+    weights: TensorVariable
+    sd: TensorVariable
+    """Those of neighbors before each, and what they leave: from an incomplete factor."""
+    mean: TensorVariable
+    """Exact, less that of the prior."""
+    evidence: TensorVariable
+    """Logarithm of the integral of the sites under the prior."""
+
+
 class GivenNeighbors(Conditional):
     """p(f | u) from the m nearest values: PyTensor's gradients of a small regression for each row.
 
@@ -275,6 +286,13 @@ class GivenNeighbors(Conditional):
         super().__init__(process, n_columns)
         self.m, self.local = m, local
 
+    def nearest(self) -> "GivenNeighbors":
+        """Return the same from the nearest value alone, which is enough at an input of the values.
+
+        It is not where the kernel has white noise, which is another one at each row.
+        """
+        return GivenNeighbors(self.process, self.n_columns, 1, self.local)
+
     @property
     def width(self):
         """Entries of the matrix of a row."""
@@ -282,7 +300,7 @@ class GivenNeighbors(Conditional):
 
     def row_args(self, X, args):
         """Return the neighbors of each row."""
-        return [Nearest(self.m)(X, args[PLACES], args[SCALE])]
+        return [Nearest(self.m, around=True)(X, args[PLACES], args[SCALE])]
 
     def user_args(self, args):
         """Drop the neighbors."""
@@ -425,37 +443,18 @@ class GivenNeighbors(Conditional):
         shared = [args[PLACES], args[SHIFT], y, noise, *args[THETA : self._end]]
         return by_rows(terms, [seen, neighbors], shared, (self.m + 1) ** 2)
 
+    def posterior(self, args, mean, linear, root) -> "Posterior":
+        """Return what sites of each value make of the prior."""
+        factor, pattern = args[FACTOR], (args[NEIGHBORS], args[ORDER])
+        weights, sd, precision = factor[:, :-1], factor[:, -1], root**2
+        C, t = incomplete_factor(weights, sd, precision, *pattern)
+        right = linear - precision * mean
+        w = precision_solve(right, weights, sd, precision, C, t, *pattern)
+        evidence = pt.sum(mean * (linear + right) + w * right) / 2.0 + pt.log(t / sd).sum()
+        return Posterior(C, t, w, evidence)
+
     def coordinates(self, args, mean, linear, root):
-        """Return what `coordinates.SparseTied` takes, for sites of each value.
-
-        A site is an observation of its value, with noise of variance one over its precision. In the
-        regression of a value there are those of the m inputs around it, its own included.
-        """
-        places, neighbors = args[PLACES], args[NEIGHBORS]
-        at = np.asarray(known_value(places)), np.asarray(known_value(args[SCALE]))
-        around = pt.constant(Nearest(self.m).search(at[0], *at))
-        variance = inline(self.local.single, places, *args[THETA : self._end])[0]
-        precision = pt.maximum(root**2, LEAST / pt.mean(variance))
-        noise, seen = 1.0 / precision, linear / precision - mean
-        k, p = neighbors.type.shape[1], neighbors.type.shape[1] + self.m
-
-        def regression(near, around, i, places, shift, noise, seen, *theta):
-            ids = pt.concatenate([near, around], axis=1)
-            K = self.local.covariances(rows_at(places, ids), places[i], theta)
-            # Jitter is part of the values, also where one of them is there twice.
-            same = pt.concatenate([ids, i[:, None]], axis=1)
-            K = K + shift * pt.eq(same[:, :, None], same[:, None, :])
-            each = noise[around.ravel()].reshape((-1, self.m))
-            each = pt.concatenate([pt.zeros_like(K[:, :k, 0]), each], axis=1)
-            missing = pt.lt(ids, 0)
-            c = pt.switch(missing, np.float64(0.0), K[:, :p, p])
-            either = missing[:, :, None] | missing[:, None, :]
-            C = pt.switch(either, np.eye(p), K[:, :p, :p] + each[:, :, None] * np.eye(p))
-            b, variance = solve_each(C, c), K[:, p, p]
-            center = pt.sum(b[:, k:] * seen[around.ravel()].reshape((-1, self.m)), axis=1)
-            sd = root_of(variance - pt.sum(b * c, axis=1), variance)
-            return pt.concatenate([b[:, :k], center[:, None], sd[:, None]], axis=1)
-
-        rows = [neighbors, around, pt.arange(at[0].shape[0])]
-        shared = [places, args[SHIFT], noise, seen, *args[THETA : self._end]]
-        return by_rows(regression, rows, shared, (p + 1) ** 2)
+        """Return what `coordinates.SparseTied` takes, for sites of each value."""
+        C, t, w, _ = self.posterior(args, mean, linear, root)
+        center = w - pt.sum(C * gather(w, args[NEIGHBORS]), axis=1)
+        return pt.concatenate([C, center[:, None], t[:, None]], axis=1)
