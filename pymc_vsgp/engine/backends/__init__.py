@@ -13,6 +13,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.ops.cholesky import SafeCholesky
 from pymc_vsgp.ops.linalg import WeightedGram
+from pymc_vsgp.ops.rows import Rows
 
 MODULES = {
     NumbaLinker: (
@@ -58,20 +59,27 @@ optdb.register("load_backend_of_pymc_vsgp", load_backend, "minimum_compile", pos
 def use_lean_products(fgraph):
     """On numba, replace products and solves of our log densities by ones that compile fast."""
     linker = getattr(get_active_mode(fgraph), "linker", None)
-    if not isinstance(linker, NumbaLinker):
-        return
-    if not any(
-        isinstance(node.op, BlockSum | WeightedGram | SafeCholesky) for node in fgraph.apply_nodes
-    ):
-        return
+    if isinstance(linker, NumbaLinker) and _has_lean_products(fgraph):
+        _replace_products(fgraph)
+
+
+def _has_lean_products(fgraph) -> bool:
+    return any(
+        isinstance(node.op, Rows | WeightedGram | SafeCholesky) for node in fgraph.apply_nodes
+    )
+
+
+def _replace_products(fgraph) -> None:
     linalg = import_module("pymc_vsgp.ops.backends.linalg_numba")
     scalar = import_module("pymc_vsgp.ops.backends.scalar_numba")
     for node in fgraph.toposort():
-        if isinstance(node.op, BlockSum):
-            new = linalg.solve_by_panels(node)
-            outputs = None if new is None else new.outputs
-        else:
-            outputs = linalg.lean(node) or scalar.vectorized(node)
+        new = (linalg.solve_by_panels(node) if isinstance(node.op, BlockSum) else None) or node
+        if isinstance(new.op, Rows) and not _has_lean_products(new.op.fgraph):
+            # When its turn comes, nothing in this block says that it is ours.
+            inner = new.op.fgraph.unfreeze()
+            _replace_products(inner)
+            new = new.op.clone_with_inner_graph(inner).make_node(*new.inputs)
+        outputs = linalg.lean(node) or scalar.vectorized(node) if new is node else new.outputs
         if outputs is not None:
             fgraph.replace_all(
                 list(zip(node.outputs, outputs, strict=True)), reason="use_lean_products"
