@@ -1,5 +1,6 @@
 """Pseudo-marginal steps, and the Gaussian approximations that they draw from."""
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
@@ -10,7 +11,7 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.steps import PseudoMarginal
+from pymc_vsgp.steps import ProbitAugmentation, PseudoMarginal
 from pymc_vsgp.steps.latents import Latents
 from pymc_vsgp.steps.predictor import Predictor, expectation_propagation, laplace
 from pymc_vsgp.steps.random_walk import RandomWalk
@@ -100,7 +101,8 @@ def test_gaussian_likelihood_is_exact():
         )
 
 
-def test_estimates_are_unbiased():
+@pytest.mark.parametrize("which", ["laplace", "ep"])
+def test_estimates_are_unbiased(which):
     """With five labels, whose probability is that of an orthant."""
     X = np.linspace(0.0, 2.0, 5)[:, None]
     signs = np.array([1.0, 1.0, -1.0, 1.0, -1.0])
@@ -112,13 +114,13 @@ def test_estimates_are_unbiased():
     exact = stats.multivariate_normal.cdf(
         np.zeros(5), cov=signs[:, None] * K * signs, abseps=1e-8, releps=1e-8
     ) * stats.norm.pdf(0.0)
-    step = PseudoMarginal([ls], n_importance=3, model=model, **FAST)
+    step = PseudoMarginal([ls], approximation=which, n_importance=12, model=model, **FAST)
     step.setup_chain(np.random.default_rng(4), 0, 1)
-    at = step.predictor.at(model.initial_point())
-    q = laplace(step.predictor, at)
+    at = step.predictor.at(model.initial_point() | {"ls_log__": np.array(0.0)})
+    q = step.approximate(step.predictor, at)
     found = np.exp([step._estimate(at, q).log_evidence for _ in range(1500)])
     assert abs(found.mean() - exact) < 4.0 * found.std() / np.sqrt(len(found))
-    assert found.std() / np.sqrt(len(found)) < 0.01 * exact
+    assert found.std() / np.sqrt(len(found)) < 0.003 * exact
 
 
 def test_several_functions():
@@ -164,7 +166,7 @@ def test_posterior():
     assert 0.1 < float(found["accept"].mean()) < 0.45
     assert (found["importance_ess"] <= 4.0 + 1e-9).all()
     same = np.diff(found["log_evidence"], axis=1) == 0.0
-    assert (same == ~found["accepted"].values[:, 1:]).all()
+    assert (same == (found["accepted"].values[:, 1:] == 0.0)).all()
 
 
 def test_latent_values_of_others_are_kept(rng):
@@ -190,6 +192,64 @@ def test_seed_and_pickle():
     reference.same_chain(step, model)
 
 
+def test_beside_other_steps(tmp_path):
+    """Statistics have the types of PyMC's own; parameters that are named twice are one."""
+    with reference.latent() as model:
+        pm.Deterministic("twice", 2.0 * model["f"])
+        step = PseudoMarginal([model["ls"], model["ls"]], **QUICK)
+        idata = pm.sample(
+            3,
+            tune=3,
+            chains=2,
+            cores=1,
+            step=[step, pm.Metropolis([model["sd"]], **QUICK)],
+            random_seed=3,
+            compute_convergence_checks=False,
+        )
+    assert step.parameters.size == 1
+    idata.to_netcdf(tmp_path / "idata.nc")
+    again = az.from_netcdf(tmp_path / "idata.nc")
+    assert again["sample_stats"]["accepted"].shape == (2, 3, 2)
+    twice, f = again["posterior"]["twice"], again["posterior"]["f"]
+    np.testing.assert_array_equal(twice.values, 2.0 * f.values)
+
+
+@pytest.mark.parametrize("order", [[0, 0, 1, 2], [1, 2, 3, 0]])
+def test_observations_in_another_order(order):
+    """Laplace takes them, and EP would give one's site to another."""
+    X = np.arange(4.0)[:, None]
+    with pm.Model():
+        s = pm.HalfNormal("s")
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=s)).prior("f", X)
+        p = 0.5 * pm.math.erfc(-f[np.array(order)] / np.sqrt(2.0))
+        pm.Bernoulli("y", p=p, observed=[1, 0, 1, 0])
+        PseudoMarginal([s], **QUICK)
+        with pytest.raises(ValueError, match="in the order of its values, one for each"):
+            PseudoMarginal([s], approximation="ep", **QUICK)
+        with pytest.raises(ValueError, match="in the order of its values, one for each"):
+            ProbitAugmentation([f], **QUICK)
+
+
+def test_changed_data():
+    """New labels are looked at; another number of values is an error."""
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        x, y = pm.Data("x", reference.X), pm.Data("labels", reference.LABELS)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=s)).prior("f", x)
+        pm.Bernoulli("y", logit_p=f, observed=y)
+        step = PseudoMarginal([s], **QUICK)
+        point = {k: v.tolist() for k, v in model.initial_point().items()}  # lists will do
+        before = laplace(step.predictor, step.predictor.at(point)).log_evidence
+        pm.set_data({"labels": np.zeros(3, dtype=int)})
+        after = laplace(step.predictor, step.predictor.at(point)).log_evidence
+        assert after > before + 0.1
+        pm.set_data({"x": reference.X[:2], "labels": np.zeros(2, dtype=int)})
+        with pytest.raises(
+            ValueError, match="had \\(3,\\) when the step was built. Build the step"
+        ):
+            step.step(model.initial_point())
+
+
 def test_random_walk_learns(rng):
     """The scale that gives the acceptance rate, on correlated parameters of unlike scale."""
     cov = np.array([[4.0, 0.019], [0.019, 1e-4]])
@@ -212,8 +272,11 @@ def test_errors():
     with model:
         with pytest.raises(ValueError, match="approximation is 'vb'. Pass one of"):
             PseudoMarginal([model["ls"]], approximation="vb")
-        with pytest.raises(ValueError, match="n_importance is 0"):
-            PseudoMarginal([model["ls"]], n_importance=0)
+        for n in (0, 2.5):
+            with pytest.raises(ValueError, match=f"n_importance is {n}. Pass a whole number"):
+                PseudoMarginal([model["ls"]], n_importance=n, **QUICK)
+        with pytest.raises(ValueError, match="target_accept is 1.5. Pass a rate between 0 and 1"):
+            PseudoMarginal([model["ls"]], target_accept=1.5, **QUICK)
         with pytest.raises(ValueError, match="vars has latent values.*Pass the parameters"):
             PseudoMarginal([model["f"]], **QUICK)
     with pm.Model() as student:
@@ -231,7 +294,7 @@ def test_errors():
         s = pm.HalfNormal("s")
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=s)).prior("f", reference.X)
         pm.Normal("y", f.sum(), 1.0, observed=1.0)
-        with pytest.raises(ValueError, match="EP needs one function.*approximation='laplace'"):
+        with pytest.raises(ValueError, match="need one function.*approximation='laplace'"):
             PseudoMarginal([s], approximation="ep", **QUICK)
         with pytest.raises(ValueError, match="not a product.*Use EllipticalSlice"):
             PseudoMarginal([s], **QUICK)

@@ -15,7 +15,6 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_vsgp.checks import check_number
-from pymc_vsgp.compile import function
 from pymc_vsgp.steps.elliptical import slice_once
 from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.random_walk import (
@@ -138,16 +137,21 @@ class Interweaving(LatentStep):
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
         self.parameters = Parameters(vars, self.latents)
         self.vars = [*self.parameters.values, *self.latents.values]
-        self._prepare, self._log_likelihood, self._values = self.latents.given_others(
-            [self.latents.log_likelihood], self.latents.new_values
+        # The function is known once the parameters are, and its kernel is that of the rest.
+        affine = [] if set(self.schemes) == {"ancillary"} else [self._affine()]
+        self._prepare, self._log_likelihood, self._values, self._function = (
+            self.latents.given_others(
+                [self.latents.log_likelihood], self.latents.new_values, affine
+            )
         )
-        self._function = self._affine() if set(self.schemes) != {"ancillary"} else None
+        self._sees = bool(affine)
         self.walks = [RandomWalk(self.parameters.size, target_accept) for _ in self.schemes]
         self.blocked, self.rng = blocked, get_random_generator(rng)
+        self._left: _Place | None = None
         self._forget()
 
     def _affine(self):
-        """Compile the values of the function at no and at unit standard normals."""
+        """Return the values of the function at no and at unit standard normals."""
         latents = self.latents
         rvs = [m.rv for m in latents.members]
         named = [latents.model.named_vars.get(rv.name.removesuffix("_rotated_"), rv) for rv in rvs]
@@ -156,11 +160,11 @@ class Interweaving(LatentStep):
         fs = graph_replace(fs, swaps, strict=False)
         f = rewrite_pregrad([pt.concatenate([x.ravel() for x in fs])])
         probe = pt.concatenate([pt.zeros((1, latents.size)), pt.eye(latents.size)])
-        (many,) = vectorize_graph(f, {latents.nu: probe})
-        return function(latents.inputs, many, **latents.compile_kwargs)
+        return vectorize_graph(f, {latents.nu: probe})[0]
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Begin a chain."""
+        self._left = None
         self._forget()
         self.tune = self._tunes and tune > 0
         for walk in self.walks:
@@ -173,7 +177,9 @@ class Interweaving(LatentStep):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Update parameters and latent values."""
-        here = self._place(point)
+        here = self._left
+        if here is None or any(not np.array_equal(point[k], x) for k, x in here.point.items()):
+            here = self._place(point)
         if here is None:
             raise ValueError(
                 "The log density is not finite at the current values. Pass initvals where it is."
@@ -188,10 +194,11 @@ class Interweaving(LatentStep):
         for _ in range(self.n_updates):
             nu, level, _, more = slice_once(nu, level, self._at(here), self.rng)
             n += more
-        if self.tune and self._function is not None:
-            self._see(here._replace(nu=nu))
         values = zip(self.latents.values, self._values(nu, *here.known), strict=True)
         new = here.point | {v.name: x for v, x in values}
+        self._left = here._replace(point=new, nu=nu, log_likelihood=level)
+        if self.tune and self._sees:
+            self._see(self._left)
         stats["accept"] = float(np.mean([stats[f"accept_{s}"] for s in self.schemes]))
         return new, [stats | {"scaling": self.walks[-1].scale, "n_evaluations": n}]
 
@@ -204,8 +211,8 @@ class Interweaving(LatentStep):
         nu = found if nu is None else nu
         level = float(self._log_likelihood(nu, *known)[0])
         c, B = np.empty(0), np.empty((0, 0))
-        if self._function is not None:
-            many = self._function(*(point[v.name] for v in self.latents.inputs))
+        if self._sees:
+            (many,) = self._function(nu, *known)
             c, B = many[0], (many[1:] - many[0]).T
         if not (np.isfinite(level) and np.isfinite(B).all()):
             return None

@@ -111,6 +111,7 @@ class Latents:
         point = model.initial_point()
         shapes = [np.shape(point[v.name]) for v in self.values]
         ends = np.cumsum([int(np.prod(s)) for s in shapes])
+        self.shapes = dict(zip((v.name for v in self.values), shapes, strict=True))
         self.size = int(ends[-1])
         self.nu = pt.dvector("nu")
         parts = [
@@ -161,7 +162,17 @@ class Latents:
         prepare = function(self.inputs, [nu, *known], **self.compile_kwargs)
         for fn in (prepare, *functions):
             fn.trust_input = True
-        return [lambda point: prepare(*(point[v.name] for v in self.inputs)), *functions]
+        return [lambda point: prepare(*self.at(point)), *functions]
+
+    def at(self, point) -> list[np.ndarray]:
+        """Return the values of the model, in the order of `inputs`."""
+        for name, shape in self.shapes.items():
+            if np.shape(point[name]) != shape:
+                raise ValueError(
+                    f"{name} has shape {np.shape(point[name])}, and had {shape} when the step was "
+                    "built. Build the step after the data are set."
+                )
+        return [np.asarray(point[v.name], dtype=v.dtype) for v in self.inputs]
 
     def check_coordinates(self) -> None:
         """Raise if the sampler's coordinates have changed."""

@@ -9,6 +9,7 @@ from pymc.model.core import Model, modelcontext
 from pymc.util import get_random_generator
 from scipy.special import logsumexp
 
+from pymc_vsgp.checks import check_number
 from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.predictor import (
     Approximation,
@@ -90,7 +91,7 @@ class PseudoMarginal(LatentStep):
     name = "pseudo_marginal"
     stats_dtypes_shapes: dict[str, Any] = {
         "accept": (np.float64, []),
-        "accepted": (np.bool_, []),
+        "accepted": (np.float64, []),  # as of pm.Metropolis: PyMC wants one type of a name
         "scaling": (np.float64, []),
         "log_evidence": (np.float64, []),
         "importance_ess": (np.float64, []),
@@ -118,12 +119,9 @@ class PseudoMarginal(LatentStep):
             raise ValueError(
                 f"approximation is {approximation!r}. Pass one of {list(APPROXIMATIONS)}."
             )
-        if n_importance < 1:
-            raise ValueError(
-                f"n_importance is {n_importance}. Pass a number of samples, 1 or more."
-            )
         self.approximate = APPROXIMATIONS[approximation]
-        self.n_importance, self.tune, self._tunes = int(n_importance), tune, tune
+        self.n_importance = check_number("n_importance", n_importance)
+        self.tune, self._tunes = tune, tune
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
         self.parameters = Parameters(vars, self.latents)
         self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
@@ -160,7 +158,7 @@ class PseudoMarginal(LatentStep):
         self._left = dict(point)
         stats = {
             "accept": accept,
-            "accepted": accepted,
+            "accepted": float(accepted),
             "scaling": self.walk.scale,
             "log_evidence": self.current.log_evidence,
             "importance_ess": self.current.ess,

@@ -42,6 +42,8 @@ class RandomWalk(WithSamplingState):
     _state_class = RandomWalkState
 
     def __init__(self, d: int, target: float):
+        if not 0.0 < target < 1.0:
+            raise ValueError(f"target_accept is {target}. Pass a rate between 0 and 1.")
         self.d, self.target = d, target
         self.restart()
 
@@ -91,7 +93,9 @@ class Parameters:
     def __init__(self, vars: Any, latents: Latents):
         model = latents.model
         vars = vars if isinstance(vars, list | tuple) else [vars]
-        self.values: list[Variable] = get_value_vars_from_user_vars(list(vars), model)
+        self.values: list[Variable] = get_value_vars_from_user_vars(
+            list(dict.fromkeys(vars)), model
+        )
         if discrete := [v.name for v in self.values if v in model.discrete_value_vars]:
             raise ValueError(
                 f"{discrete} are discrete, and a random walk takes real numbers. "
