@@ -36,12 +36,21 @@ nb_merge_streams = True
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 here = pathlib.Path(__file__).parent
 shutil.copytree(here.parent / "notebooks", here / "notebooks", dirs_exist_ok=True)
-# The others run for minutes, or on data that do not ship.
-nb_execution_excludepatterns = [
-    f"notebooks/{path.name}"
-    for path in here.joinpath("notebooks").glob("*.py")
-    if path.stem not in ("coal_mining", "glass")
-]
+# These run for minutes, or on data that do not ship: their pages end with the output of one run.
+LONG = ("million_rows", "spatial_counts", "three_classes")
+for name in (file.stem for file in (here / "outputs").glob("*.txt")):
+    with (here / "notebooks" / f"{name}.py").open("a", encoding="utf-8") as notebook:
+        notebook.write(f"""
+# %% [markdown]
+# ## Output of one run
+#
+# ```{{literalinclude}} ../outputs/{name}.txt
+# :language: text
+# ```
+#
+# ![The figure of this page](../_static/{name}.png)
+""")
+nb_execution_excludepatterns = [f"notebooks/{name}.py" for name in LONG]
 # What the kernels inherit: figures go into the page; progress bars, which need widgets, do not.
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["PYTHONWARNINGS"] = 'ignore:install "ipywidgets" for Jupyter support:UserWarning'
@@ -74,7 +83,14 @@ intersphinx_mapping = {
     if reachable(url + "objects.inv")
 }
 
-exclude_patterns = ["_build", "_templates", "check_pages.py", "conf.py", "make_figures.py"]
+exclude_patterns = [
+    "_build",
+    "_templates",
+    "outputs",
+    "check_pages.py",
+    "conf.py",
+    "make_figures.py",
+]
 templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc-vsgp"

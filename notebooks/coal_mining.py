@@ -89,19 +89,14 @@ print(f"Drawn by {attrs['method']}, Pareto k-hat {attrs.get('khat', float('nan')
 # %% [markdown]
 # ## The rate over time
 #
-# The figure shows one year at a time, so `diag=True` will do: it draws the function at each year
-# on its own, which is much faster than joint draws of the whole curve.
+# The figure shows one year at a time, so draws of the function at each year on its own will do.
+# Joint draws of the whole curve take `joint=True`, and longer.
 
 # %%
 grid = np.linspace(years[0] - width[0] / 2, years[-1] + width[-1] / 2, 300)
 with model:
-    model.add_coord("year", grid)
-    gp.conditional("f_new", grid[:, None], diag=True, dims="year")
-    predictions = pm.sample_posterior_predictive(
-        idata, var_names=["f_new"], predictions=True, random_seed=SEED
-    ).predictions
-
-rate = np.exp(predictions["f_new"])
+    f = vsgp.predict(idata, grid[:, None], "f", random_seed=SEED, progressbar=False)
+rate = np.exp(f)
 low90, low50, middle, high50, high90 = rate.quantile(
     [0.05, 0.25, 0.5, 0.75, 0.95], dim=("chain", "draw")
 ).to_numpy()

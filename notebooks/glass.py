@@ -74,22 +74,50 @@ print(check)
 # %% [markdown]
 # ## How good are the probabilities?
 #
-# Three numbers on the fragments held out: accuracy, the mean log score, and the mean predicted
-# probability beside the share seen, in three groups. The log score of the constant share of windows
-# is there to compare with.
+# On the fragments held out: accuracy; the log density, of which zero is best; the Brier score, the
+# mean squared error of the probability. The constant share of windows is there to compare with.
+# Then the mean probability beside the share seen, in three groups.
 
 # %%
 y_test = glass["window"][test].to_numpy()
 with model:
     p = vsgp.predict(idata, X[test], "mean", progressbar=False).mean(["chain", "draw"]).to_numpy()
-    log_score = vsgp.log_predictive_density(idata, X[test], y_test, progressbar=False)
-share = glass["window"][train].mean()
-constant = np.log(np.where(y_test == 1, share, 1 - share)).mean()
-print(f"Accuracy {np.mean((p > 0.5) == y_test):.2f}")
-print(f"Log score {float(np.mean(log_score)):.2f}; of the constant share {constant:.2f}")
+    log_density = vsgp.log_predictive_density(idata, X[test], y_test, progressbar=False)
+share = np.full(len(y_test), glass["window"][train].mean())
+metrics = {
+    name: {
+        "accuracy": np.mean((q > 0.5) == y_test),
+        "log density": np.mean(each),
+        "Brier score": np.mean((q - y_test) ** 2),
+    }
+    for name, q, each in (
+        ("model", p, log_density.to_numpy()),
+        ("constant share", share, np.log(np.where(y_test == 1, share, 1 - share))),
+    )
+}
+print(pd.DataFrame(metrics).round(3).to_string())
+
+# %%
 groups = pd.cut(p, [0, 0.5, 0.9, 1])
 table = pd.DataFrame({"predicted": p, "seen": y_test}).groupby(groups, observed=True)
-print(table.agg(["mean"]).droplevel(1, axis=1).assign(fragments=table.size()).round(2))
+table.agg(["mean"]).droplevel(1, axis=1).assign(fragments=table.size()).round(2)
+
+# %% [markdown]
+# ArviZ draws the calibration curve, with the band that a calibrated model would keep to. Here each
+# fragment is predicted by the others (leave-one-out).
+
+# %%
+with model:
+    vsgp.compute_log_likelihood(idata, progressbar=False)
+    vsgp.predict(
+        idata,
+        what="y",
+        extend_inferencedata=True,
+        predictions=False,
+        random_seed=SEED,
+        progressbar=False,
+    )
+curve = az.plot_loo_pava(idata)
 
 # %% [markdown]
 # ## Map

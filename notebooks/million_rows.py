@@ -23,8 +23,17 @@
 # data enter by sums that are taken once: a step of the sampler does not know how many observations
 # there are.
 #
-# The data are `beijing_air.npz` (Zhang et al. 2017, from the UCI repository) in the folder that the
-# environment variable PYMC_VSGP_DATA names.
+# The data (Zhang et al. 2017) are too large to ship. Download and unpack "Beijing Multi-Site Air
+# Quality" of the UCI repository, [doi:10.24432/C5RK5G](https://doi.org/10.24432/C5RK5G). In the
+# folder of its twelve tables, this makes the file that is read below:
+#
+# ```python
+# columns = ["PM2.5", "PM10", "NO2", "CO"]
+# tables = [pd.read_csv(file)[columns] for file in sorted(glob.glob("PRSA_Data_*.csv"))]
+# np.savez_compressed("beijing_air.npz", columns=columns, values=np.stack(tables))
+# ```
+#
+# The environment variable PYMC_VSGP_DATA names the folder that holds it.
 
 # %%
 import os

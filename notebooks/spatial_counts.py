@@ -20,7 +20,15 @@
 # they are not. A Gaussian process over the map takes up what the covariate leaves, and the
 # coefficient changes: in its interval, and in its size.
 #
-# The data are `lansing.csv.gz` in the folder that the environment variable PYMC_VSGP_DATA names.
+# The data are under the GPL and do not ship. R writes them, where spatstat.data is installed:
+#
+# ```r
+# trees <- spatstat.data::lansing
+# trees <- data.frame(x = trees$x, y = trees$y, species = trees$marks)
+# write.csv(trees, gzfile("lansing.csv.gz"), row.names = FALSE)
+# ```
+#
+# The environment variable PYMC_VSGP_DATA names the folder that holds the file.
 
 # %%
 import os

@@ -68,8 +68,8 @@ with pm.Model(coords={"class": CLASSES}) as model:
     gp.likelihood("y", vsgp.RobustMax(3, EPSILON), X=X, y=y)
 
     start = time.perf_counter()
-    stage = vsgp.fit_gaussian(random_seed=SEED)
-    idata = vsgp.sample(DRAWS, stage=stage, backend=BACKEND, random_seed=SEED)
+    stage = vsgp.fit_gaussian(random_seed=SEED, progressbar=False)
+    idata = vsgp.sample(DRAWS, stage=stage, backend=BACKEND, random_seed=SEED, progressbar=False)
     print(f"Fitted and sampled in {time.perf_counter() - start:.0f} s")
 print(az.summary(idata, var_names=["lengthscale"]).to_string())
 everything = az.summary(idata, var_names=["lengthscale", "u"], round_to="none")

@@ -373,8 +373,8 @@ def numbers(pattern, text):
 @pytest.mark.slow
 def test_notebook_of_glass_predicts_better_than_the_share_of_windows(run_notebook):
     out = run_notebook("glass")
-    (accuracy,) = numbers(r"Accuracy ([\d.]+)", out)
-    score, constant = numbers(r"Log score (-[\d.]+); of the constant share (-[\d.]+)", out)
+    accuracy, _ = numbers(r"accuracy +([\d.]+) +([\d.]+)", out)
+    score, constant = numbers(r"log density +(-[\d.]+) +(-[\d.]+)", out)
     assert accuracy > 0.85 and score > constant + 0.3
 
 
@@ -400,6 +400,32 @@ def test_notebook_of_spatial_counts_widens_the_coefficient(run_notebook, shared_
     assert spatial > 1.5 * plain
     counted, low, high = numbers(r"NW quarter: (\d+) counted, (\d+) to (\d+) expected", out)
     assert low < counted < high
+
+
+@pytest.mark.slow
+def test_notebook_of_a_disease_map_has_the_sign_of_the_covariate(run_notebook):
+    out = run_notebook("disease_map")
+    assert "1503 deaths" in out
+    low, high = numbers(r"not white: ([\d.]+) to ([\d.]+) times", out)
+    assert 1 < low < high < 1.6
+
+
+@pytest.mark.slow
+def test_notebook_of_carbon_dioxide_runs(run_notebook):
+    assert "months to learn from, 132 to forecast" in run_notebook("carbon_dioxide")
+
+
+@pytest.mark.slow
+def test_notebook_of_a_broken_instrument_gains_by_the_other_outputs(run_notebook):
+    out = run_notebook("broken_instrument")
+    (together,) = numbers(r"with PM2.5 and CO: root mean squared error ([\d.]+)", out)
+    (alone,) = numbers(r"by itself: root mean squared error ([\d.]+)", out)
+    assert together < 0.6 * alone
+
+
+@pytest.mark.slow
+def test_notebook_of_late_flights_runs(run_notebook):
+    assert "163,759 flights, 33,043 of them late" in run_notebook("late_flights")
 
 
 @pytest.mark.slow
