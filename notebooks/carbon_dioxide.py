@@ -105,8 +105,8 @@ ax.figure.savefig(figure, dpi=100)
 # %% [markdown]
 # ## Trend, season and the rest
 #
-# A component of the sum is a conditional that is `given` the sum. A constant may belong to the trend
-# or to the season, so that both have wide bands around their level; their sum has not.
+# A component of the sum is a conditional that is `given` the sum. A constant may belong to the
+# trend or to the season, so that both have wide bands around their level; their sum has not.
 
 # %%
 shown = np.linspace(X["year"].min(), 2002, 150 if SMOKE else 300)[:, None]
