@@ -78,7 +78,7 @@ def negative_binomial():
 # %% [markdown]
 # ## Does the prior make sense?
 #
-# Shares of late flights before any data: most between a few percent and a half.
+# Shares of late flights before any data: the middle half is plausible, the upper tail generous.
 
 # %%
 model = build(poisson, M)
@@ -103,8 +103,8 @@ with model:
     print(vsgp.check_inducing(idata, 20, random_seed=SEED, nested=False, progressbar=False))
 
 # %% [markdown]
-# The points are far too few, and the lengthscale in weeks is short: the function tries to follow
-# single cells. Are they really that different?
+# The points are far too few. To a Poisson model each of these large counts is precise, so that the
+# function has to follow it closely, and 40 points cannot. Are the cells really that different?
 #
 # ## Would the model make such data?
 #
@@ -187,6 +187,10 @@ with model:
 print(check)
 
 # %% [markdown]
+# About half a nat is missing, and below that
+# [no difference is seen](../checking_a_fit.md#are-there-enough-inducing-points). The lengthscale in
+# weeks may still move by a part of its standard deviation. Who reports it takes more points.
+#
 # ## Report
 
 # %%
