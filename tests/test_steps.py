@@ -1,53 +1,132 @@
-"""Steps of latent values in turns with those of parameters, against quadrature."""
+"""Step methods against NUTS on the same model, and both against quadrature."""
 
+import functools
+
+import arviz as az
+import numpy as np
 import pymc as pm
 import pytest
 import reference_steps as reference
 
 from modes import REWRITTEN
+from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.steps import EllipticalSlice, Interweaving, ProbitAugmentation
+from pymc_vsgp.steps import EllipticalSlice, Interweaving, ProbitAugmentation, PseudoMarginal
 
 FAST = {"compile_kwargs": {"mode": REWRITTEN}}
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+XU = np.array([[0.2], [1.0], [1.9]])
+X = np.array([[-0.7], [0.0], [0.7], [1.4], [2.0], [3.2]])
+LABELS = np.array([0, 1, 0, 1, 1, 1])
+LENGTHSCALE, PRIOR = 0.8, (0.5, 0.5)  # of the deviation's logarithm: mean and sd
 
 
-def theta(model):
-    return [model["ls"], model["sd"]]
+def build():
+    """Labels with a probit, which every step method takes."""
+    with pm.Model() as model:
+        sd = pm.LogNormal("sd", *PRIOR)
+        gp = vsgp.VariationalSparse(cov_func=sd**2 * pm.gp.cov.ExpQuad(1, ls=LENGTHSCALE))
+        gp.prior("u", Xu=XU, jitter=reference.JITTER)
+        gp.likelihood("y", vsgp.Bernoulli("probit"), X=X, y=LABELS)
+    return model
+
+
+@functools.cache
+def means_by_quadrature():
+    """Of log sd and u: whitened values and all else by Gauss-Hermite quadrature."""
+    t, w = np.polynomial.hermite_e.hermegauss(40)
+    v, weights = reference.nodes(n=24)
+    signs, total, sums = 2.0 * LABELS - 1.0, 0.0, 0.0
+    for log_sd in np.linspace(PRIOR[0] - 4 * PRIOR[1], PRIOR[0] + 4 * PRIOR[1], 25):
+        sd = np.exp(log_sd)
+        jitter = reference.JITTER * sd**2 * np.eye(len(XU))
+        R = np.linalg.cholesky(reference.kernel(XU, XU, LENGTHSCALE, sd) + jitter)
+        A = np.linalg.solve(R, reference.kernel(XU, X, LENGTHSCALE, sd))
+        gamma = sd**2 - (A**2).sum(axis=0)
+        at = (v @ A)[..., None] + np.sqrt(gamma)[:, None] * t
+        terms = special.log_ndtr(signs[:, None] * at) @ (w / w.sum())
+        p = weights * np.exp(terms.sum(axis=1)) * stats.norm.pdf(log_sd, *PRIOR)
+        total += p.sum()
+        sums = sums + np.r_[log_sd * p.sum(), p @ v @ R.T]
+    return sums / total
+
+
+def columns(idata):
+    """Chains by draws, of log sd and each of u."""
+    found = idata["posterior"]
+    return [np.log(found["sd"].values), *np.moveaxis(found["u"].values, -1, 0)]
+
+
+@pytest.fixture(scope="module")
+def nuts():
+    """The model in the coordinates of its Gaussian stage, and draws by NUTS."""
+    with build() as model:
+        settings = {"nuts_sampler": "pymc", "cores": 1, "random_seed": 4} | QUIET
+        idata = vsgp.sample(700, method="nuts", tune=300, chains=2, **settings)
+    return model, columns(idata)
+
+
+def walk(model, scheme, **kwargs):
+    kwargs = {"n_updates": 3, "target_accept": 0.4} | kwargs
+    return Interweaving([model["sd"]], schemes=scheme, model=model, **kwargs, **FAST)
+
+
+def marginal(model, approximation):
+    kwargs = {"approximation": approximation, "n_importance": 4, "target_accept": 0.4}
+    return PseudoMarginal([model["sd"]], model=model, **kwargs, **FAST)
 
 
 STEPS = {
     "elliptical slice": lambda m: [
-        EllipticalSlice([m["u"]], n_updates=5, **FAST),
-        pm.Slice(theta(m), **FAST),
+        EllipticalSlice([m["u"]], n_updates=5, model=m, **FAST),
+        walk(m, "ancillary", n_updates=1),
     ],
-    "sufficient and ancillary": lambda m: Interweaving(
-        theta(m), schemes=("sufficient", "ancillary"), n_updates=3, **FAST
-    ),
     "augmentation": lambda m: [
-        ProbitAugmentation([m["f"]], n_updates=3, **FAST),
-        pm.Slice(theta(m), **FAST),
+        ProbitAugmentation([m["u"]], n_updates=5, model=m, **FAST),
+        walk(m, "ancillary", n_updates=1),
     ],
+    "sufficient": lambda m: walk(m, ("sufficient", "ancillary")),
+    "surrogate": lambda m: walk(m, "surrogate"),
+    "laplace": lambda m: marginal(m, "laplace"),
 }
+DRAWS = {"laplace": 1500}
+
+
+def agree(ours, theirs):
+    """Assert that chains are of one distribution, and have one mean."""
+    for a, b in zip(ours, theirs, strict=True):
+        n = min(a.shape[1], b.shape[1])
+        assert float(az.rhat(np.concatenate([a[:, -n:], b[:, -n:]]))) <= 1.01
+        error = np.hypot(float(az.mcse(a)), float(az.mcse(b)))
+        assert abs(a.mean() - b.mean()) < 4.0 * error, (a.mean(), b.mean(), error)
+        assert error < 0.1 * b.std()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", STEPS)
-def test_posterior(which):
-    """Of inducing values in the coordinates of a Gaussian stage, and of a probit."""
-    probit = which == "augmentation"
-    with reference.latent() if probit else reference.sparse() as model:
-        if not probit:
-            vsgp.fit_gaussian(progressbar=False)
+def test_posterior(which, nuts):
+    model, theirs = nuts
+    with model:
         idata = pm.sample(
-            350,
-            tune=150,
+            DRAWS.get(which, 2000),
+            tune=200,
             chains=2,
             cores=1,
             step=STEPS[which](model),
             random_seed=2,
-            progressbar=False,
-            compute_convergence_checks=False,
+            **QUIET,
         )
-    reference.check(idata, "probit" if probit else "sparse", largest=0.15, rhat=1.08)
+    ours = columns(idata)
+    agree(ours, theirs)
+    for x, mean in zip(ours, means_by_quadrature(), strict=True):
+        assert abs(x.mean() - mean) < 4.0 * float(az.mcse(x)), (x.mean(), mean)
+
+
+@pytest.mark.slow
+def test_nuts(nuts):
+    """What step methods are compared with."""
+    for x, mean in zip(nuts[1], means_by_quadrature(), strict=True):
+        assert abs(x.mean() - mean) < 4.0 * float(az.mcse(x)), (x.mean(), mean)
+        assert float(az.rhat(x)) <= 1.01

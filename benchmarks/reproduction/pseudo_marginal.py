@@ -3,7 +3,7 @@
 Data are simulated from the prior as there: n points in the unit cube of d dimensions, a probit,
 balanced classes, Gamma(1, rate 1/sqrt(d)) for lengthscales and Gamma(1.2, rate 0.2) for the
 variance. The lengthscale that data are drawn with is 0.35 sqrt(d / 2), which is theirs for d = 2.
-Chains are shorter than those of the paper, and ESS is given per 10,000 iterations.
+There are four chains in place of ten, which are shorter. ESS is given per 10,000 iterations.
 
     python benchmarks/reproduction/pseudo_marginal.py                  # resumes, method by method
     python benchmarks/reproduction/pseudo_marginal.py 50,2,ARD         # one block
@@ -19,21 +19,29 @@ import arviz as az
 import numpy as np
 import pymc as pm
 
-from pytensor.compile.mode import Mode
-from pytensor.link.vm import VMLinker
-
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.steps import Interweaving, PseudoMarginal
+from pymc_vsgp.steps import Interweaving, PseudoMarginal, predictor
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
-TUNE, DRAWS, CHAINS = 400, 1000, 4
+CHAINS = 4
 REPEATS = 20  # of each update of Table III
-# Interpreted: graphs are small, and numba would compile a dozen of them for each method.
-MODE = Mode(VMLinker(use_cloop=False, c_thunks=False), "fast_run").excluding("fusion")
+# Iterations of a chain, to tune and after that, by the number of observations.
+LENGTHS = {
+    "PM": {50: (300, 750), 200: (200, 300)},
+    "AA": {50: (3000, 8000), 200: (1500, 4000)},
+    "SURR": {50: (3000, 6000), 200: (800, 2000)},
+    "AA 10": {50: (300, 1500), 200: (250, 600)},
+    "SURR 10": {50: (300, 1500), 200: (200, 400)},
+    "AA x20": {50: (100, 200), 200: (100, 150)},
+    "SURR x20": {50: (100, 200), 200: (50, 100)},
+    "NUTS": {50: (300, 300), 200: (200, 150)},
+    "importance": {50: (0, 1000), 200: (0, 1000)},  # in all
+}
 SCHEMES = {"SA": "sufficient", "AA": "ancillary", "SURR": "surrogate"}
-# Cholesky factors of n x n for each proposal of theta: of the kernel, and of what is given data.
-FACTORS = {"AA": 1.0, "SURR": 3.0, "SA": 1.0, "importance": 2.0, "NUTS": 2.0}
+# Operations of n^3 for each proposal of theta: the kernel's factor, and those given data. Gradients
+# of a factor and of the product that solves with it are three more.
+OPERATIONS = {"AA": 1.0, "SURR": 3.0, "SA": 1.0, "importance": 2.0, "NUTS": 5.0}
 METHODS = [
     *(f"PM {which} ({n})" for which in ("LA", "EP") for n in (1, 16, 64)),
     "AA",
@@ -56,6 +64,17 @@ PUBLISHED = {
     "200,2,ARD": [318, 364, 355, 349, 365, 354, 41, 61],
     "200,10,iso": [115, 117, 145, 75, 137, 130, 26, 18],
     "200,10,ARD": [27, 53, 37, 26, 52, 45, 22, 10],
+}
+# Table II: mean operations of n^3 in an iteration, of LA and EP.
+PUBLISHED_OPERATIONS = {
+    "50,2,iso": (8.2, 16.3),
+    "50,2,ARD": (8.8, 17.7),
+    "50,10,iso": (7.8, 13.0),
+    "50,10,ARD": (8.3, 13.7),
+    "200,2,iso": (8.7, 15.5),
+    "200,2,ARD": (9.3, 17.3),
+    "200,10,iso": (7.6, 13.3),
+    "200,10,ARD": (7.9, 13.2),
 }
 # Table III: ESS, and ESS over operations, of PM EP (64), AA and SURR.
 PUBLISHED_20 = {
@@ -103,49 +122,72 @@ def build(block, sparse=False):
 
 
 def make_step(name, model):
-    settings = {"model": model, "compile_kwargs": {"mode": MODE}}
     theta = [model["tau"], model["sigma"]]
     if name.startswith("PM"):
         _, which, n = name.split()
         approximation = {"LA": "laplace", "EP": "ep"}[which]
         number = int(n.strip("()"))
-        return PseudoMarginal(theta, approximation=approximation, n_importance=number, **settings)
+        return PseudoMarginal(theta, approximation=approximation, n_importance=number, model=model)
     repeats = REPEATS if name.endswith("x20") else 1
     schemes = [SCHEMES[name.split()[0]]] * repeats
     slices = 10 if name.endswith(" 10") else repeats
-    return Interweaving(theta, schemes=schemes, n_updates=slices, **settings)
+    return Interweaving(theta, schemes=schemes, n_updates=slices, model=model)
+
+
+def length(block, name):
+    """Return the iterations of a chain, to tune and after that."""
+    return LENGTHS["PM" if name.startswith("PM") else name][int(block.split(",")[0])]
+
+
+def counted(calls):
+    """Have the iterations of Newton's method, which EP begins with, counted."""
+    newton = predictor._newton
+
+    def wrapped(*args):
+        found = newton(*args)
+        calls.append(found[0].n_iterations)
+        return found
+
+    predictor._newton = wrapped
+    return newton
 
 
 def walk(block, name):
     """Run a step method, each chain from a draw of the prior."""
     model = build(block)
     step = make_step(name, model)
-    few = 4 if name.endswith("x20") else 1
-    tune, draws = TUNE // few, DRAWS // few
+    tune, draws = length(block, name)
     d, inputs = model["tau"].type.shape, int(block.split(",")[1])
-    chains, accept, factors, seconds = [], [], 0.0, 0.0
+    chains, accept, operations, seconds, calls = [], [], 0.0, 0.0, []
+    newton = counted(calls)
     for c in range(CHAINS):
         rng = np.random.default_rng(c)
         step.setup_chain(rng, tune, draws)
         point = model.initial_point()
         # Not so near zero that no kernel has a factor.
         point["tau_log__"] = np.log(np.maximum(rng.gamma(1.0, np.sqrt(inputs), size=d), 0.05))
-        point["sigma_log__"] = np.log(np.maximum(rng.gamma(1.2, 5.0), 0.05))
+        point["sigma_log__"] = np.log(np.maximum(rng.gamma(1.2, 5.0, size=()), 0.05))
+        point = {k: np.asarray(v) for k, v in point.items()}
         kept = []
         for i in range(tune + draws):
             if i == tune:
                 step.stop_tuning()
                 began = time.process_time()
+            calls.clear()
             point, (stats,) = step.step(point)
             if i >= tune:
                 kept.append(np.r_[np.ravel(point["tau_log__"]), point["sigma_log__"]])
                 accept.append(stats["accept"])
-                factors += 2.0 + stats["n_iterations"] if "n_iterations" in stats else 0.0
+                if "n_iterations" in stats:
+                    # An iteration of EP has a factor, and marginal variances. Two are the kernel's.
+                    n = calls[-1] if calls else 0
+                    operations += 2.0 + n + 2.0 * (stats["n_iterations"] - n)
         seconds += time.process_time() - began
         chains.append(kept)
-    factors = factors / (CHAINS * draws) or FACTORS[name.split()[0]]
+    predictor._newton = newton
+    operations = operations / (CHAINS * draws) or OPERATIONS[name.split()[0]]
     x = np.array(chains).transpose(2, 0, 1)
-    found = summary(x) | {"accept": float(np.mean(accept)), "factors": factors}
+    found = summary(x) | {"accept": float(np.mean(accept)), "operations": operations}
     found |= {"seconds": seconds, "draws": CHAINS * draws}
     if name == "PM EP (64)":
         found["thinned"] = summary(x[..., ::REPEATS])["ess"]  # of 10,000 thinned ones
@@ -158,12 +200,13 @@ def package(block, name):
         stage = vsgp.fit_gaussian(random_seed=1, progressbar=False)
         began = time.process_time()
         settings = {"stage": stage, "random_seed": 1, "progressbar": False}
+        tune, draws = length(block, name)
         if name == "importance":
-            idata = vsgp.sample(DRAWS // 4, method="importance", **settings)
+            idata = vsgp.sample(draws, method="importance", **settings)
         else:
-            settings |= {"nuts_sampler": "pymc", "cores": 1, "chains": CHAINS}
+            settings |= {"nuts_sampler": "pymc", "cores": 1, "chains": CHAINS, "tune": tune}
             settings |= {"compute_convergence_checks": False}
-            idata = vsgp.sample(DRAWS // 4, method="nuts", **settings)
+            idata = vsgp.sample(draws, method="nuts", **settings)
         seconds = time.process_time() - began
     post, attrs = idata["posterior"], idata["posterior"].attrs
     log_tau = np.log(post["tau"].values)
@@ -171,13 +214,13 @@ def package(block, name):
     x = np.concatenate([log_tau, np.log(post["sigma"].values)[None]])
     found = summary(x) | {"draws": x[0].size}
     if name == "importance":
-        # Several of epsilon share the factors of a theta, so that this counts too many.
-        factors = FACTORS[name] * attrs["n_evaluations"] / found["draws"]
+        # Several of epsilon share the operations of a theta, so that this counts too many.
+        operations = OPERATIONS[name] * attrs["n_evaluations"] / found["draws"]
         kept = {"refused": attrs["refused"], "khat": attrs["khat"]}
-        return found | kept | {"seconds": seconds, "factors": factors}
+        return found | kept | {"seconds": seconds, "operations": operations}
     stats = idata["sample_stats"]
     found["seconds"] = float(stats["process_time_diff"].sum())
-    found["factors"] = FACTORS[name] * float(stats["n_steps"].mean())
+    found["operations"] = OPERATIONS[name] * float(stats["n_steps"].mean())
     return found | {"accept": float(stats["acceptance_rate"].mean())}
 
 
@@ -192,48 +235,102 @@ def summary(x):
     }
 
 
+def per_operation(block, name, row=None):
+    """Effective draws in a hundred operations: ours of a row, otherwise the published ones."""
+    if row is not None:
+        return row["ess"] / row["operations"] / 100.0
+    if name.startswith("PM"):
+        operations = PUBLISHED_OPERATIONS[block]["EP" in name]
+    else:
+        operations = OPERATIONS[name]
+    return PUBLISHED[block][METHODS.index(name)] / operations / 100.0
+
+
+def per_second(row):
+    """Effective draws in a second, after tuning."""
+    return row["ess"] / 10_000 * row["draws"] / row["seconds"]
+
+
+def title(block):
+    n, d, kernel = block.split(",")
+    return f"n = {n}, d = {d}, {'one lengthscale' if kernel == 'iso' else 'ARD'}"
+
+
 def page(found):
     """Return the tables."""
+    first = {"AA", "PM LA (1)", "PM EP (64)"}
+    found = {block: found[block] for block in BLOCKS if first <= set(found.get(block, ()))}
+    return "\n".join([*ratios(found), *repeated(found), *one_by_one(found)])
+
+
+def ratios(found):
+    """How many times as much pseudo-marginal steps give as AA, in each of the blocks."""
     lines = []
-    for block in [b for b in BLOCKS if b in found]:
-        rows = found[block]
-        n, d, kernel = block.split(",")
-        sizes = f"n = {n}, d = {d}, {'one lengthscale' if kernel == 'iso' else 'ARD'}"
-        lines += [
-            f"### {sizes}",
-            "",
-            "| scheme | min ESS | published | per CPU second | per 100 factors | acceptance, % "
-            "| R-hat | mean log sigma |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        published = dict(zip(METHODS, PUBLISHED[block], strict=False))
-        for name in [m for m in METHODS if m in rows and not m.endswith("x20")]:
-            r = rows[name]
-            rate = r["ess"] / 10_000  # of an effective draw in a draw
-            accept = f"{100 * r['accept']:.0f}" if "accept" in r else ""
-            rhat = f"{r['rhat']:.2f}" if r["rhat"] else ""
-            label = name.replace(" 10", ", 10 slices")
-            lines.append(
-                f"| {label} | {r['ess']:.0f} | {published.get(name, '')} "
-                f"| {rate * r['draws'] / r['seconds']:.3g} | {100 * rate / r['factors']:.2g} "
-                f"| {accept} | {rhat} | {r['mean'][-1]:.2f} ± {r['mcse'][-1]:.2f} |"
-            )
-        lines.append("")
-        thrice = ("PM EP (64)", "AA x20", "SURR x20")
+    for block, rows in found.items():
+        aa, line = rows["AA"], [title(block)]
+        for name in ("PM LA (1)", "PM EP (64)"):
+            ours = per_operation(block, name, rows[name]) / per_operation(block, "AA", aa)
+            published = per_operation(block, name) / per_operation(block, "AA")
+            seconds = per_second(rows[name]) / per_second(aa)
+            line += [f"{ours:.2g}", f"{published:.2g}", f"{seconds:.2g}"]
+        lines.append(line)
+    head = ["times that of AA", "LA (1), per operation", "published", "per CPU second"]
+    return table([*head, "EP (64), per operation", "published", "per CPU second"], lines)
+
+
+def repeated(found):
+    """Return Table III, and the ratio to AA."""
+    lines = []
+    thrice = ("PM EP (64)", "AA x20", "SURR x20")
+    for block, rows in found.items():
         if not any(name in rows for name in thrice[1:]):
             continue
-        lines += [
-            "| each update 20 times | min ESS | published | per factor | published |",
-            "|---|---|---|---|---|",
-        ]
         for name, (ess, per) in zip(thrice, PUBLISHED_20[block], strict=True):
             if name in rows:
-                mine = rows[name].get("thinned", rows[name]["ess"])
-                factors = rows[name]["factors"]
-                name = name.removesuffix(" x20")
-                lines.append(f"| {name} | {mine:.0f} | {ess} | {mine / factors:.0f} | {per} |")
-        lines.append("")
-    return "\n".join(lines)
+                r = rows[name]
+                mine = r.get("thinned", r["ess"])
+                scheme = name.removesuffix(" x20")
+                each = f"{mine / r['operations']:.0f}"
+                lines.append([title(block), scheme, f"{mine:.0f}", ess, each, per])
+    head = ["each update 20 times", "scheme", "min ESS", "published", "per operation", "published"]
+    return table(head, lines) if lines else []
+
+
+def one_by_one(found):
+    """Return a table for each block."""
+    out = []
+    for block, rows in found.items():
+        lines = []
+        for name in [m for m in METHODS if m in rows and not m.endswith("x20")]:
+            r = rows[name]
+            published = ["", ""]
+            if METHODS.index(name) < len(PUBLISHED[block]):
+                published = [PUBLISHED[block][METHODS.index(name)]]
+                published.append(f"{per_operation(block, name):.2g}")
+            lines.append(
+                [
+                    name.replace(" 10", ", 10 slices"),
+                    f"{r['ess']:.0f}",
+                    published[0],
+                    f"{per_operation(block, name, r):.2g}",
+                    published[1],
+                    f"{per_second(r):.3g}",
+                    r["draws"],
+                    f"{100 * r['accept']:.0f}" if "accept" in r else "",
+                    f"{r['rhat']:.2f}" if r["rhat"] else "",
+                    f"{r['mean'][-1]:.2f} ± {r['mcse'][-1]:.2f}",
+                ]
+            )
+        head = [title(block), "min ESS", "published", "per 100 operations", "published"]
+        head += ["per CPU second", "draws", "acceptance, %", "R-hat", "mean log sigma"]
+        out += table(head, lines)
+    return out
+
+
+def table(head, rows):
+    """Return a table in markdown, and an empty line."""
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines] + [""]
 
 
 def main(blocks, methods):
