@@ -28,7 +28,7 @@ with pm.Model() as model:
 bound = Bound(model, mode="FAST_COMPILE")
 value = bound(bound.start + 0.1, bound.no_sites())
 print(float(value.value).hex(), value.gradient.tobytes().hex(), value.linear[0].tobytes().hex())
-print(bound._sizes(), [str(node.op) for node in bound._fn.maker.fgraph.toposort()])
+print(bound.sizes(), [str(node.op) for node in bound._fn.maker.fgraph.toposort()])
 print(float(model.compile_logp(mode="FAST_COMPILE")(model.initial_point())).hex())
 """
 

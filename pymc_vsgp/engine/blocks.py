@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.gradient import grad
@@ -24,10 +25,12 @@ from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier
 from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.ops.rows import SMALLEST_BLOCK
 
 __all__ = ["given_otherwise", "stack_latents", "stream", "stream_gaussian"]
 
 ALL_ROWS = 2**62  # a block of any number of rows
+BATCH_BYTES = 16_000_000  # of one K x M x B buffer, of which a minibatch holds a handful
 
 
 def stack_latents(moments: Sequence[Moments]) -> Moments:
@@ -70,6 +73,8 @@ class Recipe(NamedTuple):
     parts: tuple[Part, ...]
     params: dict[str, int]
     n_rows: int
+    few: bool = False
+    """Whether the rows are fewer than the entries of the factor count for, as in a minibatch."""
 
 
 def stream(
@@ -155,14 +160,19 @@ def stream_gaussian(
         # A few rows of a grid are no grid; correlated coefficients take a matrix of all features.
         free = (p._replace(conditional=p.conditional.by_rows()) for p in recipe.parts)
         recipe = recipe._replace(parts=tuple(free))
-    arguments = list(node.inputs)
+    arguments, block_size = list(node.inputs), node.op.block_size
     for part, mean in zip(recipe.parts, means, strict=True):
         arguments[part.v] = mean
     if rows is not None:
         scale = arguments[0].shape[0] / rows.shape[0].astype("float64")
         arguments[: recipe.n_rows] = [a[rows] for a in arguments[: recipe.n_rows]]
         arguments[0] = arguments[0] * scale
-    new = _node(recipe, [*arguments, *roots], node.op.block_size, n_roots=len(roots))
+        recipe = recipe._replace(few=True)
+        if block_size is None:
+            # The roots are read once a block, and may take most of the memory.
+            entries = max(int(np.prod(r.type.shape[:-1])) for r in roots)
+            block_size = max(BATCH_BYTES // (8 * entries), SMALLEST_BLOCK)
+    new = _node(recipe, [*arguments, *roots], block_size, n_roots=len(roots))
     assert new is not None
     rules, slopes, grams = new.op.rules, [], []
     for part, rule, one in zip(recipe.parts, rules[-len(roots) :], alone, strict=True):
@@ -223,6 +233,7 @@ class _Same:
             recipe.parts,
             tuple(recipe.params.items()),
             recipe.n_rows,
+            recipe.few,
         )
 
     def __eq__(self, other):
@@ -329,8 +340,12 @@ def _block(recipe: Recipe, inputs, roots_at):
             like_factor = adds.outer is not None and adds.gram.type.ndim == 2
             shapes.append(p.at[1] if like_factor else root)
         if adds.outer is not None:
-            rules[p.at[1]] = Factor(p.v, at_output[p.v], len(outputs), root, gram)
-            outputs.append(adds.outer)
+            if recipe.few and adds.whole is not None:
+                rules[p.at[1]] = Factor(len(outputs))
+                outputs.append(adds.whole)
+            else:
+                rules[p.at[1]] = Factor(len(outputs), p.v, at_output[p.v], root, gram)
+                outputs.append(adds.outer)
             shapes.append(p.at[1])
     n_sums = len(outputs)
     outputs.append(terms)

@@ -48,13 +48,13 @@ class Factor(NamedTuple):
     """How the gradient of a triangular factor R follows from small outputs.
 
     With ``A = R^-1 K`` and ``Abar`` its adjoint, ``Rbar = -tril(R^-T Abar A^T)``: the output
-    `outer` is ``Abar A^T`` without the parts that follow from other outputs: ``v a^T``, with `a`
-    the gradient in v, and ``C C^T gram`` where there is a root C.
+    `outer` is ``Abar A^T``. Where `v` is known, it is without the parts that follow from other
+    outputs: ``v a^T``, with `a` the gradient in v, and ``C C^T gram`` where there is a root C.
     """
 
-    v: int
-    a: int
     outer: int
+    v: int | None = None
+    a: int | None = None
     root: int | None = None
     gram: int | None = None
 
@@ -164,10 +164,12 @@ class BlockSum(Rows):
             if rule is None:
                 yield None
             elif isinstance(rule, Factor):
-                v, a = inputs[rule.v], outputs[rule.a]
-                if v.type.ndim == 1:
-                    v, a = v[:, None], a[:, None]
-                outer = pt.dot(v, a.T) + outputs[rule.outer]
+                outer = outputs[rule.outer]
+                if rule.v is not None:
+                    v, a = inputs[rule.v], outputs[rule.a]
+                    if v.type.ndim == 1:
+                        v, a = v[:, None], a[:, None]
+                    outer = pt.dot(v, a.T) + outer
                 if rule.root is not None:
                     root, gram = inputs[rule.root], outputs[rule.gram]
                     more = pt.matmul(root, pt.matmul(gram, root).mT)

@@ -124,6 +124,8 @@ class _Process:
     """e and t, for many coefficients."""
     independent: bool = False
     """Whether these are independent a priori."""
+    held: bool = False
+    """Whether q(v) stays while theta moves: `linear` is its mean then, and `root` the factor L."""
 
     @property
     def diagonal(self) -> bool:
@@ -132,6 +134,8 @@ class _Process:
 
     def q(self, mean, R) -> "_Density":
         """Return q(v), under a prior with this mean and this factor."""
+        if self.held:
+            return _Density(self.linear, self.root, inverse_transpose(self.root), R, mean)
         if not self.diagonal:
             half, L = apply_sites(mean, R, self.linear, self.root)
             return _Density(divide(half, L), L, inverse_transpose(L), R, mean)
@@ -240,10 +244,17 @@ class Bound(Variables):
         How to compile it.
     devices : sequence of jax.Device, optional
         Where the rows of the data live.
+    held : bool
+        Whether q(v) of inducing points is given by its mean and the factor of its precision, and
+        not by sites. It stays while theta moves then, and the gradient costs a third.
     """
 
-    def __init__(self, model: Model, move_inducing=False, n_rows=None, mode=None, devices=None):
+    def __init__(
+        self, model: Model, move_inducing=False, n_rows=None, mode=None, devices=None, held=False
+    ):
         super().__init__(model)
+        for p in self.processes:
+            p.held = held and not p.independent and not is_sparse(p.u)
         with whitened_coordinates(model):
             self._build(move_inducing, n_rows, mode, devices)
 
@@ -329,7 +340,7 @@ class Bound(Variables):
 
     def _check_numbers(self, owners_of) -> None:
         """Raise where there are more inducing points than observations."""
-        sizes = self._sizes()
+        sizes = self.sizes()
         for i, p in enumerate(self.processes):
             n_data = sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
             if p.Xu is not None and p.n_inducing > n_data:
@@ -359,13 +370,13 @@ class Bound(Variables):
         value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))
         return Evaluation(float(value), gradient, *(rest[i::6] for i in range(6)))
 
-    def _sizes(self) -> list[int]:
+    def sizes(self) -> list[int]:
         """Return the number of rows of the data of each loop."""
         return [int(n) for n in evaluate(self._n_rows)]
 
     def n_data(self) -> int:
         """Return the number of rows of the data, where all likelihoods have the same."""
-        sizes = set(self._sizes())
+        sizes = set(self.sizes())
         if len(sizes) != 1:
             raise ValueError(
                 f"The likelihoods have {sorted(sizes)} rows, and a minibatch takes the same of "

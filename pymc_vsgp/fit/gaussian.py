@@ -12,38 +12,40 @@ import scipy.linalg
 
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
+from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.collapsed import can_collapse
 from pymc_vsgp.fit.exact import ExactBound, ResponseBound, is_exact
-from pymc_vsgp.fit.minibatch import take_steps
+from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.observation import warnings_at
+from pymc_vsgp.model.observation import observations, warnings_at
 from pymc_vsgp.model.variable import require_inducing
 from pymc_vsgp.progress import progress
 
 __all__ = ["Fitter", "fit_gaussian"]
 
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
-ITERATIONS = {"natural": 100, "minibatch": 2000, "advi": 20_000}  # by default
+BATCH = 256
+ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
 
 
 def fit_gaussian(
-    method: str = "natural",
+    method: str | None = None,
     *,
-    move_inducing: bool = False,
+    move_inducing: bool | None = None,
     start: GaussianStage | None = None,
     n_starts: int = 1,
     copy: bool = False,
     maxiter: int | None = None,
-    tol: float = 1e-3,
-    batch_size: int = 256,
+    tol: float | None = None,
+    batch_size: int | None = None,
     random_seed=None,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
@@ -61,12 +63,15 @@ def fit_gaussian(
 
     Parameters
     ----------
-    method : {"natural", "minibatch", "advi", "fullrank_advi"}
+    method : {"natural", "minibatch", "advi", "fullrank_advi"}, optional
         "natural" takes natural-gradient steps for the inducing values and L-BFGS steps for the
-        rest, with all data; the ELBO never decreases. "minibatch" takes `maxiter` steps with
-        `batch_size` observations each. The others are PyMC's own.
-    move_inducing : bool
-        Whether to optimise the inducing inputs, too, after the first rounds.
+        rest, with all data; the ELBO never decreases. "minibatch" takes natural-gradient and Adam
+        steps with `batch_size` observations each, until the ELBO stops rising. The others are
+        PyMC's own. By default "natural", and "minibatch" where `batch_size` is given.
+    move_inducing : bool, optional
+        Whether to optimise the inducing inputs, too. By default they move where a likelihood has
+        classes with a function each: functions that share inducing inputs need them at the
+        borders of classes. With "natural" they move after the first rounds.
     start : GaussianStage, optional
         A previous result to continue from, of this model or of a copy.
     n_starts : int
@@ -76,12 +81,13 @@ def fit_gaussian(
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
-        Most iterations. By default 100 rounds of "natural", 2000 steps of "minibatch", and 20000
+        Most iterations. By default 100 rounds of "natural", 5000 steps of "minibatch", and 20000
         iterations of ADVI.
-    tol : float
-        "natural" stops when a round gains less than this, in nats.
-    batch_size : int
-        Observations in a minibatch.
+    tol : float, optional
+        "natural" stops when a round gains less than this, in nats. By default 0.001, and 0.0002
+        an observation where inducing inputs move.
+    batch_size : int, optional
+        Observations in a minibatch, by default 256.
     random_seed : int or Generator, optional
         Of the minibatches and of ADVI.
     progressbar : bool
@@ -112,6 +118,12 @@ def fit_gaussian(
             idata = vsgp.sample(stage=stage)
     """
     model = pm.modelcontext(model)
+    if method is None:
+        method = "natural" if batch_size is None else "minibatch"
+    elif batch_size is not None and method != "minibatch":
+        raise ValueError(
+            f"batch_size is for minibatches, and the method is {method!r}. Drop one of them."
+        )
     if method not in METHODS:
         raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
     require_inducing(model)
@@ -153,8 +165,11 @@ def fit_gaussian(
     if start is not None:
         hand_over(model, start.sites, start.Xu)
     mode = (compile_kwargs or {}).get("mode", ONCE)
-    settings = {"move_inducing": move_inducing, "batch_size": batch_size, "mode": mode}
-    fitter = Fitter(model, method, devices=devices, **settings)
+    if move_inducing is None:
+        move_inducing = _has_borders(model)
+    settings = {"move_inducing": move_inducing, "batch_size": batch_size or BATCH, "mode": mode}
+    with progress("Gaussian stage: compiling the ELBO", None, progressbar):
+        fitter = Fitter(model, method, devices=devices, **settings)
     compiled = time.perf_counter() - began
     rng = np.random.default_rng(random_seed)
 
@@ -174,6 +189,16 @@ def fit_gaussian(
     return stage
 
 
+def _has_borders(model: Model) -> bool:
+    """Whether there are classes with functions that share inducing points."""
+    for of in observations(model).values():
+        points = any(isinstance(p.points, TensorSharedVariable) for p in of.parts)
+        several = of.likelihood.n_classes is not None and of.likelihood.n_latent > 1
+        if points and several and not is_sampled(model):
+            return True
+    return False
+
+
 class Fitter:
     """Fits the Gaussian stage of a model by "natural" or "minibatch", and leaves the model alone.
 
@@ -186,7 +211,7 @@ class Fitter:
         method="natural",
         *,
         move_inducing=False,
-        batch_size=256,
+        batch_size=BATCH,
         mode=ONCE,
         devices=None,
     ):
@@ -205,7 +230,8 @@ class Fitter:
             else:
                 self.bound = NeighborsBound(model, mode)
             return
-        self.bound = Bound(model, move_inducing, self.batch_size, mode, devices)
+        held = self.batch_size is not None
+        self.bound = Bound(model, move_inducing, self.batch_size, mode, devices, held)
         if method == "natural" and devices is None and is_exact(model):
             self.exact = ExactBound(self.bound, model)
 
@@ -215,7 +241,7 @@ class Fitter:
         *,
         theta: np.ndarray | None = None,
         maxiter: int = ITERATIONS["natural"],
-        tol: float = 1e-3,
+        tol: float | None = None,
         random_seed=None,
         progressbar: bool = False,
     ) -> GaussianStage:
@@ -225,9 +251,14 @@ class Fitter:
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
             sites = [start.sites[p.u.name] for p in bound.processes]
+        if tol is None:
+            tol = 1e-3
+            if bound.moving:
+                tol = max(tol, 2e-4 * sum(bound.sizes()))
         before = inducing_inputs(bound)
         Xu = [x.get_value() for x in bound.moving]
-        what = "Gaussian stage, round {}, ELBO {}"
+        unit = "round" if self.batch_size is None else "step"
+        what = f"Gaussian stage, {unit} {{}}, ELBO {{}}"
         with progress(what.format(0, "..."), None, progressbar) as advance:
 
             def report(i, value):
@@ -235,8 +266,9 @@ class Fitter:
 
             arguments = (bound, theta, sites, Xu, tol, report)
             if self.batch_size is not None:
-                fit = Natural(*arguments, np.arange(min(self.batch_size, bound.n_data())))
-                take_steps(fit, maxiter, np.random.default_rng(random_seed))
+                rng = np.random.default_rng(random_seed)
+                fit = Minibatches(*arguments, rng, self.batch_size)
+                fit.run(maxiter)
             else:
                 for known in (self.exact, bound):
                     if hasattr(known, "refresh"):
@@ -246,7 +278,8 @@ class Fitter:
                 fit.run(maxiter)
                 if isinstance(bound, ResponseBound):
                     fit.evaluation = bound.with_q(fit.theta)
-        theta_covariance = fit.curvature()
+            fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
+            theta_covariance = fit.curvature()
         ev = fit.evaluation
         after = dict(before)
         for shared, x in zip(bound.moving, fit.moved, strict=False):
@@ -256,7 +289,7 @@ class Fitter:
             method=self.method,
             elbo=fit.history[-1],
             elbo_history=np.asarray(fit.history),
-            n_steps=maxiter if self.batch_size else len(fit.history),
+            n_steps=fit.n_steps,
             converged=fit.converged,
             message=fit.message,
             seconds=time.perf_counter() - began,
@@ -273,7 +306,7 @@ class Fitter:
                 name: (R / Ls) ** 2 if Ls.ndim == 2 else np.stack([_spread(R, L) for L in Ls])
                 for name, Ls, R in zip(names, ev.factor, ev.R, strict=True)
             },
-            sites=dict(zip(names, fit.sites, strict=True)),
+            sites=dict(zip(names, fit.in_model(), strict=True)),
             Xu_before=before,
             Xu=after,
             model=self.model,

@@ -8,7 +8,7 @@ from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import ExactBound
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 
-__all__ = ["Exact", "Natural", "blend"]
+__all__ = ["Exact", "Natural", "blend", "definite", "sites_of"]
 
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
@@ -43,7 +43,9 @@ class Natural:
 
     def evaluate(self, theta, sites, moved) -> Evaluation:
         """Return the ELBO there, and what improves it."""
-        return self.bound(theta, sites, moved, self.rows)
+        found = self.bound(theta, sites, moved, self.rows)
+        self.report(len(self.history), found.value)
+        return found
 
     def run(self, maxiter: int) -> None:
         """Improve until a round gains too little."""
@@ -99,6 +101,15 @@ class Natural:
             )
             for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
         ]
+
+    @property
+    def n_steps(self) -> int:
+        """Rounds, or steps, that it took."""
+        return len(self.history)
+
+    def in_model(self) -> list[Sites]:
+        """Return the sites that the model is given."""
+        return self.sites
 
     def follow(self) -> None:
         """Let the sites of coefficients say what q is now, so that it follows theta.
@@ -191,23 +202,27 @@ def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> S
     for k in range(len(sites.linear)):
         B, old = sites.root[k], sites.linear[k]
         if independent:
-            to, toward = _definite(new_precision[k], new_linear[k], mean + R * m[k])
+            to, toward = definite(new_precision[k], new_linear[k], mean + R * m[k])
             root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
             linear.append((1.0 - step) * old + step * toward)
             continue
         G = R.T @ B
-        to, toward = _definite(new_precision[k], new_linear[k], m[k])
+        to, toward = definite(new_precision[k], new_linear[k], m[k])
         precision = (1.0 - step) * (G @ G.T) + step * to
         h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
-        new = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
-        linear.append(
-            scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + new @ (new.T @ mean)
-        )
-        root.append(new)
+        for part, new in zip((linear, root), sites_of(R, mean, h, precision), strict=True):
+            part.append(new)
     return Sites(np.stack(linear), np.stack(root))
 
 
-def _definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
+def sites_of(R, mean, h, precision) -> Sites:
+    """Return the sites of u, of one function, that are ``exp(h v - v precision v / 2)`` in v."""
+    root = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
+    linear = scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + root @ (root.T @ mean)
+    return Sites(linear, root)
+
+
+def definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
     """Return sites with the same gradient in the mean, and curvature that is nowhere negative.
 
     Likelihoods that are not log-concave, such as robust-max far from the truth, have directions of

@@ -131,6 +131,8 @@ class Contribution(NamedTuple):
     of_X: TensorVariable | None = None
     outer: TensorVariable | None = None
     """Of the factor R, without the parts of v and root; see `engine.streaming.Factor`."""
+    whole: TensorVariable | None = None
+    """The same with these parts, which pays where the block is all there is."""
     gram: Any = None
     """The matrix, or its diagonal, that a root of the covariance of u is multiplied with."""
 

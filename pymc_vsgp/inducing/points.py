@@ -190,7 +190,7 @@ class GivenDense(Conditional):
         )
         found = gradients_of(surrogate, {-1: X} | {i: args[i] for i in range(2, len(args))})
         of_X = found.pop(-1)
-        return Contribution(of_args | found, of_X, outer, gram)
+        return Contribution(of_args | found, of_X, outer, pt.dot(A_bar, A.T), gram)
 
     def points(self, args):
         """Xu, for points."""

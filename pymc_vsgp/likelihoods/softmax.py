@@ -1,14 +1,8 @@
 r"""Classes by the softmax, with a deterministic expectation.
 
-The expectation of the logarithm of a sum of exponentials is that of a maximum. With independent
-standard Gumbel variables G,
-
-.. math:: \log \sum_j e^{f_j} + \gamma_E = E \max_j (f_j + G_j), \qquad
-          P(\max_j (f_j + G_j) < x) = \prod_j L_j(x)
-
-with :math:`L_j` the distribution function of :math:`f_j + G_j`: for independent normal f what was
-an integral over K functions is one over x. The Gumbel distribution is a mixture of 20 normals to
-1e-8, so L is a mixture of normal distribution functions, whatever the variance of f is.
+With independent standard Gumbel variables G, :math:`f_j + G_j` is the largest of all with the
+probability of class j. For normal f the distribution function of each is a mixture of normal ones;
+see :mod:`pymc_vsgp.ops.log_sum_exp`.
 """
 
 import numpy as np
@@ -19,44 +13,22 @@ from pytensor.gradient import disconnected_grad
 
 from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.likelihoods.links import ndtr
-from pymc_vsgp.likelihoods.quadrature import TINY, stack
-
-# exp(-exp(-x)) = sum_i p_i Phi((x - m_i) / s_i). Largest error 1.2e-8, and no larger for f + G.
-_P, _M, _S = np.array(
-    [
-        [7.8284214035e-05, -2.0074899250e00, 2.3347622435e-01],
-        [1.3220835031e-03, -1.7161820939e00, 2.6366299994e-01],
-        [1.3128008391e-02, -1.3953586898e00, 3.0031336671e-01],
-        [6.7383162555e-02, -1.0185902455e00, 3.3026752363e-01],
-        [7.6928530536e-02, -6.8954058023e-01, 3.2155420753e-01],
-        [6.9115742362e-02, -4.1307874204e-01, 3.2841087106e-01],
-        [7.2168840782e-02, -1.6664244634e-01, 3.5897686255e-01],
-        [8.5183902718e-02, 6.2932996472e-02, 4.1578472034e-01],
-        [7.5058949529e-02, 1.9594483765e-01, 4.8288661755e-01],
-        [1.0427166455e-01, 4.1490016479e-01, 4.9981973022e-01],
-        [7.6398903942e-02, 7.4277222500e-01, 5.3654504642e-01],
-        [1.1704914441e-01, 1.0067885395e00, 6.2115889736e-01],
-        [8.7108010217e-02, 1.4712153382e00, 7.0306271781e-01],
-        [7.5161923174e-02, 1.9487515510e00, 8.3633643987e-01],
-        [4.9263585980e-02, 2.5988463394e00, 9.9496422813e-01],
-        [2.0780872794e-02, 3.4977256151e00, 1.1535866833e00],
-        [7.1763713420e-03, 4.5375030005e00, 1.3511941340e00],
-        [2.0494555935e-03, 5.7020602582e00, 1.6356078971e00],
-        [3.4968380245e-04, 7.1526602386e00, 2.0365884080e00],
-        [2.2879599918e-05, 8.9838655049e00, 2.6842278279e00],
-    ]
-).T
-_P = _P / _P.sum()
-_MEAN = np.float64(_P @ _M)
-N_POINTS = 64
-REACH = 6.0  # standard deviations of f
-LEFT, RIGHT = np.float64(3.2), np.float64(18.5)  # where a Gumbel's tails are below 1e-8
+from pymc_vsgp.likelihoods.quadrature import stack
+from pymc_vsgp.ops.log_sum_exp import (
+    LEFT,
+    MIXTURE,
+    N_POINTS,
+    REACH,
+    RIGHT,
+    TINY,
+    expected_log_sum_exp,
+)
 
 
 def _mixture(x, mu, gamma, fn):
     """Sum over the mixture; x has the points on the first axis."""
     ndim = 1 + mu.type.ndim  # points, rows, functions
-    p, m, s = (stack(c, ndim) for c in (_P, _M, _S))
+    p, m, s = (stack(c, ndim) for c in MIXTURE)
     scale = pt.sqrt(s**2 + gamma)
     return (p * fn((x[..., None] - mu - m) / scale, scale)).sum(axis=0)
 
@@ -82,13 +54,6 @@ def points(mu, gamma, n_points=N_POINTS):
     # Chosen, not differentiated: the integrand is flat at both ends.
     left, right = disconnected_grad(left), disconnected_grad(right)
     return left + (right - left) * unit, right, (right - left) / n_points
-
-
-def expected_logsumexp(mu, gamma):
-    """``E[log sum_j exp(f_j)]`` for independent normal f, on the last axis."""
-    x, right, step = points(mu, gamma)
-    below = pt.exp(pt.log(gumbel_cdf(x, mu, gamma)).sum(axis=-1))
-    return right - step * below.sum(axis=0) - _MEAN
 
 
 class Softmax(OfClasses):
@@ -130,8 +95,9 @@ class Softmax(OfClasses):
 
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for independent normal f."""
-        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-        return self._known(y, self._of_class(mu, y) - expected_logsumexp(mu, gamma))
+        mu = pt.as_tensor(mu)
+        gamma = pt.broadcast_to(gamma, mu.shape)
+        return self._known(y, self._of_class(mu, y) - expected_log_sum_exp(mu, gamma))
 
     def log_predictive(self, mu, gamma, y):
         r"""``log E[p(y | f)]`` for independent normal f.

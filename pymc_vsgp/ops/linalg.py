@@ -13,9 +13,9 @@ __all__ = ["WeightedGram", "solves_with", "weighted_gram"]
 
 
 class WeightedGram(Op):
-    """``A diag(w) A^T`` for A of shape (M, B), as a symmetric product where w allows it.
+    """``A diag(w) A^T`` for A of shape (M, B), as symmetric products of what has one sign.
 
-    That takes half the work of a general product. With w of shape (K, B) there are K of them. It
+    They take half the work of a general product. With w of shape (K, B) there are K of them. It
     has no gradient: it is itself part of one.
     """
 
@@ -44,10 +44,13 @@ weighted_gram = WeightedGram()
 
 
 def _weighted_gram(A, w):
-    if (w >= 0.0).all():
+    negative = w < 0.0
+    if not negative.any():
         scaled = A * np.sqrt(w)
         return scaled @ scaled.T
-    return (A * w) @ A.T
+    # Mostly few, as where a likelihood is not log-concave.
+    gram = _weighted_gram(A[:, negative], -w[negative])
+    return _weighted_gram(A, np.where(negative, 0.0, w)) - gram
 
 
 def solves_with(fgraph: FunctionGraph, R: Variable) -> list[tuple[Apply, bool]]:

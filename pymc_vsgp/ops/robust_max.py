@@ -11,36 +11,27 @@ follow the steps; see :mod:`pymc_vsgp.ops.backends.robust_max_numba`.
 import numpy as np
 import pytensor.tensor as pt
 
-from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph import Apply
-from pytensor.link.jax.ops import JAXOp
 from pytensor.tensor.type import discrete_dtypes
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_vsgp.ops.row_integral import RowIntegral
 
 __all__ = ["RobustMaxProbability", "largest_probability"]
 
 
-# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
-class RobustMaxProbability(JAXOp):
+class RobustMaxProbability(RowIntegral):
     """P(f_y > f_k for all k other than y), for each row of independent normal f.
 
     Takes the means and variances (N x K) and the class of each row (N). Returns the probabilities
-    (N) and their gradients with respect to the means and the variances (both N x K): the value
-    and both gradients share nearly all of the work. Absolute errors are below 2e-9, those of the
-    gradients on the scale of ``1 / sqrt(gamma)`` and ``1 / gamma``.
+    (N) and their gradients with respect to the means and the variances (both N x K). Absolute
+    errors are below 2e-9, those of the gradients on the scale of ``1 / sqrt(gamma)`` and
+    ``1 / gamma``.
 
     Rows that are not finite, and classes outside 0, ..., K - 1, give nan.
     """
 
-    __props__ = ()
     gufunc_signature = "(n,k),(n,k),(n)->(n),(n,k),(n,k)"
-
-    def __init__(self):
-        # Not JAXOp's, which takes the JAX function and so needs JAX.
-        self.name = None
-
-    def __repr__(self):
-        return "RobustMaxProbability"
 
     def make_node(self, mu, gamma, y):
         """Return the node for two matrices and a vector of integers."""
@@ -53,13 +44,7 @@ class RobustMaxProbability(JAXOp):
             )
         if y.type.dtype not in discrete_dtypes:
             raise TypeError(f"y must be integers. It has dtype {y.type.dtype}.")
-        p = pt.tensor(dtype="float64", shape=mu.type.shape[:1])
-        grads = [pt.tensor(dtype="float64", shape=mu.type.shape) for _ in range(2)]
-        return Apply(self, [mu, gamma, y.astype("int64")], [p, *grads])
-
-    def infer_shape(self, node, shapes):
-        """One probability a row, and gradients as large as the inputs."""
-        return [shapes[0][:1], shapes[0], shapes[0]]
+        return Apply(self, [mu, gamma, y.astype("int64")], self.outputs_of(mu))
 
     def perform(self, node, inputs, outputs):
         """Run the compiled loop."""
@@ -76,23 +61,6 @@ class RobustMaxProbability(JAXOp):
         from pymc_vsgp.ops.backends.robust_max_jax import robust_max
 
         return robust_max(mu, gamma, y)
-
-    def connection_pattern(self, node):
-        """Say that y has no gradient."""
-        return [[True, True, True], [True, True, True], [False, False, False]]
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Scale the gradients that were computed with the value."""
-        _, dmu, dgamma = outputs
-        g, *rest = cotangents
-        if not all(isinstance(c.type, DisconnectedType) for c in rest):
-            raise NotImplementedError(
-                "RobustMaxProbability has no second derivatives. "
-                "Use a sampler that needs gradients only."
-            )
-        if isinstance(g.type, DisconnectedType):
-            return [disconnected_type() for _ in inputs]
-        return [g[:, None] * dmu, g[:, None] * dgamma, disconnected_type()]
 
 
 def largest_probability(mu, gamma, y) -> TensorVariable:

@@ -72,7 +72,7 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
             model[data].set_value(kept[data].values)
     elbos, means, sds = [], [], []
     for m in (model, clone_model(more)):
-        stage = fit_gaussian(model=m, progressbar=False)
+        stage = fit_gaussian(move_inducing=False, model=m, progressbar=False)
         drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
         mean, spread = Mean(), Spread()
         for at in drawn.slabs(len(fit.X) * drawn.n_functions):

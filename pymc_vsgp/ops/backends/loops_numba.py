@@ -11,6 +11,8 @@ from pytensor.link.numba.dispatch.basic import (
 
 from pymc_vsgp.ops.backends.interpolation_numba import VERSION as INTERPOLATION
 from pymc_vsgp.ops.backends.interpolation_numba import from_line, from_plane, to_line, to_plane
+from pymc_vsgp.ops.backends.log_sum_exp_numba import VERSION as LOG_SUM_EXP
+from pymc_vsgp.ops.backends.log_sum_exp_numba import log_sum_exp
 from pymc_vsgp.ops.backends.neighbors_numba import VERSION as NEIGHBORS
 from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_each, solve_forth
 from pymc_vsgp.ops.backends.precision_numba import VERSION as PRECISION
@@ -18,6 +20,7 @@ from pymc_vsgp.ops.backends.precision_numba import conjugate, eliminate, elimina
 from pymc_vsgp.ops.backends.robust_max_numba import VERSION as ROBUST_MAX
 from pymc_vsgp.ops.backends.robust_max_numba import robust_max
 from pymc_vsgp.ops.interpolation import FromGrid, ToGrid
+from pymc_vsgp.ops.log_sum_exp import ExpectedLogSumExp
 from pymc_vsgp.ops.neighbors import Nearest, SolveEach, SparseSolve
 from pymc_vsgp.ops.precision import IncompleteFactor, PrecisionSolve, PullFactor
 from pymc_vsgp.ops.robust_max import RobustMaxProbability
@@ -27,6 +30,12 @@ from pymc_vsgp.ops.robust_max import RobustMaxProbability
 def numba_funcify_robust_max(op, node, **kwargs):
     """Call the loop."""
     return robust_max, ROBUST_MAX
+
+
+@register_funcify_default_op_cache_key(ExpectedLogSumExp)
+def numba_funcify_log_sum_exp(op, node, **kwargs):
+    """Call the loop."""
+    return log_sum_exp, LOG_SUM_EXP
 
 
 @register_funcify_default_op_cache_key(FromGrid)

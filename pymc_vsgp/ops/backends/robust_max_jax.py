@@ -22,7 +22,7 @@ from pymc_vsgp.ops.backends.robust_max_numba import (
     WEIGHTS,
 )
 
-__all__ = ["robust_max"]
+__all__ = ["robust_max", "with_gradients"]
 
 MOST = 256  # nodes of the trapezoid rule
 
@@ -116,9 +116,30 @@ def any_classes(mu, gamma, own):
     return p, dmu, jnp.where(own, at_y, -(a * flat + b * tilted) / (2.0 * gamma))
 
 
-@jax.custom_vjp
-def robust_max(mu, gamma, y):
-    """Return P, dP/dmu and dP/dgamma; see `RobustMaxProbability`."""
+def with_gradients(integral, name, n_others=0):
+    """Make a function that returns values and gradients in mu and gamma have those gradients."""
+    function = jax.custom_vjp(integral)
+
+    def forward(mu, gamma, *others):
+        results = function(mu.value, gamma.value, *(x.value for x in others))
+        return results, results[1:]
+
+    def backward(residuals, cotangents):
+        dmu, dgamma = residuals
+        g, *rest = cotangents
+        if not all(isinstance(c, SymbolicZero) for c in rest):
+            raise NotImplementedError(
+                f"{name} has no second derivatives. Use a sampler that needs gradients only."
+            )
+        if isinstance(g, SymbolicZero):
+            return jnp.zeros_like(dmu), jnp.zeros_like(dgamma), *[None] * n_others
+        return g[:, None] * dmu, g[:, None] * dgamma, *[None] * n_others
+
+    function.defvjp(forward, backward, symbolic_zeros=True)
+    return function
+
+
+def _robust_max(mu, gamma, y):
     if mu.shape != gamma.shape or y.shape != mu.shape[:1]:
         raise ValueError("mu and gamma must have one shape, and y as many entries as they rows.")
     N, K = mu.shape
@@ -134,22 +155,5 @@ def robust_max(mu, gamma, y):
     )
 
 
-def _forward(mu, gamma, y):
-    p, dmu, dgamma = robust_max(mu.value, gamma.value, y.value)
-    return (p, dmu, dgamma), (dmu, dgamma)
-
-
-def _backward(residuals, cotangents):
-    dmu, dgamma = residuals
-    g, *rest = cotangents
-    if not all(isinstance(c, SymbolicZero) for c in rest):
-        raise NotImplementedError(
-            "RobustMaxProbability has no second derivatives. "
-            "Use a sampler that needs gradients only."
-        )
-    if isinstance(g, SymbolicZero):
-        return jnp.zeros_like(dmu), jnp.zeros_like(dgamma), None
-    return g[:, None] * dmu, g[:, None] * dgamma, None
-
-
-robust_max.defvjp(_forward, _backward, symbolic_zeros=True)
+robust_max = with_gradients(_robust_max, "RobustMaxProbability", n_others=1)
+"""Return P, dP/dmu and dP/dgamma; see `RobustMaxProbability`."""
