@@ -34,6 +34,7 @@ __all__ = ["Fitter", "fit_gaussian"]
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
+EPOCHS, FEWEST = 300, 1000  # of minibatches by default: passes over the data, and steps at least
 
 
 def fit_gaussian(
@@ -81,8 +82,8 @@ def fit_gaussian(
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
-        Most iterations. By default 100 rounds of "natural", 5000 steps of "minibatch", and 20000
-        iterations of ADVI.
+        Most iterations. By default 100 rounds of "natural" and 20000 iterations of ADVI; of "minibatch"
+        300 passes over the data, but 1000 to 5000 steps.
     tol : float, optional
         "natural" stops when a round gains less than this, in nats. By default 0.001, and 0.0002
         an observation where inducing inputs move.
@@ -134,9 +135,7 @@ def fit_gaussian(
             f"fit_gaussian got {sorted(kwargs)}, which only ADVI takes. "
             "Drop them, or pass method='advi'."
         )
-    if maxiter is None:
-        maxiter = ITERATIONS.get(method, ITERATIONS["advi"])
-    elif maxiter < 1:
+    if maxiter is not None and maxiter < 1:
         raise ValueError(f"maxiter is {maxiter}, but it is a number of iterations. Pass 1 or more.")
     if n_starts < 1 or (n_starts > 1 and method not in ("natural", "minibatch")):
         raise ValueError(
@@ -161,7 +160,8 @@ def fit_gaussian(
             raise ValueError(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
-        return fit_advi(model, method, maxiter, random_seed, progressbar, began, kwargs)
+        n = ITERATIONS["advi"] if maxiter is None else maxiter
+        return fit_advi(model, method, n, random_seed, progressbar, began, kwargs)
     if start is not None:
         hand_over(model, start.sites, start.Xu)
     mode = (compile_kwargs or {}).get("mode", ONCE)
@@ -240,7 +240,7 @@ class Fitter:
         start: GaussianStage | None = None,
         *,
         theta: np.ndarray | None = None,
-        maxiter: int = ITERATIONS["natural"],
+        maxiter: int | None = None,
         tol: float | None = None,
         random_seed=None,
         progressbar: bool = False,
@@ -264,10 +264,14 @@ class Fitter:
             def report(i, value):
                 advance(1, what.format(i, f"{value:.2f}"))
 
+            fit: Any
             arguments = (bound, theta, sites, Xu, tol, report)
             if self.batch_size is not None:
                 rng = np.random.default_rng(random_seed)
                 fit = Minibatches(*arguments, rng, self.batch_size)
+                if maxiter is None:
+                    steps = EPOCHS * fit.n_data // fit.n_rows
+                    maxiter = min(max(steps, FEWEST), ITERATIONS["minibatch"])
                 fit.run(maxiter)
             else:
                 for known in (self.exact, bound):
@@ -275,7 +279,7 @@ class Fitter:
                         known.refresh()
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments, self.exact) if self.exact else make(*arguments)
-                fit.run(maxiter)
+                fit.run(ITERATIONS["natural"] if maxiter is None else maxiter)
                 if isinstance(bound, ResponseBound):
                     fit.evaluation = bound.with_q(fit.theta)
             fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")

@@ -1,0 +1,149 @@
+"""Minibatches of the Gaussian stage, and what makes their steps cheap."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.minibatch import Minibatches, _batches, _from_sites, _stepped
+from pymc_vsgp.fit.natural import blend
+from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.ops.linalg import weighted_gram
+from pymc_vsgp.progress import progress
+
+N, M, K = 24, 5, 3
+
+
+def of_classes(likelihood=None, mean=0.0):
+    rng = np.random.default_rng(1)
+    y = np.arange(N) % K
+    X = rng.normal(size=(K, 2))[y] + 0.5 * rng.normal(size=(N, 2))
+    with pm.Model() as model:
+        lengthscale = pm.Gamma("lengthscale", 3, 2)
+        gp = vsgp.VariationalSparse(
+            cov_func=pm.gp.cov.ExpQuad(2, ls=lengthscale), mean_func=pm.gp.mean.Constant(mean)
+        )
+        gp.prior("u", Xu=X[:M] + 0.1, n_outputs=K)
+        gp.likelihood("y", likelihood or vsgp.Softmax(K), X=X, y=y)
+    return model
+
+
+def some_sites():
+    rng = np.random.default_rng(2)
+    return Sites(rng.normal(size=(K, M)), 0.7 * rng.normal(size=(K, M, M)))
+
+
+@pytest.mark.parametrize("likelihood", [vsgp.Softmax(K), vsgp.RobustMax(K)], ids=str)
+def test_a_density_that_is_held_has_the_same_elbo(likelihood):
+    """On the mean over the batches of an epoch; so has its gradient in u, by one full step."""
+    model, sites = of_classes(likelihood, mean=0.4), some_sites()
+    tied = Bound(model, move_inducing=True, mode=RAW)
+    theta, Xu = tied.start + 0.1, model["u_Xu"].get_value()
+    wanted = tied(theta, [sites], [Xu])
+    held = Bound(model, move_inducing=True, n_rows=8, mode=RAW, held=True)
+    q = _from_sites(sites, wanted.R[0], wanted.prior_mean[0])
+    found = [held(theta, [q], [Xu], rows) for rows in np.split(np.arange(N)[::-1], 3)]
+    np.testing.assert_allclose(np.mean([e.value for e in found]), wanted.value, rtol=1e-10)
+    linear, precision = (np.mean([getattr(e, n)[0] for e in found], 0) for n in wanted._fields[2:4])
+    np.testing.assert_allclose(precision, wanted.precision[0], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(linear, wanted.linear[0], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(q.linear, wanted.mean[0], rtol=1e-8, atol=1e-10)
+    assert np.ptp([e.value for e in found]) > 0.1
+
+
+def test_gradient_where_q_is_held():
+    model = of_classes(mean=0.4)
+    bound = Bound(model, move_inducing=True, n_rows=8, mode=RAW, held=True)
+    theta, Xu, rows = bound.start + 0.1, model["u_Xu"].get_value(), np.arange(3, 11)
+    start = bound(theta, [_from_sites(some_sites(), np.eye(M), np.zeros(M))], [Xu], rows)
+    q = _from_sites(some_sites(), start.R[0], start.prior_mean[0])
+    gradient = bound(theta, [q], [Xu], rows).gradient
+    x = np.concatenate([theta, Xu.ravel()])
+
+    def value(x):
+        return bound(x[: theta.size], [q], [x[theta.size :].reshape(Xu.shape)], rows).value
+
+    for i in range(x.size):
+        h = 1e-5 * np.eye(x.size)[i]
+        np.testing.assert_allclose(
+            gradient[i], (value(x + h) - value(x - h)) / 2e-5, rtol=1e-6, atol=1e-6
+        )
+
+
+def test_steps_are_those_of_the_sites():
+    model, sites = of_classes(mean=0.4), some_sites()
+    tied = Bound(model, mode=RAW)
+    ev = tied(tied.start, [sites])
+    R, mean = ev.R[0], ev.prior_mean[0]
+    q = _stepped(_from_sites(sites, R, mean), ev.linear[0], ev.precision[0], 0.3)
+    new = blend(sites, R, mean, ev.linear[0], ev.precision[0], ev.mean[0], 0.3)
+    wanted = _from_sites(new, R, mean)
+    np.testing.assert_allclose(q.precision, wanted.precision, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(q.linear, wanted.linear, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(q.root @ q.root.mT, q.precision, rtol=1e-10, atol=1e-12)
+
+
+def test_a_fit_goes_on_from_sites_and_gives_them_back():
+    model, sites = of_classes(mean=0.4), some_sites()
+    bound = Bound(model, n_rows=N, mode=RAW, held=True)
+    rng = np.random.default_rng(1)
+    fit = Minibatches(bound, bound.start, [sites], [], 1e-3, lambda *_: None, rng, N)
+    (again,) = fit.in_model()
+    np.testing.assert_allclose(again.linear, sites.linear, rtol=1e-6, atol=1e-8)
+    gram = sites.root @ sites.root.mT
+    np.testing.assert_allclose(again.root @ again.root.mT, gram, rtol=1e-6, atol=1e-8)
+
+
+def test_each_row_has_its_turn():
+    batches = _batches(10, 4, np.random.default_rng(1))
+    rows = np.concatenate([next(batches) for _ in range(5)])
+    np.testing.assert_array_equal(np.sort(rows.reshape(2, 10), axis=1), [np.arange(10)] * 2)
+
+
+def test_small_sets_end_where_natural_gradients_do():
+    model = of_classes()
+    settings = {"progressbar": False, "model": model, "move_inducing": False, "random_seed": 1}
+    best = vsgp.fit_gaussian(**settings, copy=True)
+    few = vsgp.fit_gaussian(**settings, batch_size=12, copy=True)
+    assert few.method == "minibatch"
+    assert few.n_steps < 5000
+    again = vsgp.fit_gaussian(**settings, copy=True, start=few, maxiter=1)
+    assert abs(again.elbo - best.elbo) < 0.1
+    np.testing.assert_allclose(few.mean["u"], best.mean["u"], atol=0.3)
+    np.testing.assert_allclose(few.theta["lengthscale"], best.theta["lengthscale"], rtol=0.1)
+
+
+def test_inducing_inputs_move_where_there_are_classes():
+    model = of_classes()
+    before = model["u_Xu"].get_value()
+    quiet = {"progressbar": False, "copy": True, "model": model, "maxiter": 5}
+    for more in ({}, {"batch_size": 8, "maxiter": 30}):
+        stage = vsgp.fit_gaussian(**{**quiet, **more}, random_seed=1)
+        assert np.abs(stage.Xu["u_Xu"] - before).max() > 1e-3
+    kept = vsgp.fit_gaussian(**quiet, move_inducing=False)
+    np.testing.assert_array_equal(kept.Xu["u_Xu"], before)
+    with pytest.raises(ValueError, match="batch_size is for minibatches"):
+        vsgp.fit_gaussian("natural", batch_size=8, model=model)
+
+
+def test_weighted_products_of_both_signs(rng):
+    A, w = rng.normal(size=(4, 9)), rng.normal(size=(3, 9))
+    w[1] = -1.0
+    found = weighted_gram(pt.as_tensor(A), pt.as_tensor(w)).eval(mode=RAW)
+    np.testing.assert_allclose(found, np.einsum("ib,kb,jb->kij", A, w, A), atol=1e-12)
+
+
+def test_progress_in_lines(capsys, monkeypatch):
+    monkeypatch.setattr("pymc_vsgp.progress.SECONDS", 0.0)
+    with progress("compiling", None, True) as advance:
+        advance(1, "step 1, ELBO -3.00")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["compiling, 0 s", "step 1, ELBO -3.00, 0 s"]
+    with progress("compiling", 2, False) as advance:
+        advance(2)
+    assert capsys.readouterr().err == ""
