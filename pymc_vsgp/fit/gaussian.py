@@ -82,8 +82,8 @@ def fit_gaussian(
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
-        Most iterations. By default 100 rounds of "natural" and 20000 iterations of ADVI; of "minibatch"
-        300 passes over the data, but 1000 to 5000 steps.
+        Most iterations. By default 100 rounds of "natural" and 20000 iterations of ADVI; of
+        "minibatch" 300 passes over the data, but 1000 to 5000 steps.
     tol : float, optional
         "natural" stops when a round gains less than this, in nats. By default 0.001, and 0.0002
         an observation where inducing inputs move.
@@ -193,7 +193,7 @@ def _has_borders(model: Model) -> bool:
     """Whether there are classes with functions that share inducing points."""
     for of in observations(model).values():
         points = any(isinstance(p.points, TensorSharedVariable) for p in of.parts)
-        several = of.likelihood.n_classes is not None and of.likelihood.n_latent > 1
+        several = of.likelihood.n_classes is not None and (of.likelihood.n_latent or 1) > 1
         if points and several and not is_sampled(model):
             return True
     return False

@@ -7,7 +7,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 
 from pymc_vsgp.ops.backends.robust_max_jax import bell, with_gradients
-from pymc_vsgp.ops.log_sum_exp import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
+from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
 
 __all__ = ["log_sum_exp"]
 

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from pymc_vsgp.ops.backends.robust_max_numba import FAR, normal
-from pymc_vsgp.ops.log_sum_exp import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
+from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
 VERSION = 1
