@@ -194,7 +194,7 @@ def _has_borders(model: Model) -> bool:
     for of in observations(model).values():
         points = any(isinstance(p.points, TensorSharedVariable) for p in of.parts)
         several = of.likelihood.n_classes is not None and (of.likelihood.n_latent or 1) > 1
-        if points and several and not is_sampled(model):
+        if points and several and not has_neighbors(model):
             return True
     return False
 
