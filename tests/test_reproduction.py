@@ -125,7 +125,7 @@ def test_mnist_scores_are_those_of_the_marginals(scripts, rng, monkeypatch):
     first = scipy.stats.norm.cdf((m0 - m1) / np.sqrt(v0 + v1))  # P(f_0 > f_1)
     largest = np.where(y == 0, first, 1.0 - first)
     stage = stage_like(Z, mean, S, lengthscale=0.8, white=0.4)
-    scores = mnist.closed_form(stage, Z, X, y)
+    scores = mnist.closed_form(stage, X, y)
     # With two classes the other one has the probability epsilon.
     expected = np.log(1e-3 + (1.0 - 2e-3) * largest).mean()
     assert scores["log_density"] == pytest.approx(expected, abs=1e-7)
