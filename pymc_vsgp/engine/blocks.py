@@ -24,8 +24,9 @@ from pymc_vsgp.compile import simplify_block
 from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier
+from pymc_vsgp.inducing.repeats import AtDistinct
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.ops.rows import SMALLEST_BLOCK
+from pymc_vsgp.ops.rows import SMALLEST_BLOCK, Order
 
 __all__ = ["given_otherwise", "stack_latents", "stream", "stream_gaussian"]
 
@@ -75,6 +76,18 @@ class Recipe(NamedTuple):
     n_rows: int
     few: bool = False
     """Whether the rows are fewer than the entries of the factor count for, as in a minibatch."""
+    order: Order | None = None
+    """What puts rows with equal inputs next to each other, where there are many."""
+
+    def given(self, inputs) -> list[tuple[Conditional, Variable, list[Variable]]]:
+        """Return p(f | u), the inputs and the args of each process."""
+        out = []
+        for p in self.parts:
+            c = p.conditional
+            if self.order is not None:
+                c = AtDistinct(c, tuple(k for k, i in enumerate(p.at) if i < self.n_rows))
+            out.append((c, inputs[p.X], p.args(inputs)))
+        return out
 
 
 def stream(
@@ -112,6 +125,12 @@ def stream(
         found = node.op.conditional.row_args(X, args)
         with_rows.append(range(len(rows), len(rows) + len(found)))
         rows += found
+    order = next((node.op.order for node in nodes if node.op.order is not None), None)
+    if order is not None and not any(depends_on_random(node.inputs[0]) for node in nodes):
+        rows.append(order.rows)
+        order = Order(len(rows) - 1, order.repeats)
+    else:
+        order = None
     arguments, parts = list(rows), []
     for node, last in zip(nodes, with_rows, strict=True):
         X, *args = node.inputs
@@ -123,7 +142,7 @@ def stream(
         if name not in params:
             params[name] = len(arguments)
             arguments.append(param)
-    node = _node(Recipe(likelihood, tuple(parts), params, len(rows)), arguments, block_size)
+    node = _node(Recipe(likelihood, tuple(parts), params, len(rows), order), arguments, block_size)
     return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
 
 
@@ -164,6 +183,7 @@ def stream_gaussian(
     for part, mean in zip(recipe.parts, means, strict=True):
         arguments[part.v] = mean
     if rows is not None:
+        recipe = recipe._replace(order=None)  # hardly any inputs of a few rows repeat
         scale = arguments[0].shape[0] / rows.shape[0].astype("float64")
         arguments[: recipe.n_rows] = [a[rows] for a in arguments[: recipe.n_rows]]
         arguments[0] = arguments[0] * scale
@@ -214,6 +234,8 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
         rules=rules,
         block_size=block_size,
         width=None if None in widths else max(widths),
+        order=recipe.order,
+        on_unused_input="ignore",
     )
     op.recipe = recipe
     return op.make_node(*arguments)
@@ -234,6 +256,7 @@ class _Same:
             tuple(recipe.params.items()),
             recipe.n_rows,
             recipe.few,
+            recipe.order,
         )
 
     def __eq__(self, other):
@@ -276,7 +299,7 @@ def _block(recipe: Recipe, inputs, roots_at):
     parts, n_rows = recipe.parts, recipe.n_rows
     lik = recipe.likelihood.replace(**{name: inputs[i] for name, i in recipe.params.items()})
     weights, y = inputs[:2]
-    given = [(p.conditional, inputs[p.X], p.args(inputs)) for p in parts]
+    given = recipe.given(inputs)
     pieces, moments = zip(*(c.moments(X, args) for c, X, args in given), strict=True)
     roots = [inputs[i] for i in roots_at]
     # Variance of f from that of v, one for each function.

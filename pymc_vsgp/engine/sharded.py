@@ -69,6 +69,7 @@ def on_devices(outputs: Sequence[Variable], devices: Sequence[Any]) -> list[Vari
             rules=op.rules,
             block_size=op.block_size,
             width=op.width,
+            on_unused_input="ignore",
         )(*rows, *node.inputs[op.n_rows :], return_list=True)
         n = len(np.asarray(known_value(node.inputs[1])))
         for i, (old, x) in enumerate(zip(node.outputs, new, strict=True)):

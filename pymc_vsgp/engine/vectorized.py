@@ -246,10 +246,11 @@ def _vectorize_loop(op, node, *inputs):
     # What is joined has the rows first.
     for i in range(op.n_sums, len(outputs)):
         outputs[i] = pt.moveaxis(outputs[i], n_points[i], 0)
+    width = op.width or max(widths, default=100)
     loop = op.like(
         [swaps.get(x, x) for x in inner.inputs],
         outputs,
-        block_size=op.block_size or automatic_block(op.width or max(widths, default=100)),
+        block_size=op.block_size or automatic_block(width // (op.order.repeats if op.order else 1)),
         on_unused_input="ignore",
     ).make_node(*inputs)
     found = [

@@ -331,17 +331,17 @@ class ConditionalMoments(OpFromGraph):
     can see what the moments are made of, and stream over the data instead of holding them.
     """
 
-    def __init__(self, *args, conditional: Conditional, **kwargs):
+    def __init__(self, *args, conditional: Conditional, order=None, **kwargs):
         super().__init__(*args, inline=True, on_unused_input="ignore", **kwargs)
-        self.conditional = conditional
+        self.conditional, self.order = conditional, order
 
     @classmethod
-    def at(cls, conditional: Conditional, X, args) -> Moments:
-        """Return the moments at the rows of X."""
+    def at(cls, conditional: Conditional, X, args, order=None) -> Moments:
+        """Return the moments at the rows of X; see `repeats.ByValue` of their order."""
         x = pt.tensor(dtype="float64", shape=(None, X.type.shape[1]))
         inner = [a.type() for a in args]
         moments = conditional.anywhere(x, inner)
-        op = cls([x, *inner], list(moments), conditional=conditional)
+        op = cls([x, *inner], list(moments), conditional=conditional, order=order)
         return Moments(*op(X, *args, return_list=True))
 
 

@@ -2,6 +2,8 @@
 
 import pymc as pm
 
+from pytensor.compile.sharedvalue import SharedVariable
+
 from pymc_vsgp.checks import (
     as_inputs,
     as_matrix,
@@ -14,12 +16,16 @@ from pymc_vsgp.checks import (
     names_of,
 )
 from pymc_vsgp.model.observation import Observation, observations
+from pymc_vsgp.ops.runs import by_value
 
 __all__ = ["check_data"]
 
 
 def check_data(model: pm.Model) -> None:
-    """Raise where data of a sparse process are not what its likelihood takes."""
+    """Raise where data of a sparse process are not what its likelihood takes.
+
+    Rows with equal inputs are found again.
+    """
     for o in observations(model).values():
         _check_observation(o)
         _check_columns(model, o)
@@ -44,6 +50,8 @@ def _check_observation(o: Observation) -> None:
     o.likelihood.check_params()
     check_param_shapes(o.likelihood, len(y), what)
     o.likelihood.check_observed(y)
+    if X is not None and isinstance(o.order, SharedVariable):
+        o.order.set_value(by_value(X)[0])
     for part in o.parts:
         if X is not None and (wrong := part.conditional.complaint(X, part.args)):
             raise ValueError(f"{what} {wrong}")

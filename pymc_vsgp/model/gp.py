@@ -463,10 +463,10 @@ class VariationalSparse(Base):
         return self._prior
 
     def _moments(
-        self, prior: Prior, X: TensorVariable, diag: bool = True, layout: Any = None
+        self, prior: Prior, X: TensorVariable, diag=True, layout: Any = None, order: Any = None
     ) -> Moments:
         given, args = prior.kind.given(prior.u, self.cov_func, self._mean_at, X, layout)
-        return ConditionalMoments.at(given, X, args) if diag else given.joint(X, args)
+        return ConditionalMoments.at(given, X, args, order) if diag else given.joint(X, args)
 
     def _conditional(
         self,

@@ -36,7 +36,9 @@ from pymc_vsgp.engine import observe, total
 from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import Moments
+from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.ops.mapped import mapped_array
 
 __all__ = ["likelihood", "predictive"]
 
@@ -123,7 +125,7 @@ def likelihood(
     model = pm.modelcontext(model)
     gps = check_processes(processes, "likelihood")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
-    at_X = moments(gps, X_tensor, _layouts(gps, X_tensor, block_size))
+    at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
@@ -141,7 +143,7 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
     with model:
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
-        at_X = moments(gps, X_tensor, _layouts(gps, X_tensor, block_size))
+        at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
         return pm.Potential(name, total(lik, at_X, y, block_size))
 
 
@@ -187,21 +189,27 @@ def predictive(
     return observe(name, lik, at_new, **kwargs)
 
 
-def moments(gps: Sequence, X: TensorVariable, layouts: Sequence | None = None) -> list[Moments]:
+def moments(
+    gps: Sequence, X: TensorVariable, layouts: Sequence, order: ByValue | None
+) -> list[Moments]:
     """Moments of the functions of each process at the rows of X."""
-    layouts = layouts or [None] * len(gps)
     pairs = zip(gps, layouts, strict=True)
-    return [gp._moments(gp._prior, X, layout=layout) for gp, layout in pairs]
+    return [gp._moments(gp._prior, X, layout=layout, order=order) for gp, layout in pairs]
 
 
-def _layouts(gps: Sequence, X: TensorVariable, block_size: int | bool | None) -> list | None:
-    """Return how the data lie, where that makes the sums of all processes faster."""
-    value = None if block_size is not None else known_value(X)
+def _layouts(
+    gps: Sequence, name: str, X: TensorVariable, block_size: int | bool | None
+) -> tuple[list, ByValue | None]:
+    """Return how the data lie, and which rows are equal, where that makes all sums faster."""
+    none = [None] * len(gps)
+    value = None if block_size is False or mapped_array(X) is not None else known_value(X)
     if value is None:
-        return None
+        return none, None
     value = np.asarray(value, dtype="float64")
-    found = [gp._prior.kind.layout(value) for gp in gps]
-    return None if any(layout is None for layout in found) else found
+    found = [gp._prior.kind.layout(value) for gp in gps] if block_size is None else none
+    if any(layout is None for layout in found):
+        return none, ByValue.of(value, f"{name}_order")
+    return found, None
 
 
 def check_processes(processes: Any, method: str, need_prior: bool = True) -> list:

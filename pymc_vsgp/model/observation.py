@@ -33,6 +33,8 @@ class Observation(NamedTuple):
     X: Variable
     y: Variable
     row_params: tuple[str, ...]
+    order: Variable | None = None
+    """What puts rows with equal inputs next to each other; see `inducing.repeats`."""
 
 
 def processes(model: Model) -> dict[str, Process]:
@@ -118,4 +120,5 @@ def _observation(model: Model, name: str, terms: Variable) -> Observation | None
     likelihood = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
     rows = tuple(n for n, i in recipe.params.items() if i < recipe.n_rows)
     X = inputs[recipe.parts[0].X]
-    return Observation(name, likelihood, tuple(parts), X, inputs[1], rows)
+    order = None if recipe.order is None else inputs[recipe.order.input]
+    return Observation(name, likelihood, tuple(parts), X, inputs[1], rows, order)

@@ -4,6 +4,7 @@ No array that has more than its result for each row is ever held for all of them
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -17,12 +18,24 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import simplify_block
 
-__all__ = ["Rows", "automatic_block", "by_rows"]
+__all__ = ["Order", "Rows", "automatic_block", "by_rows"]
 
 # Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
 # and a block below 128 rows wastes its time in overhead.
 BLOCK_BYTES = 400_000
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 4096
+
+
+class Order(NamedTuple):
+    """An order in which to take rows: any will do, and equal ones next to each other save work.
+
+    JAX takes them as they come.
+    """
+
+    input: int
+    """Which of the inputs with rows it is. Of the wrong length it does not count."""
+    repeats: int
+    """Equal rows for each distinct one, on average."""
 
 
 class Rows(OpFromGraph):
@@ -42,6 +55,8 @@ class Rows(OpFromGraph):
         Rows in a block. By default what makes an M x B matrix fit into the cache.
     width : int, optional
         What M is in this. By default the largest of the inputs that all rows share.
+    order : Order, optional
+        An order to take the rows in. By default as they come.
     """
 
     is_simple = True  # its graph; see `pymc_vsgp.compile.simplify`
@@ -56,6 +71,7 @@ class Rows(OpFromGraph):
         shapes: Sequence[int],
         block_size: int | None = None,
         width: int | None = None,
+        order: Order | None = None,
         **kwargs,
     ):
         super().__init__(list(inputs), list(outputs), **kwargs)
@@ -64,15 +80,16 @@ class Rows(OpFromGraph):
         self.shapes = tuple(shapes)
         self.block_size = block_size
         self.width = width
+        self.order = order
 
     @property
     def settings(self):
         """What makes it differ from another one with the same graph."""
-        return (self.n_rows, self.n_sums, self.shapes, self.block_size, self.width)
+        return (self.n_rows, self.n_sums, self.shapes, self.block_size, self.width, self.order)
 
     def like(self, inputs, outputs, **changes) -> "Rows":
         """Return the same for another graph, without what is known of its gradient."""
-        names = ("n_rows", "n_sums", "shapes", "block_size", "width")
+        names = ("n_rows", "n_sums", "shapes", "block_size", "width", "order")
         return type(self)(inputs, outputs, **{n: getattr(self, n) for n in names} | changes)
 
     def __eq__(self, other):
@@ -138,9 +155,8 @@ class Rows(OpFromGraph):
         """Return the number of rows in a block for these inputs."""
         if self.block_size:
             return self.block_size
-        return automatic_block(
-            self.width or max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
-        )
+        width = self.width or max((x.shape[0] for x in inputs[self.n_rows :] if x.ndim), default=1)
+        return automatic_block(width // (self.order.repeats if self.order else 1))
 
     def link_mode(self, impl):
         """Run the block in Python where the loop does: what runs a few times is not compiled."""
@@ -151,6 +167,11 @@ class Rows(OpFromGraph):
         n = inputs[0].shape[0]
         step = self.rows_per_block(*inputs)
         rows, shared = inputs[: self.n_rows], inputs[self.n_rows :]
+        order = None if self.order is None else rows[self.order.input]
+        if order is not None and len(order) == n:
+            rows = [r if r is order else r[order] for r in rows]
+        else:
+            order = None
         sums: list[np.ndarray] = []
         parts: list[list[np.ndarray]] = []
         for start in range(0, max(n, 1), step):
@@ -161,7 +182,10 @@ class Rows(OpFromGraph):
                 for total, s in zip(sums, block[: self.n_sums], strict=True):
                     total += s
             parts.append(block[self.n_sums :])
-        whole = (np.concatenate(p) for p in zip(*parts, strict=True))
+        whole = [np.concatenate(p) for p in zip(*parts, strict=True)]
+        if order is not None:
+            for x in whole:
+                x[order] = x.copy()
         for storage, result in zip(outputs, (*sums, *whole), strict=True):
             storage[0] = result
 

@@ -94,7 +94,10 @@ def jax_funcify_block_sum(op, node=None, **kwargs):
 
     def on_arrays(*inputs):
         # PyTensor turns constants into Python numbers.
-        return block_sum(*(jnp.asarray(i) for i in inputs))
+        arrays = [jnp.asarray(i) for i in inputs]
+        if op.order is not None:  # it takes rows as they come
+            arrays[op.order.input] = jnp.arange(arrays[0].shape[0])
+        return block_sum(*arrays)
 
     return on_arrays
 

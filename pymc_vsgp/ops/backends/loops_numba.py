@@ -24,6 +24,7 @@ from pymc_vsgp.ops.log_sum_exp import ExpectedLogSumExp
 from pymc_vsgp.ops.neighbors import Nearest, SolveEach, SparseSolve
 from pymc_vsgp.ops.precision import IncompleteFactor, PrecisionSolve, PullFactor
 from pymc_vsgp.ops.robust_max import RobustMaxProbability
+from pymc_vsgp.ops.runs import Runs
 
 
 @register_funcify_default_op_cache_key(RobustMaxProbability)
@@ -114,3 +115,24 @@ def numba_funcify_nearest(op, node, **kwargs):
         return found
 
     return nearest, None
+
+
+@register_funcify_default_op_cache_key(Runs)
+def numba_funcify_runs(op, node, **kwargs):
+    """Compare each row with the one before it."""
+
+    @numba_njit
+    def runs(X):
+        n, d = X.shape
+        starts, rank, k = np.empty(n, np.int64), np.empty(n, np.int64), -1
+        for i in range(n):
+            new = i == 0
+            for j in range(d):
+                new |= X[i, j] != X[i - 1, j]
+            if new:
+                k += 1
+                starts[k] = i
+            rank[i] = k
+        return starts[: k + 1].copy(), rank
+
+    return runs, 1

@@ -12,7 +12,7 @@ from pytensor.link.numba.dispatch.basic import (
 from pymc_vsgp.ops.backends.linked_numba import by_address
 from pymc_vsgp.ops.rows import Rows, automatic_block
 
-VERSION = 4  # of the code below, for the cache of compiled functions
+VERSION = 5  # of the code below, for the cache of compiled functions
 
 
 @register_funcify_and_cache_key(Rows)
@@ -30,15 +30,27 @@ def _source(op, node):
     args = [f"x{i}" for i in range(len(node.inputs))]
     widths = [f"x{i}.shape[0]" for i in range(op.n_rows, len(args)) if node.inputs[i].ndim]
     widest = op.width or f"max(({', '.join(widths)}, 1, 1))"
-    rows = [f"{x}[start:stop]" if i < op.n_rows else x for i, x in enumerate(args)]
+    at = "start:stop" if op.order is None else "at"
+    rows = [f"{x}[{at}]" if i < op.n_rows else x for i, x in enumerate(args)]
+    repeats = 1
+    if op.order is not None:
+        repeats, rows[op.order.input] = op.order.repeats, "at"
     results = [f"b{i}" for i in range(len(node.outputs))]
     lines = [f"def rows({', '.join(args)}):", "n, start = x0.shape[0], 0"]
-    lines.append(f"step = {op.block_size or f'automatic_block({widest})'}")
-    body = ["stop = min(start + step, n)", f"{', '.join(results)}, = block({', '.join(rows)})"]
+    lines.append(f"step = {op.block_size or f'automatic_block({widest} // {repeats})'}")
+    body = ["stop = min(start + step, n)"]
+    if op.order is not None:
+        order = args[op.order.input]
+        lines.append(f"order = {order} if len({order}) == n else np.arange(n)")
+        body.append("at = order[start:stop]")
+    body.append(f"{', '.join(results)}, = block({', '.join(rows)})")
     for i, output in enumerate(node.outputs):
         if i >= op.n_sums:
             body += ["if start == 0:", f"    y{i} = np.empty((n,) + b{i}.shape[1:], b{i}.dtype)"]
-            body.append(f"y{i}[start:stop] = b{i}")
+            if op.order is None:
+                body.append(f"y{i}[start:stop] = b{i}")
+            else:
+                body += ["for j in range(stop - start):", f"    y{i}[at[j]] = b{i}[j]"]
             continue
         shape = f"x{op.shapes[i]}.shape" if output.ndim else "()"
         lines.append(f"y{i} = np.zeros({shape})")

@@ -1,0 +1,59 @@
+"""Equal rows of a matrix that follow one another."""
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pytensor.gradient import disconnected_type
+from pytensor.graph import Apply
+from pytensor.link.jax.ops import JAXOp
+
+__all__ = ["Runs", "by_value", "runs"]
+
+
+# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
+class Runs(JAXOp):
+    """Where runs of equal rows start, and the number of the run that each row is in.
+
+    In JAX, where no shape may depend on values, each row is a run of its own.
+    """
+
+    __props__: tuple[str, ...] = ()
+
+    def __init__(self):
+        # Not JAXOp's, which takes the JAX function and so needs JAX.
+        self.name = None
+
+    def make_node(self, X):
+        """Return the node for a matrix."""
+        return Apply(self, [pt.as_tensor(X)], [pt.lvector(), pt.lvector()])
+
+    def perform(self, node, inputs, outputs):
+        """Compare each row with the one before it."""
+        (X,) = inputs
+        new = np.ones(len(X), dtype=bool)
+        new[1:] = (X[1:] != X[:-1]).any(axis=1)
+        outputs[0][0], outputs[1][0] = np.flatnonzero(new), np.cumsum(new) - 1
+
+    def perform_jax(self, X):
+        """Return the numbers of the rows; PyTensor traces this."""
+        from pymc_vsgp.ops.backends.runs_jax import every_row
+
+        return every_row(X)
+
+    def connection_pattern(self, node):
+        """Say that there is no gradient."""
+        return [[False, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return none."""
+        return [disconnected_type()]
+
+
+runs = Runs()
+
+
+def by_value(X: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return an order that puts equal rows next to each other, and how many distinct ones."""
+    order = np.lexsort(X.T[::-1])
+    ranked = X[order]
+    return order, 1 + int((ranked[1:] != ranked[:-1]).any(axis=1).sum())

@@ -1,0 +1,183 @@
+"""Rows that share their inputs: moments by distinct inputs are those by rows."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW, REWRITTEN
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.inducing.repeats import ByValue
+from pymc_vsgp.model.data import check_data
+from pymc_vsgp.model.observation import observations
+from pymc_vsgp.ops.runs import by_value, runs
+
+N, DISTINCT = 60, 7
+rng = np.random.default_rng(3)
+PLACES = rng.normal(size=(DISTINCT, 2))
+AT = rng.integers(0, DISTINCT, N)
+X, Y = PLACES[AT], rng.poisson(2.0, N)
+
+INDUCING = {
+    "points": {"Xu": PLACES[:5]},
+    "features": {"inducing": vsgp.inducing.Fourier(n_frequencies=3, period=12.0)},
+    "neighbors": {"inducing": vsgp.inducing.NearestNeighbors(PLACES, m=4)},
+}
+
+
+def build(inducing="points", several=False, block_size=16):
+    """A model with a parameter of each row, whose inputs and observations can be replaced."""
+    with pm.Model() as model:
+        x = pm.Data("x", X, dims=("row", "column"))
+        y = pm.Data("seen", Y, dims="row")
+        ls, slope = pm.Gamma("ls", 3, 2), pm.Normal("slope", shape=2)
+        cov, mean = pm.gp.cov.Matern52(2, ls=ls), pm.gp.mean.Linear(coeffs=slope)
+        gp = vsgp.VariationalSparse(cov_func=cov, mean_func=mean)
+        gp.prior("u", **INDUCING[inducing], n_outputs=2 if several else 1)
+        if several:
+            likelihood = vsgp.HeteroskedasticNegativeBinomial(exposure=pm.Data("size", 1.0 + AT))
+        else:
+            likelihood = vsgp.Poisson(exposure=pm.LogNormal("size", dims="row"))
+        gp.likelihood("y", likelihood, X=x, y=y, dims="row", block_size=block_size)
+    return model
+
+
+@pytest.fixture
+def by_rows(monkeypatch):
+    """Return what builds the same model without an order of its rows."""
+
+    def build_plain(*args, **kwargs):
+        with monkeypatch.context() as patch:
+            patch.setattr(ByValue, "of", lambda X, name: None)
+            return build(*args, **kwargs)
+
+    return build_plain
+
+
+def evaluate(model, mode=ONCE):
+    """Log density, its gradient, and the terms, away from the start."""
+    observed = model.logp(vars=model.observed_RVs, sum=False)
+    fn = model.compile_fn([model.logp(), model.dlogp(), *observed], mode=mode)
+    noise = np.random.default_rng(1)
+    start = model.initial_point().items()
+    return fn({k: v + 0.3 * noise.normal(size=np.shape(v)) for k, v in sorted(start)})
+
+
+def same(got, wanted):
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * np.abs(b).max())
+
+
+def orders(model):
+    return [node.op.order for node in block_sums(model.logp())]
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+@pytest.mark.parametrize("inducing", INDUCING)
+def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows):
+    model, plain = build(inducing, several), by_rows(inducing, several)
+    assert orders(model)[0].repeats == N // DISTINCT and orders(plain) == [None]
+    same(evaluate(model), evaluate(plain))
+
+
+COMPILED = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("NUMBA", "JAX")]
+
+
+@pytest.mark.parametrize("mode", [REWRITTEN, *COMPILED])
+def test_backends_agree(mode, by_rows):
+    same(evaluate(build(), mode), evaluate(by_rows()))
+
+
+def test_moments_are_computed_once_for_each_distinct_input():
+    (node,) = block_sums(build(several=True).logp())
+    order, distinct = by_value(X)
+    assert distinct == DISTINCT
+    given = node.op.recipe.given(node.inputs)
+    (conditional, x, args), ranked = given[0], pt.constant(X[order])
+    pieces, _ = conditional.moments(ranked, args)
+    np.testing.assert_array_equal(pieces.X.eval(), np.unique(X, axis=0))
+    np.testing.assert_array_equal(pieces.X.eval()[pieces.rank.eval()], X[order])
+
+
+@pytest.mark.parametrize("mode", ["py", pytest.param("NUMBA", marks=pytest.mark.slow)])
+def test_runs(mode):
+    x = pt.dmatrix()
+    fn = pytensor.function([x], runs(x), mode=RAW if mode == "py" else mode)
+    for rows, starts in (
+        ([[1, 2], [1, 2], [1, 3], [0, 3], [0, 3]], [0, 2, 3]),
+        ([[np.nan, 1], [np.nan, 1]], [0, 1]),
+        ([[4, 4]], [0]),
+    ):
+        found, rank = fn(np.array(rows, dtype=float))
+        assert found.tolist() == starts
+        np.testing.assert_array_equal(np.array(rows, float)[found][rank], rows)
+    assert [len(v) for v in fn(np.empty((0, 2)))] == [0, 0]
+
+
+def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
+    found = []
+    for model in (build(), by_rows()):
+        bound = Bound(model, mode=ONCE)
+        small = Bound(model, n_rows=20, mode=ONCE)
+        theta = bound.ravel(model.initial_point()) + 0.1
+        of = [bound(theta, bound.no_sites()), small(theta, bound.no_sites(), rows=np.arange(5, 25))]
+        found.append([x for e in of for x in (e.value, e.gradient, e.linear[0], e.precision[0])])
+    same(*found)
+
+
+def test_replaced_data_of_any_length_and_order(by_rows):
+    model, plain = build("points", True), by_rows("points", True)
+    fns = [
+        m.compile_fn([m.logp(), m.dlogp(), *m.logp(vars=m.observed_RVs, sum=False)], mode=REWRITTEN)
+        for m in (model, plain)
+    ]
+    other = np.random.default_rng(4)
+    for n in (N, 25, 3 * N):
+        at = other.integers(0, 4, n)
+        new = {"x": other.normal(size=(4, 2))[at], "seen": at + 1, "size": np.ones(n)}
+        for checked in (False, True):
+            for m in (model, plain):
+                with m:
+                    pm.set_data(new, coords={"row": np.arange(n)})
+                if checked:
+                    check_data(m)
+            same(*(fn(m.initial_point()) for fn, m in zip(fns, (model, plain), strict=True)))
+    (o,) = observations(model).values()
+    ranked = new["x"][o.order.get_value()]
+    assert (ranked[1:] != ranked[:-1]).any(axis=1).sum() == 3
+
+
+def test_inputs_that_hardly_repeat_stay_as_they_are():
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", PLACES[:5])
+        gp.likelihood("y", vsgp.Poisson(), X=np.vstack([PLACES, PLACES[:2]]), y=np.ones(9, int))
+    assert orders(model) == [None]
+
+
+def test_inputs_that_are_drawn_keep_their_gradient():
+    """``pm.do`` puts random inputs in the place of data: each row has its own gradient then."""
+    model = build("points", True)
+    with pm.Model():
+        drawn = pm.do(model, {"x": pm.Normal.dist(0.0, 1.0, shape=(N, 2))})
+    assert orders(drawn) == [None]
+
+
+def test_loo_and_draws_have_the_order_of_the_rows(by_rows):
+    found = []
+    with build("points", True) as model:
+        idata = vsgp.sample(
+            25, tune=25, chains=1, random_seed=1, progressbar=False, compile_kwargs={"mode": ONCE}
+        )
+    for m in (model, by_rows("points", True)):
+        with m:
+            kept = pm.compute_log_likelihood(idata.copy(), progressbar=False)
+            scores = vsgp.loo(idata, pointwise=True, progressbar=False)
+        found.append([kept["log_likelihood"]["y"].values, scores.elpd_i.values])
+    same(*found)
