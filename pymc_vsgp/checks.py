@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
@@ -34,6 +35,7 @@ __all__ = [
     "check_new_name",
     "check_number",
     "check_param_shapes",
+    "coded",
     "column_names",
     "depends_on_random",
     "is_symbolic",
@@ -244,6 +246,27 @@ def match_columns(names: Any, known: Any, what: str) -> list[int] | None:
             "Pass a table with these names, in any order, or an array with the columns in order."
         )
     return [names.index(n) for n in known]
+
+
+def coded(X: Any, by: str | None, model: pm.Model, what: str) -> Any:
+    """Return a table with the labels of its groups, in the column `by`, as numbers, and last."""
+    if by is None or not isinstance(X, pd.DataFrame):
+        return X
+    if by not in X.columns:
+        raise ValueError(
+            f"{what} has the columns {list(X.columns)}, and the group of each row is not among "
+            f"them. Add the column {by!r}."
+        )
+    labels, group = model.coords.get(by), X[by]
+    if labels is not None:
+        at = pd.Index(labels).get_indexer(group)
+        if (at < 0).any():
+            raise ValueError(
+                f"{what} has {group[at < 0].iloc[0]!r} in the column {by!r}, but that is no {by!r} "
+                f"of the model. Pass one of those in its coords, which has to have all of them."
+            )
+        group = at.astype("float64")
+    return X.drop(columns=by).assign(**{by: group})
 
 
 def check_jitter(jitter: Any) -> None:

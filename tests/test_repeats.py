@@ -54,7 +54,7 @@ def by_rows(monkeypatch):
 
     def build_plain(*args, **kwargs):
         with monkeypatch.context() as patch:
-            patch.setattr(ByValue, "of", lambda X, name: None)
+            patch.setattr(ByValue, "of", lambda X, name, n: None)
             return build(*args, **kwargs)
 
     return build_plain
@@ -99,7 +99,7 @@ def test_moments_are_computed_once_for_each_distinct_input():
     order, distinct = by_value(X)
     assert distinct == DISTINCT
     given = node.op.recipe.given(node.inputs)
-    (conditional, x, args), ranked = given[0], pt.constant(X[order])
+    (conditional, _, args), ranked = given[0], pt.constant(X[order])
     pieces, _ = conditional.moments(ranked, args)
     np.testing.assert_array_equal(pieces.X.eval(), np.unique(X, axis=0))
     np.testing.assert_array_equal(pieces.X.eval()[pieces.rank.eval()], X[order])
@@ -159,14 +159,6 @@ def test_inputs_that_hardly_repeat_stay_as_they_are():
         gp.prior("u", PLACES[:5])
         gp.likelihood("y", vsgp.Poisson(), X=np.vstack([PLACES, PLACES[:2]]), y=np.ones(9, int))
     assert orders(model) == [None]
-
-
-def test_inputs_that_are_drawn_keep_their_gradient():
-    """``pm.do`` puts random inputs in the place of data: each row has its own gradient then."""
-    model = build("points", True)
-    with pm.Model():
-        drawn = pm.do(model, {"x": pm.Normal.dist(0.0, 1.0, shape=(N, 2))})
-    assert orders(drawn) == [None]
 
 
 def test_loo_and_draws_have_the_order_of_the_rows(by_rows):

@@ -142,7 +142,8 @@ def stream(
         if name not in params:
             params[name] = len(arguments)
             arguments.append(param)
-    node = _node(Recipe(likelihood, tuple(parts), params, len(rows), order), arguments, block_size)
+    recipe = Recipe(likelihood, tuple(parts), params, len(rows), order=order)
+    node = _node(recipe, arguments, block_size)
     return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
 
 

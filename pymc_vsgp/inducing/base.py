@@ -84,6 +84,9 @@ class InducingPrior(ABC):
         deviation.
     """
 
+    by: str | None = None
+    """Dimension of the groups that have a function each; see `groups`."""
+
     def __init__(self, mean: TensorVariable, factor: TensorVariable):
         self.mean, self.factor = mean, factor
 
@@ -169,6 +172,8 @@ class Conditional(ABC):
     """How the rows of the data lie, if that is made use of: they are one block then."""
     follows_X: bool = True
     """Whether `pull` gives the gradient in X."""
+    by: str | None = None
+    """Dimension of the groups that have a function each."""
 
     def __init__(self, process: str, n_columns: int):
         self.process, self.n_columns = process, n_columns
@@ -182,6 +187,10 @@ class Conditional(ABC):
     def whole(self) -> bool:
         """Whether all rows make one block."""
         return False
+
+    def several(self, args) -> bool:
+        """Whether a row sees several functions, each a row of u."""
+        return args[0].type.ndim == 2
 
     def by_rows(self) -> "Conditional":
         """Return the same for rows that lie in any way."""
@@ -287,8 +296,8 @@ class Process(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether u is a matrix, with a row for each of several functions."""
-        return self.args[0].type.ndim == 2
+        """Whether a row of the data sees several functions, each a row of u."""
+        return self.conditional.several(self.args)
 
     @property
     def points(self) -> TensorVariable:

@@ -170,7 +170,7 @@ class GivenDense(Conditional):
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
         """Return what the block adds to the gradient: the three products of M^2 B operations."""
         g_mu, g_explained, g_prior = adjoints
-        v, R, A = args[0], args[1], pieces.A
+        v, A = args[0], pieces.A
         of_args = {0: pt.dot(A, g_mu)}
         A_bar = A * (2.0 * g_explained)
         outer = weighted_gram(A, 2.0 * g_explained)
@@ -181,16 +181,21 @@ class GivenDense(Conditional):
         if root is not None:
             of_root, gram = pull_spread(A, root, of_spread)
             A_bar += of_root
-        K_bar = solve_triangular(R, A_bar, trans=1, lower=True, b_ndim=2)
+        found, of_X = self.through_kernel(X, args, pieces, A_bar, g_prior, g_mean)
+        return Contribution(of_args | found, of_X, outer, pt.dot(A_bar, A.T), gram)
+
+    def through_kernel(self, X, args, pieces, A_bar, g_prior, g_mean):
+        """Return the gradients in Xu and the parameters by position, and that in X."""
+        K_bar = solve_triangular(args[1], A_bar, trans=1, lower=True, b_ndim=2)
         # The kernel's part: the adjoints are numbers by now.
+        mean = pieces.mean if pieces.mean.type.ndim == 1 else pieces.mean[:, 0]
         surrogate = (
             pt.sum(disconnected_grad(K_bar) * pieces.Kuf)
             + pt.sum(disconnected_grad(g_prior) * pieces.prior)
-            + pt.sum(disconnected_grad(g_mean) * (pieces.mean[:, 0] if several else pieces.mean))
+            + pt.sum(disconnected_grad(g_mean) * mean)
         )
         found = gradients_of(surrogate, {-1: X} | {i: args[i] for i in range(2, len(args))})
-        of_X = found.pop(-1)
-        return Contribution(of_args | found, of_X, outer, pt.dot(A_bar, A.T), gram)
+        return found, found.pop(-1)
 
     def points(self, args):
         """Xu, for points."""

@@ -27,9 +27,9 @@ class ByValue(NamedTuple):
     """Rows for each distinct input, on average."""
 
     @classmethod
-    def of(cls, X: np.ndarray, name: str) -> "ByValue | None":
-        """Return the order that puts equal rows next to each other, where there are many."""
-        order, distinct = by_value(X)
+    def of(cls, X: np.ndarray, name: str, n: int) -> "ByValue | None":
+        """Return the order that puts rows with n equal columns together, where there are many."""
+        order, distinct = by_value(X, n)
         repeats = len(X) // distinct
         # Not data of the model: it says how its density is computed.
         return cls(pytensor.shared(order, name=name), repeats) if repeats > 1 else None

@@ -10,7 +10,7 @@ from pymc.gp.cov import Covariance
 from pymc_vsgp.checks import depends_on_random, kind, known_value
 from pymc_vsgp.inducing.base import InducingVariables
 
-__all__ = ["check_functions", "check_one_kind", "conditioning_process"]
+__all__ = ["check_functions", "check_groups", "check_one_kind", "conditioning_process"]
 
 
 def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
@@ -52,6 +52,31 @@ def check_one_kind(Xu: Any, inducing: Any) -> None:
             f"inducing is {kind(inducing)}, not a type of features. "
             "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
         )
+
+
+def check_groups(model, by: Any, inducing: Any, n_outputs: int, output_dims: Any) -> int:
+    """Return the number of groups, of which there are none without a dimension `by`."""
+    if by is None:
+        return 0
+    if not isinstance(by, str) or by not in model.dim_lengths:
+        raise ValueError(
+            f"by is {by!r}, which is no dimension of the model. Name one whose entries are the "
+            "groups: pm.Model(coords={'village': villages}), and by='village'."
+        )
+    if inducing is not None:
+        raise ValueError(
+            "by is for inducing points, which the functions of all groups share. Pass Xu in place "
+            "of inducing."
+        )
+    if n_outputs != 1 or output_dims is not None:
+        raise ValueError(
+            "by makes one function for each group, and n_outputs several for each observation. "
+            "Pass one of the two."
+        )
+    number = known_value(model.dim_lengths[by])
+    if number is None or int(number) < 1:
+        raise ValueError(f"Dimension {by!r} has no length yet. Pass coords with its labels.")
+    return int(number)
 
 
 def conditioning_process(gp: Any, given: dict[str, Any] | None) -> Any:

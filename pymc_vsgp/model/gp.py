@@ -21,6 +21,7 @@ from pymc_vsgp.checks import (
     check_distinct,
     check_jitter,
     check_new_name,
+    coded,
     column_names,
     kind,
     warn_of_offset,
@@ -28,9 +29,15 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import JITTER, Moments
+from pymc_vsgp.inducing.groups import ByGroup, ByGroupPrior
 from pymc_vsgp.inducing.points import Points
 from pymc_vsgp.model import latents
-from pymc_vsgp.model.functions import check_functions, check_one_kind, conditioning_process
+from pymc_vsgp.model.functions import (
+    check_functions,
+    check_groups,
+    check_one_kind,
+    conditioning_process,
+)
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
 from pymc_vsgp.model.variable import inducing_variable
@@ -103,6 +110,7 @@ class VariationalSparse(Base):
         Xu: Any = None,
         *,
         inducing: InducingVariables | None = None,
+        by: str | None = None,
         n_outputs: int = 1,
         output_dims: str | None = None,
         inducing_dims: str | None = None,
@@ -130,6 +138,11 @@ class VariationalSparse(Base):
         inducing : Fourier, optional
             In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
             one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
+        by : str, optional
+            Dimension of the model whose entries are groups with a function each: independent, with
+            this mean and this kernel. Inputs of data then have the group in one more column: a
+            table in the column with this name, by labels, an array in the last, by numbers.
+            Needs `Xu`, which are the inducing inputs of each.
         n_outputs : int
             Number of independent functions with this mean and this kernel, for a likelihood of
             several: one for each class, for example. What the data cost hardly grows with it.
@@ -146,7 +159,7 @@ class VariationalSparse(Base):
 
         Returns
         -------
-        u : TensorVariable, shape (M,), or (n_outputs, M) for several functions
+        u : TensorVariable, shape (M,), or (n_outputs, M) for several functions; (G, M) for G groups
         """
         model = pm.modelcontext(model)
         check_one_kind(Xu, inducing)
@@ -159,11 +172,15 @@ class VariationalSparse(Base):
         check_jitter(jitter)
         output_dim = latents.output_coord(model, name, n_outputs, output_dims)
         inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
-        variables = (
-            self._points(model, name, Xu, inducing_dim)
-            if inducing is None
-            else self._of_a_kind(model, name, inducing, inducing_dim)
-        )
+        n_groups = check_groups(model, by, inducing, n_outputs, output_dims)
+        variables: InducingVariables
+        if inducing is not None:
+            variables = self._of_a_kind(model, name, inducing, inducing_dim)
+        elif by is None:
+            variables = self._points(model, name, Xu, inducing_dim)
+        else:
+            points = self._points(model, name, Xu, inducing_dim, by)
+            variables, output_dim = ByGroup(points, by, n_groups), by
         kind = variables.under(name, self.cov_func, self._mean_at, jitter)
         with model:
             if output_dim is None:
@@ -174,7 +191,7 @@ class VariationalSparse(Base):
                 u = inducing_variable(
                     name,
                     kind,
-                    shape=(n_outputs, variables.n_inducing),
+                    shape=(n_groups or n_outputs, variables.n_inducing),
                     dims=(output_dim, inducing_dim),
                 )
         self._prior = Prior(
@@ -184,7 +201,7 @@ class VariationalSparse(Base):
             n_inducing=variables.n_inducing,
             feature_dim=model.name_for(f"{name}_feature"),
             n_outputs=int(n_outputs),
-            output_dim=output_dim,
+            output_dim=None if by else output_dim,
             covariates=self._covariates(model, name, kind),
         )
         return u
@@ -194,7 +211,7 @@ class VariationalSparse(Base):
         mean = pt.as_tensor(self.mean_func(X))
         return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
 
-    def _points(self, model, name, Xu, inducing_dim) -> Points:
+    def _points(self, model, name, Xu, inducing_dim, by=None) -> Points:
         """Put Xu into the model, and return the values there as inducing variables."""
         Xu_tensor, Xu_value = as_matrix(Xu, "Xu")
         if Xu_value is None:
@@ -215,6 +232,10 @@ class VariationalSparse(Base):
         else:
             check_new_name(model, f"{name}_Xu")
         feature_dim = model.name_for(f"{name}_feature")
+        if by is not None:  # one more column of data than of Xu
+            of_data = None if names is None else (*names, by)
+            latents.name_columns(model, feature_dim, n_columns + 1, of_data)
+            feature_dim = model.name_for(f"{name}_Xu_feature")
         latents.name_columns(model, feature_dim, n_columns, names)
         if not isinstance(Xu, SharedVariable):  # the model keeps it, apart from other data
             with model:
@@ -480,11 +501,14 @@ class VariationalSparse(Base):
         # total's, and only the covariance between f and u, and f's own prior, are the component's.
         source = conditioning_process(self, given)
         prior = source._require_prior(method)
+        model = pm.modelcontext(model)
+        Xnew = coded(Xnew, prior.kind.by, model, "Xnew")
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
             what = "Xu" if prior.kind.inputs else "inducing"
             check_columns(value, prior.n_columns, "Xnew", what)
-        model = pm.modelcontext(model)
         names = column_names(Xnew, "Xnew", model)
-        X, _ = latents.in_order(model, [source], names, X, value, "Xnew")
+        X, value = latents.in_order(model, [source], names, X, value, "Xnew")
+        if isinstance(prior.kind, ByGroupPrior) and value is not None:
+            prior.kind.cover(value, "Xnew")
         return self._moments(prior, X, diag)

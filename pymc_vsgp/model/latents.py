@@ -24,6 +24,7 @@ from pymc_vsgp.checks import (
     check_new_name,
     check_number,
     check_param_shapes,
+    coded,
     column_names,
     is_symbolic,
     kind,
@@ -208,7 +209,8 @@ def _layouts(
     value = np.asarray(value, dtype="float64")
     found = [gp._prior.kind.layout(value) for gp in gps] if block_size is None else none
     if any(layout is None for layout in found):
-        return none, ByValue.of(value, f"{name}_order")
+        columns = value.shape[1] - any(gp._prior.kind.by is not None for gp in gps)
+        return none, ByValue.of(value, f"{name}_order", columns)
     return found, None
 
 
@@ -250,6 +252,8 @@ def _place(model, gps, name, likelihood, X, y, dims):
     """Check the data and put them into the model."""
     check_new_name(model, name)
     lik = as_likelihood(likelihood)
+    by = next((gp._prior.kind.by for gp in gps if gp._prior.kind.by is not None), None)
+    X = coded(X, by, model, "X")
     X_tensor, X_value = as_matrix(X, "X")
     for gp in gps:
         if X_value is not None:

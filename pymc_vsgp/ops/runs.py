@@ -52,8 +52,8 @@ class Runs(JAXOp):
 runs = Runs()
 
 
-def by_value(X: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return an order that puts equal rows next to each other, and how many distinct ones."""
+def by_value(X: np.ndarray, n: int | None = None) -> tuple[np.ndarray, int]:
+    """Return an order of rows by their columns, and how many differ in the first n of these."""
     order = np.lexsort(X.T[::-1])
-    ranked = X[order]
+    ranked = X[order, :n]
     return order, 1 + int((ranked[1:] != ranked[:-1]).any(axis=1).sum())

@@ -182,7 +182,7 @@ class Fitted:
     @property
     def n_columns(self) -> int:
         """Number of inputs."""
-        return self.points(0).shape[1]
+        return self.observation.parts[0].conditional.n_columns
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:

@@ -17,6 +17,7 @@ from pymc_vsgp.checks import (
     as_inputs,
     check_columns,
     check_number,
+    coded,
     column_names,
     match_columns,
 )
@@ -322,9 +323,15 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         dims = fit.model.named_vars_to_dims.get(Xnew.name) or (None,)
         dim = dims[0] or dim
         coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
+    parts = [p for p in fit.observation.parts if p.conditional.by is not None]
+    Xnew = coded(Xnew, parts[0].conditional.by if parts else None, fit.model, "Xnew")
     X = as_inputs(Xnew, "Xnew")
     check_columns(X, fit.n_columns, "Xnew", "X")
-    return Rows(X[:, _order(fit, Xnew)], dim, coords)
+    X = X[:, _order(fit, Xnew)]
+    for p in parts:
+        if wrong := p.conditional.complaint(X, p.args):
+            raise ValueError(f"Xnew {wrong}")
+    return Rows(X, dim, coords)
 
 
 def _order(fit: Fitted, Xnew: Any) -> list[int]:

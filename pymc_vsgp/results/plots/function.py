@@ -54,7 +54,8 @@ def plot_function(
     idata : DataTree
         Draws.
     Xnew : array_like, optional
-        Where to evaluate. By default a grid over the range of the data.
+        Where to evaluate. By default a grid over the range of the data. With a function for each
+        group, rows of one of them.
     what : {"mean", "f", "y"}, optional
         The mean of an observation, the latent function or an observation. By default the mean;
         for classes their probabilities. By default a new figure has the noise as well, in families
@@ -91,6 +92,9 @@ def plot_function(
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples)
     X, y = fit.X, np.asarray(fit.y)
+    by = fit.observation.parts[0].conditional.by
+    if by is not None:
+        X, y, Xnew = _of_one_group(fit, X, y, Xnew, by)
     if X.shape[1] > 2:
         raise ValueError(
             f"The function has {X.shape[1]} inputs, and a figure has one or two. "
@@ -112,10 +116,10 @@ def plot_function(
     }
     Xu = fit.points(0)
     n_points = n_points or (200 if X.shape[1] == 1 else 60)
-    axes_of_grid = [_span(column, margin, n_points) for column in X.T]
     shows = what != "f" or fit.likelihood.in_units_of_f
     if X.shape[1] == 1:
-        grid = axes_of_grid[0][:, None] if Xnew is None else rows_of(fit, Xnew).X
+        line = _span(X[:, 0], margin, n_points)[:, None] if Xnew is None else None
+        grid = rows_of(fit, Xnew).X if line is None else line
         grid = grid[np.argsort(grid[:, 0])]
         if noise:
             import matplotlib.pyplot as plt
@@ -141,7 +145,20 @@ def plot_function(
         return every
     if Xnew is not None:
         raise ValueError("Over two inputs the map is of a grid. Leave Xnew out, or use predict.")
+    axes_of_grid = [_span(column, margin, n_points) for column in X.T]
     return _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options)
+
+
+def _of_one_group(fit, X, y, Xnew, by):
+    """Return the input and the observations of the group of Xnew, and Xnew as numbers."""
+    rows = None if Xnew is None else rows_of(fit, Xnew).X
+    if rows is None or X.shape[1] != 2 or np.ptp(rows[:, 1]):
+        raise ValueError(
+            f"There is a function for each {by!r}, and a figure has one, of one input. "
+            f"Pass Xnew with rows of one {by!r}."
+        )
+    seen = X[:, 1] == rows[0, 1]
+    return X[seen, :1], y[seen], rows
 
 
 def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):

@@ -1,0 +1,266 @@
+"""One function for each group: the same as separate models with the same theta."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+from modes import REWRITTEN
+from pymc.model.fgraph import clone_model
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.model.data import check_data
+
+G, N = 3, 30
+NAMES = ["a", "b", "c"]
+rng = np.random.default_rng(2)
+GROUP = rng.integers(0, G, N)
+TIMES = np.linspace(0.0, 4.0, 12)
+T = TIMES[rng.integers(0, 12, N)]
+X = np.column_stack([T, GROUP])
+Y = rng.poisson(2.0, N)
+XU = np.linspace(0.0, 4.0, 5)[:, None]
+LS, LEVEL = 1.3, 0.4
+
+
+def theta():
+    return pm.Gamma("ls", 3, 2), pm.Normal("level")
+
+
+def process(ls, level):
+    cov = pm.gp.cov.Matern52(1, ls=ls)
+    return vsgp.VariationalSparse(cov_func=cov, mean_func=pm.gp.mean.Constant(level))
+
+
+def build(x=X, y=Y, Xu=XU, names=NAMES, **kwargs):
+    with pm.Model(coords={"village": names}) as model:
+        gp = process(*theta())
+        gp.prior("u", Xu, by="village")
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=y, **kwargs)
+    model.process = gp
+    return model
+
+
+def separate(Xu=XU):
+    """One model with a process of its own for each group."""
+    with pm.Model() as model:
+        parameters = theta()
+        model.processes = [process(*parameters) for _ in range(G)]
+        for k, gp in enumerate(model.processes):
+            gp.prior(f"u{k}", Xu)
+            gp.likelihood(f"y{k}", vsgp.Poisson(), X=X[GROUP == k, :1], y=Y[GROUP == k])
+    return model
+
+
+V = np.random.default_rng(5).normal(size=(G, len(XU)))
+AT = {"ls_log__": np.log(LS), "level": np.array(LEVEL)}
+
+
+def log_density(model, v, mode=ONCE):
+    """Log density and its gradient, in the order of the names of v."""
+    names = ["ls_log__", "level", *v]
+    wrt = [model[n] if n in model.named_vars else model["ls"] for n in ("ls", "level")]
+    wrt += [model[n.removesuffix("_whitened__")] for n in v]
+    fn = model.compile_fn([model.logp(), model.dlogp(wrt)], mode=mode)
+    value, gradient = fn({n: (AT | v)[n] for n in names})
+    return float(value), gradient
+
+
+APART = {f"u{k}_whitened__": V[k] for k in range(G)}
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
+
+
+SLOW = [pytest.param(m, marks=pytest.mark.slow) for m in ("NUMBA", "JAX")]
+
+
+@pytest.mark.parametrize("block_size", [None, 7, False])
+@pytest.mark.parametrize("mode", [REWRITTEN, *SLOW])
+def test_log_density_and_gradient_are_those_of_separate_models(mode, block_size):
+    value, gradient = log_density(build(block_size=block_size), {"u_whitened__": V}, mode)
+    wanted, slopes = log_density(separate(), APART)
+    close(value, wanted)
+    close(gradient, slopes)
+
+
+def test_inducing_inputs_that_are_all_inputs_make_it_exact():
+    """With Z = X the log density is the prior of the values and the likelihood there."""
+    at = np.searchsorted(TIMES, T)
+    model = build(Xu=TIMES[:, None])
+    v = np.random.default_rng(6).normal(size=(G, len(TIMES)))
+    got, _ = log_density(model, {"u_whitened__": v})
+    d = np.sqrt(5.0) * np.abs(TIMES[:, None] - TIMES) / LS
+    K = (1.0 + d + d**2 / 3.0) * np.exp(-d) + 1e-8 * np.eye(12)
+    f = LEVEL + v @ np.linalg.cholesky(K).T
+    eta = f[GROUP, at]
+    from scipy.special import gammaln
+    from scipy.stats import gamma, norm
+
+    likelihood = (Y * eta - np.exp(eta) - gammaln(Y + 1.0)).sum()
+    prior = norm.logpdf(v).sum() + norm.logpdf(LEVEL)
+    prior += gamma.logpdf(LS, 3, scale=1 / 2) + np.log(LS)
+    np.testing.assert_allclose(got, likelihood + prior, rtol=1e-6)
+
+
+def test_gaussian_stage_is_that_of_separate_models():
+    found = []
+    for model in (build(), separate()):
+        bound = Bound(model, mode=ONCE)
+        sites = bound.no_sites()
+        ev = bound(bound.ravel(model.initial_point()) + 0.2, sites)
+        rows = [
+            np.concatenate([np.atleast_1d(x) for x in getattr(ev, n)])
+            for n in ("linear", "precision")
+        ]
+        found.append([ev.value, ev.gradient, *rows])
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+
+
+def test_a_sum_over_rows_in_an_order_by_their_inputs():
+    x = X[np.lexsort((X[:, 0], X[:, 1]))]  # a group after another
+    (node,) = block_sums(build(x=x).logp())
+    assert node.op.order.repeats == 2
+
+
+NEW = np.array([[0.3, 0.0], [0.3, 1.0], [2.2, 1.0], [3.9, 2.0]])
+
+
+@pytest.mark.parametrize("diag", [True, False])
+def test_predictions_are_those_of_separate_models(diag):
+    model, apart = build(), separate()
+    point = {"ls": LS, "level": LEVEL, "u": V}
+    with model:
+        mean, cov = model.process.predict(NEW, point, diag=diag)
+    for k, gp in enumerate(apart.processes):
+        rows = NEW[:, 1] == k
+        with apart:
+            m, c = gp.predict(NEW[rows, :1], point | {f"u{k}": V[k]}, diag=diag)
+        close(mean[rows], m)
+        close(cov[rows] if diag else cov[np.ix_(rows, rows)], c)
+        if not diag:
+            assert (cov[np.ix_(rows, ~rows)] == 0.0).all()
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    model = build()
+    with model:
+        idata = vsgp.sample(
+            40, tune=30, chains=1, random_seed=1, progressbar=False, compile_kwargs={"mode": ONCE}
+        )
+    return model, idata
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of forty draws
+def test_what_follows_draws(sampled, tmp_path):
+    model, idata = sampled
+    assert idata["posterior"]["u"].dims == ("chain", "draw", "village", "u_inducing")
+    assert list(idata["posterior"]["village"].values) == NAMES
+    table = pd.DataFrame({"village": ["b", "a"], "u_feature": [0.3, 0.3]})
+    idata.to_netcdf(tmp_path / "draws.nc")
+    from xarray import open_datatree
+
+    loaded = open_datatree(tmp_path / "draws.nc")
+    other = build()
+    got = []
+    for m, draws in ((model, idata), (clone_model(model), idata), (other, loaded)):
+        with m:
+            got.append(
+                [
+                    vsgp.predict(draws, NEW, "moments", progressbar=False)["mean"].values,
+                    vsgp.predict(draws, table, "mean", progressbar=False).values,
+                    vsgp.loo(draws, pointwise=True, progressbar=False).elpd_i.values,
+                ]
+            )
+    for a, b in zip(got[0] * 2, got[1] + got[2], strict=True):
+        close(a, b)
+    assert got[0][2].shape == (N,)
+    u = idata["posterior"]["u"].isel(chain=0).values
+    at = got[0][0][0] if got[0][0].ndim == 3 else got[0][0]
+    assert at.shape == (len(u), len(NEW))
+    with model:
+        joint = vsgp.predict(idata, NEW, joint=True, progressbar=False, random_seed=1)
+        pm.sample_posterior_predictive(idata, progressbar=False)
+        assert vsgp.check_model() is not False
+        ax = vsgp.plot_function(idata, pd.DataFrame({"u_feature": TIMES, "village": "b"}))
+        with pytest.raises(ValueError, match="Pass Xnew with rows of one 'village'"):
+            vsgp.plot_function(idata)
+        with pytest.raises(NotImplementedError, match="for each group"):
+            vsgp.check_inducing(idata, progressbar=False)
+    (dots,) = [c for c in ax.collections if len(c.get_offsets()) == (GROUP == 1).sum()][:1]
+    np.testing.assert_array_equal(dots.get_offsets()[:, 0], T[GROUP == 1])
+    assert joint.shape == (1, 40, len(NEW))
+
+
+def test_labels_and_numbers_are_the_same_data():
+    table = pd.DataFrame({"village": np.array(NAMES)[GROUP], "t": T})
+    named = build(x=table)
+    assert tuple(named.coords["u_feature"]) == ("t", "village")
+    a, b = (log_density(m, {"u_whitened__": V}) for m in (named, build()))
+    close(a[0], b[0])
+
+
+def test_a_common_process_pools_the_groups():
+    with pm.Model(coords={"village": NAMES}) as model:
+        own, everywhere = (
+            process(*theta()),
+            vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0])),
+        )
+        own.prior("own", XU, by="village")
+        everywhere.prior("common", np.column_stack([XU, np.zeros(len(XU))]))
+        f = vsgp.Coregionalized([[1.0, 1.0]], [everywhere, own])
+        f.likelihood("y", vsgp.Poisson(), X=X, y=Y[:, None])
+        point = {"ls": LS, "level": LEVEL, "own": V, "common": V[0]}
+        mean, _ = f.predict(NEW, point, diag=True)
+        a, b = (gp.predict(NEW, point, diag=True)[0] for gp in (own, everywhere))
+    close(mean[0], a + b)
+    assert np.isfinite(model.compile_logp(mode=ONCE)(model.initial_point()))
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        (np.full(N, 3.0), "has 3 in row 0"),
+        (np.full(N, -1.0), "has -1"),
+        (GROUP + 0.5, "is the number"),
+    ],
+)
+def test_rows_of_no_group(column, wanted):
+    bad = np.column_stack([T, column])
+    with pytest.raises(ValueError, match=wanted):
+        build(x=bad)
+    with pm.Model(coords={"village": NAMES}) as model:
+        gp = process(*theta())
+        gp.prior("u", XU, by="village")
+        gp.likelihood("y", vsgp.Poisson(), X=pm.Data("x", X, dims=("row", "c")), y=Y, dims="row")
+        with pytest.raises(ValueError, match=wanted):
+            gp.conditional("f", bad)
+        pm.set_data({"x": bad})
+        with pytest.raises(ValueError, match=wanted):
+            check_data(model)
+        # Without that check it is no number, and not that of another group.
+        assert np.isnan(model.compile_logp(mode=REWRITTEN)(model.initial_point()))
+
+
+def test_bad_arguments():
+    with pm.Model(coords={"village": NAMES}):
+        gp = process(1.0, 0.0)
+        with pytest.raises(ValueError, match="no dimension of the model. Name one"):
+            gp.prior("u", XU, by="town")
+        with pytest.raises(ValueError, match="Pass one of the two"):
+            gp.prior("u", XU, by="village", n_outputs=2)
+        with pytest.raises(ValueError, match="Pass Xu in place"):
+            features = vsgp.inducing.Fourier(n_frequencies=3, period=9.0)
+            gp.prior("u", inducing=features, by="village")
+        gp.prior("u", XU, by="village")
+        with pytest.raises(ValueError, match="'d' in the column 'village'"):
+            gp.conditional("f", pd.DataFrame({"t": [1.0], "village": ["d"]}))
+        with pytest.raises(ValueError, match="Add the column 'village'"):
+            gp.conditional("f", pd.DataFrame({"t": [1.0]}))
