@@ -6,11 +6,21 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.gp.cov import Covariance
+from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import depends_on_random, kind, known_value
-from pymc_vsgp.inducing.base import InducingVariables
+from pymc_vsgp.checks import check_dim, depends_on_random, kind, known_value
+from pymc_vsgp.inducing.base import InducingPrior, InducingVariables
+from pymc_vsgp.inducing.covariates import Covariates
+from pymc_vsgp.model import latents
 
-__all__ = ["check_functions", "check_groups", "check_one_kind", "conditioning_process"]
+__all__ = [
+    "check_functions",
+    "check_groups",
+    "check_one_kind",
+    "checked_kind",
+    "conditioning_process",
+    "covariates_of",
+]
 
 
 def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
@@ -77,6 +87,29 @@ def check_groups(model, by: Any, inducing: Any, n_outputs: int, output_dims: Any
     if number is None or int(number) < 1:
         raise ValueError(f"Dimension {by!r} has no length yet. Pass coords with its labels.")
     return int(number)
+
+
+def checked_kind(gp: Any, model, name: str, inducing: InducingVariables, inducing_dim: str):
+    """Check inducing variables that are not points, and name their dimension."""
+    inducing = inducing.of_columns(getattr(gp.cov_func, "input_dim", 1))
+    check_functions(gp, inducing.example, "inducing")
+    length = inducing.n_inducing
+    check_dim(model, inducing_dim, length, "the vector of inducing variables")
+    if inducing_dim not in model.dim_lengths:
+        model.add_coord(inducing_dim, length=length)
+    if inducing.columns is not None:
+        feature_dim = model.name_for(f"{name}_feature")
+        latents.name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
+    return inducing
+
+
+def covariates_of(gp: Any, model, name: str, kind: InducingPrior) -> Covariates | None:
+    """Return the columns of Xu that the mean uses and the kernel does not, if any."""
+    own = model.named_vars.get(model.name_for(f"{name}_Xu"))
+    if own is None or own not in kind.inputs or own not in ancestors([kind.mean]):
+        return None
+    of_kernel = getattr(gp.cov_func, "active_dims", range(own.type.shape[1]))
+    return Covariates.of(own, of_kernel)
 
 
 def conditioning_process(gp: Any, given: dict[str, Any] | None) -> Any:

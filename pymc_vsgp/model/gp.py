@@ -11,7 +11,6 @@ from pymc.gp.gp import Base
 from pymc.gp.mean import Mean, Zero
 from pymc.gp.util import stabilize
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import (
@@ -26,8 +25,7 @@ from pymc_vsgp.checks import (
     kind,
     warn_of_offset,
 )
-from pymc_vsgp.inducing.base import ConditionalMoments, InducingPrior, InducingVariables
-from pymc_vsgp.inducing.covariates import Covariates
+from pymc_vsgp.inducing.base import ConditionalMoments, InducingVariables
 from pymc_vsgp.inducing.graphs import JITTER, Moments
 from pymc_vsgp.inducing.groups import ByGroup, ByGroupPrior
 from pymc_vsgp.inducing.points import Points
@@ -36,7 +34,9 @@ from pymc_vsgp.model.functions import (
     check_functions,
     check_groups,
     check_one_kind,
+    checked_kind,
     conditioning_process,
+    covariates_of,
 )
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
@@ -175,7 +175,7 @@ class VariationalSparse(Base):
         n_groups = check_groups(model, by, inducing, n_outputs, output_dims)
         variables: InducingVariables
         if inducing is not None:
-            variables = self._of_a_kind(model, name, inducing, inducing_dim)
+            variables = checked_kind(self, model, name, inducing, inducing_dim)
         elif by is None:
             variables = self._points(model, name, Xu, inducing_dim)
         else:
@@ -202,7 +202,7 @@ class VariationalSparse(Base):
             feature_dim=model.name_for(f"{name}_feature"),
             n_outputs=int(n_outputs),
             output_dim=None if by else output_dim,
-            covariates=self._covariates(model, name, kind),
+            covariates=covariates_of(self, model, name, kind),
         )
         return u
 
@@ -246,27 +246,6 @@ class VariationalSparse(Base):
                     shape=Xu_value.shape,
                 )
         return Points(Xu_tensor, n_inducing, n_columns)
-
-    def _covariates(self, model, name, kind: InducingPrior) -> Covariates | None:
-        """Return the columns of Xu that the mean uses and the kernel does not, if any."""
-        own = model.named_vars.get(model.name_for(f"{name}_Xu"))
-        if own is None or own not in kind.inputs or own not in ancestors([kind.mean]):
-            return None
-        of_kernel = getattr(self.cov_func, "active_dims", range(own.type.shape[1]))
-        return Covariates.of(own, of_kernel)
-
-    def _of_a_kind(self, model, name, inducing, inducing_dim) -> InducingVariables:
-        """Check inducing variables that are not points, and name their dimension."""
-        inducing = inducing.of_columns(getattr(self.cov_func, "input_dim", 1))
-        check_functions(self, inducing.example, "inducing")
-        length = inducing.n_inducing
-        check_dim(model, inducing_dim, length, "the vector of inducing variables")
-        if inducing_dim not in model.dim_lengths:
-            model.add_coord(inducing_dim, length=length)
-        if inducing.columns is not None:
-            feature_dim = model.name_for(f"{name}_feature")
-            latents.name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
-        return inducing
 
     def likelihood(
         self,
