@@ -115,9 +115,9 @@ class BlockSum(Rows):
         self.rules = tuple(rules)
 
     @property
-    def settings(self):
-        """What makes it differ from another one with the same graph."""
-        return (*super().settings, self.rules)
+    def arguments(self):
+        """What it was made with, beside the graph."""
+        return super().arguments | {"rules": self.rules}
 
     def like(self, inputs, outputs, **changes):
         """Return the same for another graph, without a gradient."""

@@ -4,7 +4,7 @@ No array that has more than its result for each row is ever held for all of them
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -83,14 +83,19 @@ class Rows(OpFromGraph):
         self.order = order
 
     @property
-    def settings(self):
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with, beside the graph."""
+        names = ("n_rows", "n_sums", "shapes", "block_size", "width", "order")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def settings(self) -> tuple:
         """What makes it differ from another one with the same graph."""
-        return (self.n_rows, self.n_sums, self.shapes, self.block_size, self.width, self.order)
+        return tuple(self.arguments.values())
 
     def like(self, inputs, outputs, **changes) -> "Rows":
         """Return the same for another graph, without what is known of its gradient."""
-        names = ("n_rows", "n_sums", "shapes", "block_size", "width", "order")
-        return type(self)(inputs, outputs, **{n: getattr(self, n) for n in names} | changes)
+        return type(self)(inputs, outputs, **self.arguments | changes)
 
     def __eq__(self, other):
         """Compare the graphs and the settings."""

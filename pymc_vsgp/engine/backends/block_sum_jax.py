@@ -10,18 +10,13 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_vsgp.engine.streaming import NO_SECOND_DERIVATIVES, BlockSum, Factor, Held, Root
+from pymc_vsgp.ops.backends.rows_jax import automatic_block, loop_over_blocks
 from pymc_vsgp.ops.distance import NotNegative
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
-from pymc_vsgp.ops.rows import Rows
-
-# Bytes of one M x B buffer. XLA splits large products over cores, and each turn of a loop costs it
-# time, so its blocks are larger than those of other backends.
-BLOCK_BYTES = {"cpu": 2_000_000, "gpu": 2_000_000_000}
-SMALLEST_BLOCK = 256
 
 
 @jax_funcify.register(BlockSum)
-def jax_funcify_block_sum(op, node=None, **kwargs):
+def jax_funcify_block_sum(op, node=None, at_once=1, **kwargs):
     """Return a function with a gradient of its own: the outputs are the gradient."""
     kwargs.pop("storage_map", None)
     n_rows, n_sums, rules = op.n_rows, op.n_sums, op.rules
@@ -36,12 +31,12 @@ def jax_funcify_block_sum(op, node=None, **kwargs):
             FunctionGraph(copy.inputs, [copy.outputs[i] for i in wanted], clone=False), **kwargs
         )
         inverses = [_inverse(inputs[i]) for i in factors]
-        found = _loop(
+        found = loop_over_blocks(
             block,
             inputs[:n_rows],
             (*inputs[n_rows:], *inverses),
             sum(i < n_sums for i in wanted),
-            op.block_size or _automatic_block(op.width, inputs[n_rows:]),
+            op.block_size or automatic_block(op.width, inputs[n_rows:], at_once),
         )
         outputs = dict(zip(wanted, found, strict=True))
         return [outputs.get(i) for i in range(n_outputs)]
@@ -102,48 +97,6 @@ def jax_funcify_block_sum(op, node=None, **kwargs):
     return on_arrays
 
 
-@jax_funcify.register(Rows)
-def jax_funcify_rows(op, node=None, **kwargs):
-    """Loop over blocks; JAX takes no gradient of them that PyTensor has not taken."""
-    kwargs.pop("storage_map", None)
-    block = jax_funcify(op.fgraph.unfreeze(), **kwargs)
-
-    def rows(*inputs):
-        arrays = [jnp.asarray(i) for i in inputs]
-        with_rows, shared = arrays[: op.n_rows], arrays[op.n_rows :]
-        step = op.block_size or _automatic_block(op.width, shared)
-        found = _loop(block, with_rows, shared, op.n_sums, step)
-        return found if len(found) > 1 else found[0]
-
-    return rows
-
-
-def _loop(block, rows, shared, n_sums, step):
-    """Add up the first outputs of `block` over blocks of rows, and join the others."""
-    n = rows[0].shape[0]
-    if n <= step:
-        return block(*rows, *shared)
-    count = n // step
-    whole = [jnp.reshape(r[: count * step], (count, step, *r.shape[1:])) for r in rows]
-
-    def turn(sums, some):
-        outputs = block(*some, *shared)
-        added = tuple(s + o for s, o in zip(sums, outputs[:n_sums], strict=True))
-        return added, tuple(outputs[n_sums:])
-
-    if n > count * step:
-        outputs = block(*(r[count * step :] for r in rows), *shared)
-        sums, last = tuple(outputs[:n_sums]), outputs[n_sums:]
-    else:
-        shapes = jax.eval_shape(lambda *some: block(*some, *shared), *(w[0] for w in whole))
-        sums, last = tuple(jnp.zeros(s.shape, s.dtype) for s in shapes[:n_sums]), None
-    sums, parts = jax.lax.scan(turn, sums, tuple(whole))
-    parts = [jnp.reshape(p, (count * step, *p.shape[2:])) for p in parts]
-    if last is not None:
-        parts = [jnp.concatenate([p, q]) for p, q in zip(parts, last, strict=True)]
-    return (*sums, *parts)
-
-
 def _needs(rule):
     """Return the outputs that `rule` makes a gradient of."""
     if isinstance(rule, Factor):
@@ -166,12 +119,6 @@ def _follow(rule, inputs, outputs, x):
         more = root @ (gram @ root).mT
         outer += more if more.ndim == 2 else more.sum(axis=0)
     return -jnp.tril(solve_triangular(x, outer, trans=1, lower=True))
-
-
-def _automatic_block(width, shared):
-    n_inducing = width or max((s.shape[0] for s in shared if s.ndim), default=1)
-    limit = BLOCK_BYTES.get(jax.default_backend(), BLOCK_BYTES["gpu"])
-    return max(limit // (8 * n_inducing), SMALLEST_BLOCK)
 
 
 def _inverse(R):
