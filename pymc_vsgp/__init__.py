@@ -7,6 +7,7 @@ import pymc as pm
 
 from pymc_vsgp import datasets, inducing, likelihoods, steps
 from pymc_vsgp._version import __version__
+from pymc_vsgp.engine.sharded import local_rows
 from pymc_vsgp.fit import GaussianStage, fit_gaussian, reset
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.store import open_draws
@@ -50,6 +51,7 @@ __all__ = [
     "kfold",
     "likelihood",
     "likelihoods",
+    "local_rows",
     "log_predictive_density",
     "loo",
     "open_draws",

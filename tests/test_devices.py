@@ -6,13 +6,18 @@ import sys
 
 import pytest
 
+import pymc_vsgp as vsgp
+
 pytest.importorskip("jax")
 
 # 53 rows on 8 devices: the last ones are filled up.
 EQUAL = """
 import jax, numpy as np, pymc as pm
 import pymc_vsgp as vsgp
+from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.gaussian import Fitter
+from pymc_vsgp.fit.spread import spread
 
 assert len(jax.devices()) == 8
 rng = np.random.default_rng(1)
@@ -38,37 +43,109 @@ with pm.Model() as model:
     exposure = rng.uniform(1.0, 2.0, size=53)
     gp.likelihood("y", vsgp.Poisson(exposure=exposure), X=X, y=rng.poisson(exposure))
 models.append(model)
+devices = jax.devices()
+mesh = mesh_of(devices)
 for model in models:
-    alone, spread = (Bound(model, devices=jax.devices()[:n]) for n in (1, 8))
-    other = Bound(model, mode="FAST_COMPILE")
-    theta = alone.start + 0.1
+    fitter, other = Fitter(model, mesh=mesh), Bound(model, mode="FAST_COMPILE")
+    bound = fitter.bound
+    theta = bound.start + 0.1
     sites = [
         s._replace(
             linear=rng.normal(size=s.linear.shape), root=0.3 * rng.normal(size=s.root.shape)
         )
-        for s in alone.no_sites()
+        for s in bound.no_sites()
     ]
-    found = spread(theta, sites)
-    for expected in (alone(theta, sites), other(theta, sites)):
-        for a, b in zip(found, expected, strict=True):
-            pairs = zip(a, b, strict=True) if isinstance(a, list) else [(a, b)]
-            for x, z in pairs:
-                np.testing.assert_allclose(x, z, rtol=1e-10, atol=1e-10 * np.abs(z).max())
-    sums = [n for n in spread._fn.maker.fgraph.apply_nodes if type(n.op).__name__ == "ShardedSum"]
+    for a, b in zip(bound(theta, sites), other(theta, sites), strict=True):
+        pairs = zip(a, b, strict=True) if isinstance(a, list) else [(a, b)]
+        for x, z in pairs:
+            np.testing.assert_allclose(x, z, rtol=1e-10, atol=1e-10 * np.abs(z).max())
+    sums = [n for n in bound._fn.maker.fgraph.apply_nodes if type(n.op).__name__ == "ShardedSum"]
     rows = [v for n in sums for v in n.inputs[: n.op.n_rows]]
-    places = [v.container.storage[0].sharding for v in rows if hasattr(v, "container")]
+    places = [v.get_value().sharding for v in rows if hasattr(v, "container")]
     assert len(places) >= 3 and all(len(s.device_set) == 8 for s in places)
+    stage = fitter(progressbar=False)
+    stage.apply()
     print("equal")
-try:
-    vsgp.fit_gaussian("minibatch", devices=jax.devices(), model=models[0])
-except ValueError as error:
-    print("refused", error)
+
+# What NUTS and the importance stage evaluate, for points and for Fourier coefficients.
+target = spread(models[0], mesh)
+names = [v.name for v in models[0].value_vars]
+assert [v.name for v in target.value_vars] == names and not target.observed_RVs
+x = 0.1 * rng.normal(size=sum(np.size(v) for v in target.initial_point().values()))
+modes = (target, "JAX"), (models[0], "FAST_COMPILE")
+found, expected = (m.logp_dlogp_function(ravel_inputs=True, mode=mode)(x) for m, mode in modes)
+for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * np.abs(b).max())
+settings = {"chains": 2, "random_seed": 1, "progressbar": False, "method": "importance"}
+settings |= {"stage": stage, "model": model}
+idata = vsgp.sample(20, **settings)
+on_eight = vsgp.sample(20, devices=devices, **settings)
+assert list(idata.posterior) == list(on_eight.posterior)
+for name, x in idata.posterior.items():
+    scale = np.abs(x.values).max()
+    np.testing.assert_allclose(on_eight.posterior[name], x, rtol=1e-8, atol=1e-8 * scale)
+print("drawn")
+
+# JAX does not know how many rows a slice has, so numpy takes what goes with an exposure.
+Xnew = np.linspace(0.0, 3.0, 7)[:, None]
+more = {"at": np.array([0.0, 1.0]), "likelihood": vsgp.Poisson(exposure=np.linspace(1.0, 2.0, 7))}
+for what, more in {"f": {}, "moments": {}, "density": more}.items():
+    kwargs = {"random_seed": 1, "progressbar": False, "model": model, **more}
+    a, b = (vsgp.predict(idata, Xnew, what, **d, **kwargs) for d in ({}, {"devices": devices}))
+    for x, z in zip(*(d.values() if what == "moments" else [d] for d in (a, b)), strict=True):
+        np.testing.assert_allclose(x, z, rtol=1e-9, atol=1e-9)
+mean = {"likelihood": vsgp.Poisson(), "random_seed": 1, "progressbar": False, "model": model}
+a, b = (vsgp.predict(idata, Xnew, "mean", **d, **mean) for d in ({}, {"devices": devices}))
+np.testing.assert_allclose(a, b, rtol=1e-9)
+print("predicted")
+
+few = {"devices": devices, "model": models[0], "progressbar": False}
+with pm.Model() as grid:
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.Gamma("ls", 4, 4)))
+    gp.prior("u", Xu=np.linspace(0.0, 3.0, 4)[:, None])
+    gp.likelihood("y", vsgp.Poisson(), X=X[:5], y=np.arange(5))
+with pm.Model() as whole:
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.Gamma("ls", 4, 4)))
+    gp.prior("u", Xu=np.linspace(0.0, 3.0, 4)[:, None])
+    gp.likelihood("y", vsgp.Poisson(), X=X[:9], y=np.arange(9), block_size=False)
+fitted = vsgp.fit_gaussian(model=grid, progressbar=False)
+for function, kwargs in [
+    (vsgp.fit_gaussian, {"method": "minibatch", **few}),
+    (vsgp.fit_gaussian, few | {"devices": ["cpu"]}),
+    (vsgp.fit_gaussian, few | {"model": grid}),
+    (vsgp.fit_gaussian, few | {"model": whole}),
+    (vsgp.sample, {"fit_kwargs": {"method": "minibatch"}, **few}),
+    (vsgp.sample, {"backend": "numba", **few}),
+    (vsgp.sample, {"nuts_sampler": "pymc", **few}),
+    (vsgp.sample, {"collapse": True, **few}),
+    (vsgp.sample, {"cores": 2, **few}),
+    (vsgp.sample, {"stage": fitted, "method": "importance", **few | {"model": grid}}),
+    (vsgp.predict, {"idata": idata, "compile_kwargs": {"mode": "NUMBA"}, **few}),
+]:
+    try:
+        function(**kwargs)
+    except Exception as error:
+        print("refused", type(error).__name__, error)
 """
+
+REFUSED = [
+    "ValueError Data spread over devices with method='natural' alone",
+    "TypeError devices is ['cpu'], but different devices of JAX are needed",
+    "ValueError There are 5 rows of the data for 8 devices",
+    "ValueError The model uses inducing values outside of a likelihood of their process",
+    "ValueError Data spread over devices with method='natural' alone",
+    'ValueError With devices nutpie samples the whole model on JAX, and sample got ["backend',
+    'ValueError With devices nutpie samples the whole model on JAX, and sample got ["nuts_sampler',
+    "ValueError With devices nutpie samples the whole model on JAX, and sample got ['collapse",
+    "ValueError cores is 2, but with devices chains take turns",
+    "ValueError There are 5 rows of the data for 8 devices",
+    "ValueError Devices take JAX, and compile_kwargs has a mode",
+]
 
 
 @pytest.mark.slow  # compiles on JAX
 def test_eight_devices_find_what_one_does():
-    flags = "--xla_force_host_platform_device_count=8"
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     run = subprocess.run(
         [sys.executable, "-c", EQUAL],
         capture_output=True,
@@ -77,5 +154,14 @@ def test_eight_devices_find_what_one_does():
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
     )
     lines = run.stdout.splitlines()
-    assert lines[:2] == ["equal", "equal"], run.stderr
-    assert lines[2].startswith("refused Data spread over devices")
+    assert lines[:4] == ["equal", "equal", "drawn", "predicted"], run.stderr
+    for line, expected in zip(lines[4:], REFUSED, strict=True):
+        assert line.startswith(f"refused {expected}"), lines
+
+
+def test_devices_take_jax(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="Devices are those of JAX, which is not installed"):
+        vsgp.local_rows(3)
+    with pytest.raises(ImportError, match="Run pip install jax"):
+        vsgp.predict({}, devices=[None])

@@ -1,52 +1,184 @@
-"""The sum over the data on several devices of JAX.
+"""The sum over the data on several devices of JAX, of one process or of several.
 
 Rows live on their device and never move. An evaluation sends parameters and inducing values out,
 and adds up the values and gradients of the devices: some M^2 numbers, however many rows there are.
 """
 
-from collections.abc import Sequence
+import importlib.util
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-import pytensor
 
-from pytensor.graph.basic import Variable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 
-__all__ = ["AXIS", "ShardedSum", "on_devices"]
+__all__ = [
+    "AXIS",
+    "ShardedSum",
+    "gathered",
+    "generator",
+    "local_rows",
+    "mesh_of",
+    "on_devices",
+    "together",
+]
 
 AXIS = "rows"
 
+APART = (
+    "The processes of this run are at different parameters. Pass the same random_seed to all of "
+    "them, and run them on machines and packages of one kind."
+)
+
 
 class ShardedSum(BlockSum):
-    """A `BlockSum` whose rows are spread over a mesh of devices."""
+    """A `BlockSum` whose rows are spread over a mesh of devices.
 
-    def __init__(self, *args, mesh: Any, **kwargs):
+    Parameters
+    ----------
+    mesh : jax.sharding.Mesh
+        The devices.
+    at_once : int
+        Number of points that JAX evaluates it at, all at once: they share the room of a block.
+    *args, **kwargs
+        Of `BlockSum`.
+    """
+
+    def __init__(self, *args, mesh: Any, at_once: int = 1, **kwargs):
         super().__init__(*args, **kwargs)
-        self.mesh = mesh
+        self.mesh, self.at_once = mesh, at_once
 
     @property
-    def settings(self):
-        """What makes it differ from another one with the same graph."""
-        return (*super().settings, self.mesh)
+    def arguments(self):
+        """What it was made with, beside the graph."""
+        return super().arguments | {"mesh": self.mesh, "at_once": self.at_once}
 
 
-def on_devices(outputs: Sequence[Variable], devices: Sequence[Any]) -> list[Variable]:
-    """Let the loops over the data in graphs run on these devices.
+class Placed(TensorSharedVariable):
+    """Rows of the data, each on its device. JAX arrays do not change, so they are not copied."""
 
-    The graphs are those of values and gradients of sums: gradients are taken before.
+    def get_value(self, borrow=False, return_internal_type=False):
+        """Return the array of JAX: the filter of the type would bring it back to the host."""
+        return self.container.storage[0]
+
+
+def local_rows(n: int) -> slice:
     """
+    Return the rows that this process of several loads: as many for each device of JAX.
+
+    Call ``jax.distributed.initialize`` before. Each process then builds the model with its rows,
+    and ``devices=jax.devices()`` adds up over all of them.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows of the whole data.
+
+    Returns
+    -------
+    slice
+        All of them where there is one process.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        rows = vsgp.local_rows(len(X))
+        X, y = X[rows], y[rows]
+    """
+    _require_jax()
+    import jax
+
+    owners = np.array([d.process_index for d in jax.devices()])
+    start, stop = ((owners < jax.process_index() + i).sum() for i in range(2))
+    return slice(int(n * start // len(owners)), int(n * stop // len(owners)))
+
+
+def mesh_of(devices: Any) -> Any:
+    """Return a mesh of devices. Raise where they are none, or not of all processes that run."""
+    _require_jax()
     import jax
 
     # It turns on 64 bits, without which the data would lose digits.
     import_module("pytensor.link.jax.dispatch")
-    mesh = jax.make_mesh((len(devices),), (AXIS,), devices=devices)
+    devices = list(devices) if isinstance(devices, Sequence | np.ndarray) else [devices]
+    strange = [d for d in devices if not isinstance(d, jax.Device)]
+    if strange or not devices or len(set(devices)) < len(devices):
+        raise TypeError(
+            f"devices is {devices!r}, but different devices of JAX are needed. "
+            "Pass jax.devices(), or some of them."
+        )
+    found, n = {d.process_index for d in devices}, jax.process_count()
+    if found not in ({jax.process_index()}, set(range(n))):
+        raise ValueError(
+            f"devices are of the processes {sorted(found)}, and {n} run. "
+            "Pass jax.devices(), or jax.local_devices()."
+        )
+    return jax.sharding.Mesh(np.array(devices), (AXIS,))
+
+
+def _require_jax() -> None:
+    if importlib.util.find_spec("jax") is None:
+        raise ImportError("Devices are those of JAX, which is not installed. Run pip install jax.")
+
+
+def gathered(mesh: Any, numbers: Any) -> np.ndarray:
+    """Return what each process has of some numbers, a row for each."""
+    numbers = np.atleast_1d(numbers)
+    if mesh is None or not mesh.is_multi_process:
+        return numbers[None]
+    from jax.experimental.multihost_utils import process_allgather
+
+    return np.asarray(process_allgather(numbers)).reshape(-1, numbers.size)
+
+
+def generator(mesh: Any, random_seed: Any) -> np.random.Generator:
+    """Return a generator; without a seed all processes take that of the first."""
+    if mesh is not None and mesh.is_multi_process and random_seed is None:
+        random_seed = int(gathered(mesh, np.random.default_rng().integers(2**62))[0, 0])
+    return np.random.default_rng(random_seed)
+
+
+@contextmanager
+def together(mesh: Any, store: Any = None) -> Iterator[None]:
+    """Context that says what has happened where another process has ended."""
+    try:
+        yield
+    except Exception as error:
+        if mesh is None or not mesh.is_multi_process:
+            raise
+        text = str(error)
+        if APART in text:
+            raise RuntimeError(APART) from error
+        signs = ("gloo", "nccl", "connection", "distributed service", "deadline", "unavailable")
+        if not any(sign in text.lower() for sign in signs):
+            raise
+        kept = "" if store is None else f" The draws so far: vsgp.open_draws({str(store)!r})."
+        raise RuntimeError(
+            "Another process of this run has ended or can't be reached, and the sum over the data "
+            f"takes all of them. Look at its output, and start all of them again.{kept}"
+        ) from error
+
+
+def on_devices(outputs: Sequence[Variable], mesh: Any, at_once: int = 1) -> list[Variable]:
+    """Let the loops over the data in graphs run on the devices of a mesh, at some points at once.
+
+    A process has its own rows, and all else is the same for all of them.
+    """
     placed: dict[Variable, Variable] = {}
     swaps: dict[Variable, Variable] = {}
+    several = mesh.is_multi_process
     for node in block_sums(*outputs):
         op = node.op
         if any(p.conditional.whole for p in op.recipe.parts):
@@ -54,57 +186,128 @@ def on_devices(outputs: Sequence[Variable], devices: Sequence[Any]) -> list[Vari
                 "Data on a grid are worked on at once, so they do not spread over devices. "
                 "Pass block_size to gp.likelihood, or drop devices."
             )
-        rows = [
-            placed.setdefault(x, _placed(x, i == 0, mesh))
-            for i, x in enumerate(node.inputs[: op.n_rows])
-        ]
+        rows = node.inputs[: op.n_rows]
+        n = len(_known(rows[1]))
+        if several:
+            _check_own_rows(rows, mesh)
+        for i, x in enumerate(rows):
+            if x not in placed:
+                name = f"{x.name or 'rows'}_{len(placed)}_on_devices"
+                placed[x] = _placed(x, i == 0, mesh, name)
         inner = op.fgraph.unfreeze()
-        new = ShardedSum(
-            list(inner.inputs),
-            list(inner.outputs),
-            mesh=mesh,
-            n_rows=op.n_rows,
-            n_sums=op.n_sums,
-            shapes=op.shapes,
-            rules=op.rules,
-            block_size=op.block_size,
-            width=op.width,
-            on_unused_input="ignore",
-        )(*rows, *node.inputs[op.n_rows :], return_list=True)
-        n = len(np.asarray(known_value(node.inputs[1])))
+        # JAX takes rows as they come.
+        arguments = op.arguments | {"mesh": mesh, "at_once": at_once, "order": None}
+        sums = ShardedSum(
+            list(inner.inputs), list(inner.outputs), on_unused_input="ignore", **arguments
+        )
+        new = sums(*(placed[x] for x in rows), *node.inputs[op.n_rows :], return_list=True)
         for i, (old, x) in enumerate(zip(node.outputs, new, strict=True)):
-            swaps[old] = x if i < op.n_sums else x[:n]
-    return graph_replace(list(outputs), swaps, strict=False)
+            if i < op.n_sums:
+                swaps[old] = x
+            elif not several:  # else they are in other processes
+                swaps[old] = x[:n]
+    new = graph_replace(list(outputs), swaps, strict=False)
+    if several:
+        if any(not isinstance(node.op, ShardedSum) for node in block_sums(*new)):
+            raise NotImplementedError(
+                "The model uses terms of single observations, and other processes have some. "
+                "Use one process, or the sum of the terms alone."
+            )
+        _check_same(new, mesh)
+    return new
 
 
-def _placed(x: Variable, is_weights: bool, mesh) -> Variable:
-    """Return data with each row on its device; rows that fill up the last one have no weight."""
-    import jax
-
-    from jax.sharding import NamedSharding, PartitionSpec
-
+def _known(x: Variable) -> np.ndarray:
     value = known_value(x)
     if value is None:
         raise NotImplementedError(
             "Inputs, observations or parameters of a row depend on random variables, so they "
             "change place with every evaluation. Drop devices."
         )
-    n, size = len(value), -(-len(value) // mesh.size)
+    return value
+
+
+def _placed(x: Variable, is_weights: bool, mesh: Any, name: str) -> Variable:
+    """Return data with each row on its device; rows that fill up the last one have no weight."""
+    import jax
+
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    value = _known(x)
+    here = [d.process_index == jax.process_index() for d in mesh.devices.flat]
+    n, own = len(value), sum(here)
+    # The same number on all devices, so that of the process with the most for each.
+    size = int(gathered(mesh, -(-n // own)).max())
+    if n < own:
+        raise ValueError(
+            f"There are {n} rows of the data for {own} devices. Pass at most {n} devices."
+        )
+    shape = (size * mesh.size, *value.shape[1:])
+    first = {i * size: k * size for k, i in enumerate(np.flatnonzero(here))}
 
     def part(index):
-        at = np.arange(*index[0].indices(size * mesh.size))
+        at = first[index[0].indices(shape[0])[0]] + np.arange(size)
         found = np.array(value[np.minimum(at, n - 1)])
         return np.where(at < n, found, 0.0) if is_weights else found
 
-    shape = (size * mesh.size, *value.shape[1:])
-    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-    rows = jax.make_array_from_callback(shape, sharding, part)
+    rows = jax.make_array_from_callback(shape, NamedSharding(mesh, PartitionSpec(AXIS)), part)
     if rows.dtype != value.dtype:
         raise RuntimeError(
             f"JAX made {rows.dtype} of {value.dtype}. "
             "Call jax.config.update('jax_enable_x64', True) first."
         )
-    shared = pytensor.shared(np.zeros((0,) * value.ndim, value.dtype), name=x.name)
-    # Past the filter of the type, which would bring the rows back to the host.
+    shared = Placed(
+        type=x.type.clone(shape=(None, *value.shape[1:])),
+        value=np.zeros((0, *value.shape[1:]), value.dtype),
+        strict=True,
+        name=name,
+    )
     shared.container.storage[0] = rows
     return shared
+
+
+def _check_own_rows(rows: Sequence[Variable], mesh: Any) -> None:
+    """Raise where all processes have the same rows, which would count once for each."""
+    each = gathered(mesh, _digest([_known(x) for x in rows]))
+    if (each == each[0]).all():
+        raise ValueError(
+            "All processes have the same rows of the data, so each would count several times. "
+            "Pass those of vsgp.local_rows(n) to the model of each process."
+        )
+
+
+def _check_same(outputs: Sequence[Variable], mesh: Any) -> None:
+    """Raise where processes differ in more than their rows."""
+    each = gathered(mesh, _digest(_constants(outputs)))
+    if (each != each[0]).any():
+        raise ValueError(
+            "The models of the processes differ in more than their rows: in inducing inputs, "
+            "priors, other constants, or data outside of a likelihood of a process. "
+            "Make these of what all processes have, and not of the rows of one."
+        )
+
+
+def _constants(outputs: Sequence[Variable]) -> Iterator[Any]:
+    """Give the numbers in graphs, less the rows of the data."""
+    seen = set()
+    for v in ancestors(outputs):
+        if isinstance(v, Constant):
+            yield v.data
+        elif isinstance(v, SharedVariable):
+            if not isinstance(v, Placed):
+                yield v.get_value(borrow=True)
+        elif v.owner is not None and v.owner not in seen:
+            seen.add(v.owner)
+            if (inner := getattr(v.owner.op, "fgraph", None)) is not None:
+                yield from _constants(inner.outputs)
+
+
+def _digest(values) -> int:
+    """Return a number of these values in any order."""
+    total = 0
+    for x in values:
+        known = isinstance(x, np.ndarray | np.generic | int | float)
+        # Not a copy of what may be in a file.
+        text = np.ascontiguousarray(x).ravel().view("u1") if known else repr(x).encode()
+        total += int.from_bytes(sha256(text).digest()[:7])
+    return total % 2**62

@@ -28,15 +28,17 @@ from pytensor.tensor.random.op import RandomVariable
 from threadpoolctl import ThreadpoolController
 
 from pymc_vsgp.compile import ONCE, function
+from pymc_vsgp.engine.sharded import AXIS
 from pymc_vsgp.engine.streaming import BlockSum, Held
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.ops.numpy_only import numpy_only
 from pymc_vsgp.ops.rows import Rows, automatic_block
 
-__all__ = ["BATCH_BYTES", "Batched", "over"]
+__all__ = ["AT_ONCE", "BATCH_BYTES", "Batched", "over"]
 
 BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
+AT_ONCE = 8  # points that a device of JAX takes at once
 
 # No more rewriting than that: it takes longer than what it would save. Without the canonical form
 # kernels of pm.gp would divide by a constant lengthscale in single precision.
@@ -88,10 +90,15 @@ class Batched:
         How to compile. With one of its own, points are taken one by one.
     compiling : Lock, optional
         To be held while it compiles.
+    mesh : jax.sharding.Mesh, optional
+        Devices of JAX that points are spread over, where nothing is drawn and JAX can do it.
     """
 
-    def __init__(self, each, same, outputs, mode=None, compiling=None):
+    def __init__(self, each, same, outputs, mode=None, compiling=None, mesh=None):
         self.each, self.same, self.outputs, self.mode = list(each), list(same), outputs, mode
+        self.mesh = mesh if each else None
+        self.largest = 0
+        """Number of points that were evaluated at once on devices."""
         self.compiling = compiling or threading.RLock()
         # A function keeps its arguments in itself, so one thread at a time may call it.
         self.calling = threading.Lock()
@@ -102,6 +109,14 @@ class Batched:
     def __call__(self, each, same, rng=None) -> list[np.ndarray]:
         """Evaluate at all points; `rng` seeds what is random."""
         seed = None if rng is None else int(rng.integers(2**63))
+        if self.mesh is not None and seed is None:
+            try:
+                return self._on_devices(self.mesh, each, same)
+            except (TypeError, NotImplementedError, IndexError):
+                # JAX wants to know how many rows there are, and has no form of some Ops.
+                if self.largest:
+                    raise
+                self.mesh, self.fn = None, None
         if self.many:
             try:
                 return self._evaluate(each, same, seed)
@@ -123,6 +138,18 @@ class Batched:
         fn = function([*each, *self.same], outputs, MANY if self.many else self.mode or ONCE)
         fn.trust_input = False
         return fn
+
+    def _on_devices(self, mesh, each, same) -> list[np.ndarray]:
+        with self.compiling:
+            if self.fn is None:
+                self.fn = _spread([*self.each, *self.same], self.outputs, mesh)
+            fn, n = self.fn, len(each[0])
+        # XLA compiles for each number of points anew.
+        more = -(-max(self.largest, n) // mesh.size) * mesh.size - n
+        each = [np.concatenate([x, np.repeat(x[-1:], more, axis=0)]) for x in each]
+        found = [np.asarray(x)[:n] for x in fn(each, same)]
+        self.largest = n + more
+        return found
 
     def _evaluate(self, each, same, seed):
         with self.compiling:
@@ -150,6 +177,21 @@ class Batched:
                 found = fn(*arguments)
             yield [np.broadcast_to(x, (stop - at, *x.shape[1:])) for x in found]
             at = stop
+
+
+def _spread(inputs, outputs, mesh) -> Any:
+    """Return a function of points that each device of a mesh has its part of."""
+    import jax
+
+    from jax.sharding import PartitionSpec as P
+
+    fn = function(inputs, outputs, "JAX").vm.jit_fn
+
+    def part(each, same):
+        return jax.lax.map(lambda point: fn(*point, *same), each, batch_size=AT_ONCE)
+
+    specs = {"in_specs": (P(AXIS), P()), "out_specs": P(AXIS), "check_vma": False}
+    return jax.jit(jax.shard_map(part, mesh=mesh, **specs))
 
 
 def _one_by_one(fn, each, same):

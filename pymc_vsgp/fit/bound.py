@@ -38,7 +38,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
-from pymc_vsgp.engine.sharded import on_devices
+from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import (
@@ -242,23 +242,24 @@ class Bound(Variables):
         Rows of a minibatch. By default all data are used.
     mode : str or Mode, optional
         How to compile it.
-    devices : sequence of jax.Device, optional
-        Where the rows of the data live.
+    mesh : jax.sharding.Mesh, optional
+        Devices that the rows of the data live on.
     held : bool
         Whether q(v) of inducing points is given by its mean and the factor of its precision, and
         not by sites. It stays while theta moves then, and the gradient costs a third.
     """
 
     def __init__(
-        self, model: Model, move_inducing=False, n_rows=None, mode=None, devices=None, held=False
+        self, model: Model, move_inducing=False, n_rows=None, mode=None, mesh=None, held=False
     ):
         super().__init__(model)
+        self.mesh = mesh
         for p in self.processes:
             p.held = held and not p.independent and not is_sparse(p.u)
         with whitened_coordinates(model):
-            self._build(move_inducing, n_rows, mode, devices)
+            self._build(move_inducing, n_rows, mode)
 
-    def _build(self, move_inducing, n_rows, mode, devices):
+    def _build(self, move_inducing, n_rows, mode):
         model = self.model
         if move_inducing:
             if not any(p.Xu is not None for p in self.processes):
@@ -308,8 +309,8 @@ class Bound(Variables):
             inputs.append(self._rows)
         self._n_moved = len(moved)
         outputs = [bound, gradient, *rest]
-        if devices is not None:
-            outputs, mode = on_devices(outputs, devices), "JAX"
+        if self.mesh is not None:
+            outputs, mode = on_devices(outputs, self.mesh), "JAX"
         self._fn = function(inputs, outputs, mode)
 
     def _integrate(self, logp, q, n_rows):
@@ -371,8 +372,8 @@ class Bound(Variables):
         return Evaluation(float(value), gradient, *(rest[i::6] for i in range(6)))
 
     def sizes(self) -> list[int]:
-        """Return the number of rows of the data of each loop."""
-        return [int(n) for n in evaluate(self._n_rows)]
+        """Return the number of rows of the data of each loop, in all processes."""
+        return gathered(self.mesh, [int(n) for n in evaluate(self._n_rows)]).sum(axis=0).tolist()
 
     def n_data(self) -> int:
         """Return the number of rows of the data, where all likelihoods have the same."""

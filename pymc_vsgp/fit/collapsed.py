@@ -41,7 +41,7 @@ from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = ["Collapsed", "can_collapse", "collapse", "integrate", "loops", "recover"]
+__all__ = ["Collapsed", "can_collapse", "collapse", "forget", "integrate", "loops", "recover"]
 
 
 class Collapsed(NamedTuple):
@@ -123,14 +123,14 @@ def collapse(model: Model, gradient: bool = True) -> Collapsed:
 
     for term in (u, *new.observed_RVs, *new.potentials):
         if u in ancestors([term]):
-            _forget(new, term)
+            forget(new, term)
     # A clone has its variables in any order, and the same seed should give the same draws.
     order = [rv.name for rv in model.free_RVs]
     list.sort(new.free_RVs, key=lambda rv: order.index(rv.name))
     draws = {u.name: draw}
     for deterministic in list(new.deterministics):
         if u in ancestors([deterministic]):
-            _forget(new, deterministic)
+            forget(new, deterministic)
             (draws[deterministic.name],) = graph_replace([deterministic], {u: draw}, strict=False)
     with new:
         pm.Potential("collapsed_data", logp)
@@ -217,7 +217,7 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     }
 
 
-def _forget(model, variable):
+def forget(model, variable):
     """Take a variable out of a model."""
     for group in (model.free_RVs, model.observed_RVs, model.deterministics, model.potentials):
         if variable in group:

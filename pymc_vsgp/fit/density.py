@@ -18,23 +18,27 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 
 from pymc_vsgp.compile import ONCE, function, simplify
+from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
-from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
+from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
 __all__ = ["Points", "at_many"]
 
+MANY = 64  # points that devices are given
+
 
 class Points:
     """Points of a model: theta, and epsilon, which stands for its inducing values.
 
-    Both are unconstrained. A model whose inducing values are integrated out has no epsilon.
+    Both are unconstrained. A model whose inducing values are integrated out has no epsilon. With a
+    mesh of devices of JAX these evaluate the log density, and have the rows of the data.
     """
 
-    def __init__(self, model: Model):
-        self.model = model
+    def __init__(self, model: Model, mesh: Any = None):
+        self.model, self.mesh = model, mesh
         self._functions: dict[Any, Any] = {}
         start = model.initial_point()
         self.inner = [model.rvs_to_values[u] for u in inducing_variables(model)]
@@ -51,7 +55,7 @@ class Points:
 
     def log_density(self) -> Any:
         """Return the log density as a function of theta, S x d, and epsilon, S x K x m: S x K."""
-        return self._known("plain", lambda: _value_alone([simplify(self.model.logp())]))
+        return self._known("plain", lambda: [simplify(self.model.logp())], self.mesh)
 
     def refined(self) -> Any:
         """Return the same for epsilon in coordinates that are fitted to the data at each theta.
@@ -60,7 +64,7 @@ class Points:
         Newton step where the posterior of the inducing values is normal. Returns the log density,
         and epsilon in the coordinates of the stage.
         """
-        return self._known("refined", lambda: _value_alone(refined_logp(self.model)))
+        return self._known("refined", lambda: refined_logp(self.model), self.mesh)
 
     def variables(self, variables: Sequence[Variable]) -> Any:
         """Return variables of the model as a function of theta, S x d, and epsilon, S x 1 x m."""
@@ -68,31 +72,34 @@ class Points:
         key = tuple(v.name for v in variables)
         return self._known(key, lambda: self.model.replace_rvs_by_values(variables))
 
-    def _known(self, key, build) -> Any:
+    def _known(self, key, build, mesh=None) -> Any:
         """Compile what is asked for the first time. Sites and data may change after that."""
         if key not in self._functions:
-            self._functions[key] = self.function(build())
+            self._functions[key] = self.function(build(), mesh)
         return self._functions[key]
 
-    def function(self, outputs) -> Any:
+    def function(self, outputs, mesh=None) -> Any:
         """Vectorize a graph of the model's values, and compile it.
 
         With `advance`, which is told how many are done, it returns less than was asked for if it
         is interrupted. Its `cost` is that of a theta, and of an epsilon, in about the same unit.
         """
+        spread = None if mesh is None else _on_devices(self.outer, self.inner, outputs, mesh)
+        outputs = _value_alone(outputs)
         # First over epsilon, then over theta: what depends on theta alone is computed once.
         many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in self.inner]
         outputs = over(outputs, self.inner, many)
         values = [*self.outer, *many]
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         outputs = over(outputs, values, batched)
-        fn, sizes = _compiled(batched, outputs)
+        sizes = _sizes(outputs, mesh)
+        fn = spread or function(batched, numpy_only(outputs))
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
 
         def evaluate(theta, epsilon, advance=None):
             K = epsilon.shape[1]
             largest = max([widest**2, *(max(a, K * b) for a, b in sizes)])
-            step = max(1, BATCH_BYTES // (8 * largest))
+            step = MANY if spread else max(1, BATCH_BYTES // (8 * largest))
             parts: list[list] = []
             for i in range(0, len(theta), step):
                 at = slice(i, i + step)
@@ -130,7 +137,8 @@ class Points:
 def at_many(values: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
     """Return a function of values that have an axis of points in front, as what it returns has."""
     batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
-    fn, sizes = _compiled(batched, over(_value_alone(outputs), values, batched))
+    outputs = over(_value_alone(outputs), values, batched)
+    fn, sizes = function(batched, numpy_only(outputs)), _sizes(outputs)
 
     def evaluate(*arrays):
         widest = max(x[0].size for x in arrays)
@@ -146,12 +154,38 @@ def at_many(values: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
     return evaluate
 
 
-def _compiled(batched, outputs):
-    """Compile vectorized graphs; and the entries of the largest arrays of their loops."""
+def _on_devices(outer, inner, outputs, mesh) -> Any:
+    """Return a function of points, and of some epsilon at each, that devices evaluate."""
+    import jax
+
+    fn = function([*outer, *inner], on_devices(outputs, mesh, AT_ONCE), "JAX")
+
+    @jax.jit
+    def at_all(thetas, epsilons, shared):
+        def at_theta(point):
+            theta, some = point
+            return jax.vmap(lambda epsilon: fn.vm.jit_fn(*theta, *epsilon, *shared))(some)
+
+        return jax.lax.map(at_theta, (thetas, epsilons), batch_size=AT_ONCE)
+
+    def evaluate(*arrays):
+        n = len(arrays[0])
+        # XLA compiles for each number of points anew.
+        filled = [np.concatenate([x, np.repeat(x[-1:], MANY - n, axis=0)]) for x in arrays]
+        shared = [s.get_value(borrow=True) for s in fn.get_shared()]
+        found = at_all(filled[: len(outer)], filled[len(outer) :], shared)
+        return [np.asarray(x)[:n] for x in found]
+
+    return evaluate
+
+
+def _sizes(outputs, mesh=None) -> list[tuple[int, int]]:
+    """Return the entries of the largest arrays of the loops in vectorized graphs."""
     loops = block_sums(*outputs)
-    fn = function(batched, numpy_only(outputs))
     rows = function([], [n.inputs[0].shape[0] for n in loops])()
-    return fn, [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
+    # Of all processes: these have to take the same decisions.
+    rows = gathered(mesh, rows).sum(axis=0)
+    return [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
 
 
 def _entries(node, n: int) -> tuple[int, int]:

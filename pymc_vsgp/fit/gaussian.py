@@ -15,6 +15,7 @@ from pymc.model.fgraph import clone_model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_vsgp.compile import ONCE
+from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.collapsed import can_collapse
@@ -98,7 +99,8 @@ def fit_gaussian(
     devices : sequence of jax.Device, optional
         Devices of JAX to spread the rows of the data over, such as ``jax.devices()``; for the
         method "natural". They stay there, and an evaluation adds up what the devices find. Data
-        that are changed later need another fit.
+        that are changed later need another fit. In several processes each model has its own rows:
+        see :func:`local_rows`.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -147,6 +149,7 @@ def fit_gaussian(
             "Data spread over devices with method='natural' alone, on JAX, and not with nearest "
             "neighbors. Drop devices, or the other arguments."
         )
+    mesh = None if devices is None else mesh_of(devices)
     check_data(model)
     began = time.perf_counter()
     if copy:
@@ -168,19 +171,21 @@ def fit_gaussian(
     if move_inducing is None:
         move_inducing = _has_borders(model)
     settings = {"move_inducing": move_inducing, "batch_size": batch_size or BATCH, "mode": mode}
-    with progress("Gaussian stage: compiling the ELBO", None, progressbar):
-        fitter = Fitter(model, method, devices=devices, **settings)
-    compiled = time.perf_counter() - began
-    rng = np.random.default_rng(random_seed)
+    with together(mesh):
+        with progress("Gaussian stage: compiling the ELBO", None, progressbar):
+            fitter = Fitter(model, method, mesh=mesh, **settings)
+        compiled = time.perf_counter() - began
+        rng = generator(mesh, random_seed)
 
-    def fit(**kwargs):
-        return fitter(maxiter=maxiter, tol=tol, random_seed=rng, progressbar=progressbar, **kwargs)
+        def fit(**kwargs):
+            kwargs |= {"maxiter": maxiter, "tol": tol, "random_seed": rng}
+            return fitter(progressbar=progressbar, **kwargs)
 
-    stage, said = fit(start=start), ""
-    if n_starts > 1 and stage.theta:
-        stage, said = best_of(
-            stage, n_starts, fitter.bound, lambda theta: fit(theta=theta), rng.spawn(1)[0]
-        )
+        stage, said = fit(start=start), ""
+        if n_starts > 1 and stage.theta:
+            stage, said = best_of(
+                stage, n_starts, fitter.bound, lambda theta: fit(theta=theta), rng.spawn(1)[0]
+            )
     stage.compile_seconds = compiled
     stage.apply()
     for text in [said, *warnings_at(model, stage.theta_unconstrained)]:
@@ -213,7 +218,7 @@ class Fitter:
         move_inducing=False,
         batch_size=BATCH,
         mode=ONCE,
-        devices=None,
+        mesh=None,
     ):
         self.model, self.method = model, method
         self.batch_size = batch_size if method == "minibatch" else None
@@ -231,8 +236,8 @@ class Fitter:
                 self.bound = NeighborsBound(model, mode)
             return
         held = self.batch_size is not None
-        self.bound = Bound(model, move_inducing, self.batch_size, mode, devices, held)
-        if method == "natural" and devices is None and is_exact(model):
+        self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
+        if method == "natural" and mesh is None and is_exact(model):
             self.exact = ExactBound(self.bound, model)
 
     def __call__(

@@ -142,14 +142,16 @@ class Weigher:
     What it compiles stays valid where data and coordinates change, so one serves many data sets.
     """
 
-    def __init__(self, model: Model):
-        self.points = Points(model)
+    def __init__(self, model: Model, mesh: Any = None):
+        self.points = Points(model, mesh)
         try:
             self.plain = self.points.log_density()
             theta, epsilon = np.zeros((2, self.points.n_theta)), self.points.n_epsilon
             with np.errstate(all="ignore"):
                 self.plain(theta, np.zeros((2, 3, epsilon)))
         except (TypeError, ValueError) as error:
+            if mesh is not None:
+                raise
             # Ops of others may take one point at a time.
             raise NotImplementedError("The model takes one point at a time.") from error
         self.prior: Prior | None = None

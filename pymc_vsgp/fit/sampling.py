@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -27,13 +28,15 @@ from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.compile import at_points
+from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.backend import choose
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.importance import Weigher, weigh
-from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.store import check_new, complete, keep_written, sample_to_disk
+from pymc_vsgp.fit.spread import spread
+from pymc_vsgp.fit.stage import GaussianStage, add_data
+from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import inducing_variables
@@ -82,6 +85,7 @@ def sample(
     collapse: bool | None = None,
     fit_kwargs: dict[str, Any] | None = None,
     store: str | os.PathLike | None = None,
+    devices: Sequence[Any] | None = None,
     model: Model | None = None,
     **kwargs,
 ) -> xr.DataTree:
@@ -119,6 +123,11 @@ def sample(
     store : str or path-like, optional
         Folder that draws are written to as they are drawn, so that a run that is killed loses
         nothing: :func:`open_draws` reads it. Takes nutpie, zarr and obstore.
+    devices : sequence of jax.Device, optional
+        Devices of JAX to spread the rows of the data over, such as ``jax.devices()``, for the
+        stage, the proposals and nutpie. Inducing values are not integrated out then, and chains
+        run one after another. In several processes each model has its own rows: see
+        :func:`local_rows`.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -158,12 +167,18 @@ def sample(
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
     _check_kwargs(kwargs, stage, target_accept, store)
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    mesh = None
+    if devices is not None:
+        mesh = mesh_of(devices)
+        kwargs |= _for_devices(kwargs, nuts_sampler, collapse)
+        fit_kwargs, collapse = {"devices": devices, **(fit_kwargs or {})}, False
+        check_stores(store, mesh)
     check_number("draws", draws)
     check_number("chains", chains)
     # nutpie panics without a step to tune in.
     least = int(nuts_sampler == "nutpie" and method != "importance")
     check_number("tune", tune, least)
-    rng = np.random.default_rng(random_seed)
+    rng = generator(mesh, random_seed)
     if kwargs.get("quiet"):
         progressbar = False
     if stage is None:
@@ -174,7 +189,10 @@ def sample(
     stage.apply()
     starts, refused = stage, ""
     if method != "nuts":
-        found = _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar)
+        with together(mesh):
+            found = _by_importance(
+                stage, draws, chains, collapse, store, method, rng, progressbar, mesh
+            )
         if isinstance(found, xr.DataTree):
             return found
         if found is not None:
@@ -192,6 +210,8 @@ def sample(
     possible = possible and not whole_only
     whole: Collapsed | None = collapse_model(model) if possible and collapse is not False else None
     target = model if whole is None else whole.model
+    if mesh is not None:
+        target = spread(model, mesh)
     choice = None
     if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
         choice = choose(model, target, whole is not None, nuts_sampler, (draws + tune) * chains)
@@ -219,7 +239,7 @@ def sample(
     callables = nullcontext()
     if nuts_sampler == "nutpie":
         callables = import_module("pymc_vsgp.fit.callables").lean_callables()  # loads numba
-    with limit, target, callables:
+    with together(mesh, store), limit, target, callables:
         if store is not None:
             kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
             kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}
@@ -255,13 +275,15 @@ def sample(
         choice.remember(attrs["compile_time"])
     if whole is not None:
         _kept(complete, idata, model, whole, rng)
+    if mesh is not None:
+        add_data(idata, model)
     if var_names is not None:
         idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
     idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
     return idata
 
 
-def _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar):
+def _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar, mesh):
     """Return draws by importance weights; where they do not prove to be good, the weights.
 
     None where the density of many points can't be computed at once.
@@ -276,7 +298,7 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
         try:
-            weigher = Weigher(target)
+            weigher = Weigher(target, mesh)
         except NotImplementedError as error:
             if method != "auto":
                 raise
@@ -362,6 +384,28 @@ def _check_kwargs(kwargs, stage, target_accept, store) -> None:
             f"sample doesn't take {refused} together with store, as nutpie then writes the draws "
             "on its own. Drop them, or drop store and save the draws with idata.to_zarr."
         )
+
+
+def _for_devices(kwargs, nuts_sampler, collapse) -> dict[str, Any]:
+    """Return arguments of nutpie for data on devices; refuse what does not go with them."""
+    refused = sorted({"step", "trace", "callback", "init", "return_inferencedata"} & set(kwargs))
+    if nuts_sampler != "nutpie":
+        refused.append(f"nuts_sampler={nuts_sampler!r}")
+    if collapse:
+        refused.append("collapse=True")
+    if (backend := kwargs.get("backend") or "jax") != "jax":
+        refused.append(f"backend={backend!r}")
+    if refused:
+        raise ValueError(
+            f"With devices nutpie samples the whole model on JAX, and sample got {refused}. "
+            "Drop these, or devices."
+        )
+    if (cores := kwargs.get("cores") or 1) != 1:
+        raise ValueError(
+            f"cores is {cores}, but with devices chains take turns: each uses all of them. "
+            "Drop cores, or devices."
+        )
+    return {"backend": "jax", "cores": 1}
 
 
 def _of_target(initvals, target: Model):

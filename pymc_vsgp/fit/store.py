@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import platform
 import time
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.compile.mode import get_mode
 from pytensor.link.jax.linker import JAXLinker
 
+from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.variable import inducing_variables
 
-__all__ = ["check_new", "complete", "keep_written", "open_draws", "sample_to_disk"]
+__all__ = ["check_new", "check_stores", "complete", "keep_written", "open_draws", "sample_to_disk"]
 
 DATA = ("constant_data", "observed_data", "gaussian_stage")
 POSTERIOR = ("posterior", "warmup_posterior")
@@ -176,6 +179,19 @@ def check_new(path: str | os.PathLike) -> Path:
             "Pass a new path, or read that one with vsgp.open_draws."
         )
     return path
+
+
+def check_stores(path: str | os.PathLike | None, mesh: Any) -> None:
+    """Raise ValueError if several processes would write draws to one path."""
+    if path is None:
+        return
+    text = f"{platform.node()} {Path(path).resolve()}"
+    each = gathered(mesh, int.from_bytes(sha256(text.encode()).digest()[:7])).tolist()
+    if len({tuple(x) for x in each}) < len(each):
+        raise ValueError(
+            "Processes of the run would write their draws to the same store. "
+            "Give each its own, such as store=f'draws_{jax.process_index()}.zarr'."
+        )
 
 
 def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng: np.random.Generator) -> None:

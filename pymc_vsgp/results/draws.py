@@ -48,10 +48,10 @@ class _Function(NamedTuple):
 class Compiled:
     """Functions of one likelihood of a model, each compiled when it is first used."""
 
-    def __init__(self, model: Model, observation: Observation, mode=None):
+    def __init__(self, model: Model, observation: Observation, mode=None, mesh=None):
         self.model = weakref.proxy(model)
         self.observation = observation
-        self.mode = mode
+        self.mode, self.mesh = mode, mesh
         self._known: dict[str, _Function] = {}
 
     def __call__(self, key: str, build: Callable[[], tuple[list, list, list]]) -> _Function:
@@ -81,7 +81,7 @@ class Compiled:
             swaps[v] = model.rvs_to_values[v].astype(v.dtype)
         outputs = graph_replace(list(outputs), swaps, strict=False) if swaps else outputs
         each, same = [*(swaps[v] for v in rvs), *each], [*same, *(swaps[v] for v in data)]
-        fn = Batched(each, same, outputs, self.mode, _COMPILING)
+        fn = Batched(each, same, outputs, self.mode, _COMPILING, self.mesh)
         return _Function(fn, tuple(v.name for v in rvs), tuple(data))
 
 
@@ -107,22 +107,33 @@ class Fitted:
         How many draws to use.
     mode : str or Mode, optional
         How to compile. By default numpy does the work.
+    mesh : jax.sharding.Mesh, optional
+        Devices that do it.
     """
 
-    def __init__(self, idata, model=None, name=None, likelihood=None, num_samples=None, mode=None):
+    def __init__(
+        self,
+        idata,
+        model=None,
+        name=None,
+        likelihood=None,
+        num_samples=None,
+        mode=None,
+        mesh=None,
+    ):
         self.model = pm.modelcontext(model)
         self.draws = Draws(idata, num_samples)
         terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
-        key = (name, mode, terms)
+        key = (name, mode, mesh, terms)
         with _COMPILING:
             cache = _CACHE.setdefault(self.model, {})
             if key not in cache:
-                cache[key] = Compiled(self.model, find_observation(self.model, name), mode)
+                cache[key] = Compiled(self.model, find_observation(self.model, name), mode, mesh)
             self.compiled = cache[key]
         self.of_model = self.compiled.observation.likelihood
         if likelihood is not None:
             o = self._observed_as(likelihood)
-            self.compiled = Compiled(self.model, o, mode)
+            self.compiled = Compiled(self.model, o, mode, mesh)
         self.observation = self.compiled.observation
         self.likelihood = self.observation.likelihood
 
@@ -345,9 +356,9 @@ class Fitted:
         i, n = 0, arrays[0].shape[1]
         parts: list[list[np.ndarray]] = []
         while not parts or i < n:
-            # A few rows say how many go at a time. Where numbers are drawn, all do.
-            known = fn.bytes.get(key)
-            step = n if rng is not None else FEW if known is None else BATCH_BYTES // known
+            # A few rows say how many go at a time. Where numbers are drawn, and on devices, all do.
+            known, all_of_them = fn.bytes.get(key), rng is not None or fn.mesh is not None
+            step = n if all_of_them else FEW if known is None else BATCH_BYTES // known
             to = slice(i, min(i + max(step, 1), n))
             same = [*(r[to] for r in rows), start + i, start + to.stop]
             parts.append(self.call(key, at, build, [a[:, to] for a in arrays], same, rng))

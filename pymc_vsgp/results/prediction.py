@@ -21,6 +21,7 @@ from pymc_vsgp.checks import (
     column_names,
     match_columns,
 )
+from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
@@ -52,6 +53,7 @@ def predict(
     predictions: bool = True,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
+    devices: Sequence[Any] | None = None,
     model: Model | None = None,
 ) -> xr.DataArray | xr.Dataset | xr.DataTree:
     r"""
@@ -110,6 +112,9 @@ def predict(
         Whether to show progress.
     compile_kwargs : dict, optional
         ``mode`` is the backend. By default numpy, which starts at once.
+    devices : sequence of jax.Device, optional
+        Devices of JAX to spread the draws over, such as ``jax.local_devices()``. Random numbers
+        are still drawn by numpy.
     model : Model, optional
         By default the model on the context stack.
 
@@ -139,7 +144,7 @@ def predict(
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
     mode = (compile_kwargs or {}).get("mode")
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, var_name, lik, num_samples, mode)
+    fit = Fitted(idata, model, var_name, lik, num_samples, mode, _mesh(devices, mode))
     plan = make_plan(fit, what, of, quantiles, at, joint)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
     if wants_mean and not fit.likelihood.has_mean:
@@ -265,6 +270,20 @@ def log_predictive_density(
             advance(len(y[at]))
     out -= np.log(fit.draws.n)
     return xr.DataArray(out, dims=[rows.dim], coords=rows.coords, name="log_predictive_density")
+
+
+def _mesh(devices: Any, mode: Any) -> Any:
+    if devices is None:
+        return None
+    if mode is not None:
+        raise ValueError("Devices take JAX, and compile_kwargs has a mode. Drop one of them.")
+    mesh = mesh_of(devices)
+    if mesh.is_multi_process:
+        raise ValueError(
+            "devices are of several processes, and each of these predicts at its own Xnew. "
+            "Pass devices=jax.local_devices()."
+        )
+    return mesh
 
 
 def _check_extended(idata: Any, what: str) -> None:
