@@ -80,6 +80,7 @@ def close(a, b):
 SLOW = [pytest.param(m, marks=pytest.mark.slow) for m in ("NUMBA", "JAX")]
 
 
+@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 @pytest.mark.parametrize("block_size", [None, 7, False])
 @pytest.mark.parametrize("mode", [REWRITTEN, *SLOW])
 def test_log_density_and_gradient_are_those_of_separate_models(mode, block_size):

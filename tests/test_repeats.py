@@ -167,7 +167,7 @@ def test_inputs_that_hardly_repeat_stay_as_they_are():
 def test_loo_and_draws_have_the_order_of_the_rows(by_rows):
     found = []
     model = build("points", True)
-    idata = prior_draws(model)
+    idata = prior_draws(model, 40)
     idata["observed_data"] = xr.DataTree(xr.Dataset({"y": ("row", Y)}))
     for m in (model, by_rows("points", True)):
         with m:
