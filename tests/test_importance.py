@@ -5,6 +5,7 @@ import re
 
 from dataclasses import replace
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
@@ -15,6 +16,7 @@ import xarray as xr
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit import walk
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
@@ -335,6 +337,29 @@ def test_settings_of_nuts_ask_for_it(monkeypatch):
         vsgp.sample(stage=stage, method="importance", model=model, target_accept=0.9)
     with pytest.raises(ValueError, match="no method 'gibbs'.*Choose one of"):
         vsgp.sample(stage=stage, method="gibbs", model=model)
+
+
+def test_chains_that_disagree_are_refused(monkeypatch, rng):
+    """Weights may look well where hardly any of them is what the others miss."""
+    theta = rng.normal(size=(2, 4, 100))
+    assert walk._largest_rhat(theta) < 1.05
+    theta[1, 2] += 1.0
+    assert walk._largest_rhat(theta) > 1.1
+    np.testing.assert_allclose(walk._largest_rhat(theta), az.rhat(theta[1]))
+    theta[0] = 0.0  # has no R-hat
+    assert walk._largest_rhat(theta) > 1.1
+    model, stage = made(counts)
+    kwargs = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
+    tree = vsgp.sample(100, method="importance", **kwargs)
+    assert tree["posterior"].attrs["refused"] == ""
+    assert 1.0 < tree["sample_stats"].attrs["rhat"] < 1.1
+    monkeypatch.setattr(walk, "APART", 0.0)
+    tree = vsgp.sample(100, method="importance", **kwargs)
+    assert tree["posterior"].attrs["refused"].startswith("R-hat 1.0")
+    seen = {}
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: seen.update(kwargs))
+    vsgp.sample(100, **kwargs)
+    assert seen["draws"] == 100
 
 
 @pytest.mark.slow

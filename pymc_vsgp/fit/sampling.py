@@ -9,6 +9,7 @@ import warnings
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -37,7 +38,7 @@ from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.spread import spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
-from pymc_vsgp.fit.walk import draws_of
+from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import inducing_variables
 
@@ -308,10 +309,13 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
         found = weigh(stage, weigher, draws * chains, rng, **settings)
         if len(found.log_weight) < chains:
             raise KeyboardInterrupt("Before each chain had a draw.")
-        if found.refused and method == "auto" and not found.interrupted:
+        stays = method != "auto" or found.interrupted
+        if stays or not found.refused:
+            idata = _kept(draws_of, found, model, whole, chains, rng)
+            found = replace(found, refused=found.refused or disagreement(idata, found))
+        if found.refused and not stays:
             _log.info("%s: NUTS takes over", found)
             return found
-        idata = _kept(draws_of, found, model, whole, chains, rng)
     _log.info("%s", found)
     if found.interrupted:
         kept = idata["posterior"].sizes["draw"]

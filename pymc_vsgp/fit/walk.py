@@ -3,6 +3,7 @@
 import numpy as np
 import xarray as xr
 
+from arviz_stats.base import array_stats
 from pymc.model.core import Model
 
 from pymc_vsgp.fit.collapsed import Collapsed
@@ -11,7 +12,9 @@ from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
 from pymc_vsgp.fit.weights import logsumexp
 
-__all__ = ["draws_of"]
+__all__ = ["disagreement", "draws_of"]
+
+APART = 15.0  # variance of the means of chains, over that by chance, that is too much
 
 
 def draws_of(
@@ -50,9 +53,27 @@ def draws_of(
     if whole is not None:
         complete(tree, model, whole, rng)
     names = {d: (("chain", "draw"), x) for d, x in stats.items()}
-    tree["sample_stats"] = xr.DataTree(xr.Dataset(names, coords=_counted(state.shape)))
+    stats = xr.Dataset(names, coords=_counted(state.shape))
+    drawn = np.concatenate([found.theta, found.start[0]])[state]
+    stats.attrs["rhat"] = _largest_rhat(np.moveaxis(drawn, -1, 0))
+    tree["sample_stats"] = xr.DataTree(stats)
     add_data(tree, model)
     return tree
+
+
+def disagreement(draws: xr.DataTree, found: Weighed) -> str:
+    """Why chains are not of one distribution, or nothing: few proposals may say so, and no tail."""
+    rhat = draws["sample_stats"].attrs["rhat"]
+    each = found.ess / draws["posterior"].sizes["chain"]
+    return f"R-hat {rhat:.2f}" if rhat**2 > 1.0 + APART / each else ""
+
+
+def _largest_rhat(theta: np.ndarray) -> float:
+    if min(theta.shape[1:]) < 2 or not theta.size:
+        return np.nan
+    with np.errstate(invalid="ignore"):  # a parameter that never moved has none
+        rhat = array_stats.rhat(theta, chain_axis=1, draw_axis=2)
+    return float(np.fmax.reduce(rhat, initial=1.0))
 
 
 def _counted(shape):
