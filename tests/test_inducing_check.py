@@ -313,7 +313,8 @@ def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     K = lambda a, b: reference_gp.ard_kernel(a, b, [0.8], 1.0)  # noqa: E731  (short, and used often)
     found = []
     for m in (model, more):
-        stage, means, variances = vsgp.fit_gaussian(model=m, tol=1e-8, **quiet), [], []
+        stage = vsgp.fit_gaussian(model=m, tol=1e-8, move_inducing=False, **quiet)
+        means, variances = [], []
         for name in check.Xu:
             Z = stage.Xu[f"{name}_Xu"]
             A = np.linalg.solve(K(Z, Z) + reference_gp.JITTER * np.eye(len(Z)), K(Z, X))
