@@ -16,7 +16,7 @@ import xarray as xr
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit import walk
+from pymc_vsgp.fit import importance, walk
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
@@ -324,6 +324,42 @@ def test_an_interrupt_keeps_what_was_drawn(monkeypatch):
     weigher.plain.cost = plain.cost
     with pytest.raises(KeyboardInterrupt):
         weigh(stage, weigher, 400, rng, progressbar=False)
+
+
+def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
+    """What 4000 weights say of a tail is off by a tenth, and by chance by more than that."""
+    heavy = 0.7 * rng.exponential(size=(40, 16_000))  # logs of Pareto weights
+    looks = [importance._tail(w[:4000])[0] for w in heavy]
+    assert min(looks) < importance.LARGEST_K
+    assert all(importance._refuse(w) or importance._doubt(w) for w in heavy)
+    light = 0.2 * rng.exponential(size=(10, 4000))
+    assert not any(importance._refuse(w) or importance._doubt(w) for w in light)
+
+
+def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
+    model, stage = made(counts)
+    weigher = Weigher(model)
+    asked = []
+
+    def once(log_w):
+        asked.append(len(log_w))
+        return "k-hat 0.45 ± 0.11" if len(log_w) == 400 else ""
+
+    monkeypatch.setattr(importance, "_doubt", once)
+    settings = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        tree = vsgp.sample(100, method="importance", **settings)
+    assert "k-hat 0.45 ± 0.11 of 400 proposals leaves a doubt" in caplog.text
+    assert max(asked) == 1600
+    assert tree["posterior"].attrs["refused"] == ""
+    assert tree["posterior"].sizes["draw"] == tree["sample_stats"].sizes["draw"] == 100
+    # Interrupted while there is doubt: what was there is kept, and the doubt is said.
+    monkeypatch.setattr(importance, "_doubt", lambda log_w: "k-hat 0.45 ± 0.11")
+    monkeypatch.setattr(Weigher, "more", lambda *args: None)
+    found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
+    assert found.interrupted
+    assert len(found.theta) == 400
+    assert found.refused == "k-hat 0.45 ± 0.11"
 
 
 def test_settings_of_nuts_ask_for_it(monkeypatch):

@@ -16,6 +16,7 @@ The weights also prove the result, or refuse it: by the shape of their tail (Par
 their sample is worth, and by whether halves of them agree.
 """
 
+import logging
 import time
 
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ from pymc_vsgp.progress import progress
 
 __all__ = ["Weighed", "Weigher", "weigh"]
 
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
+
 ROUNDS = 5
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
@@ -43,6 +46,7 @@ NOISY = 0.3  # relative variance of weights given theta, above which better coor
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
 LARGEST_K = 0.5
+ENOUGH = 16_000  # proposals that tell k-hat well
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
 
 
@@ -66,6 +70,8 @@ class Weighed:
         Why the proposals do not prove to be good enough; empty where they do.
     interrupted : bool
         Whether they are fewer than were asked for.
+    thin : int
+        How many times as many as were asked for they are.
     """
 
     theta: np.ndarray
@@ -76,6 +82,7 @@ class Weighed:
     log_evidence: float
     n_evaluations: int
     n_inner: int
+    thin: int
     seconds: float
     refused: str
     interrupted: bool
@@ -134,6 +141,12 @@ class _Batch:
             np.where(better[:, None], other.epsilon, self.epsilon),
             np.where(better, other.score, self.score),
         )
+
+    @classmethod
+    def concatenated(cls, parts) -> "_Batch":
+        """Return one theta after another."""
+        columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
+        return cls(*(np.concatenate(x) for x in columns))
 
 
 class Weigher:
@@ -194,8 +207,15 @@ class Weigher:
                 break
             if len(parts[-1].theta) < len(asked):
                 break
-        columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
-        return _Batch(*(np.concatenate(x) for x in columns))
+        return _Batch.concatenated(parts)
+
+    def more(self, theta, K, advance=lambda n: None) -> _Batch | None:
+        """Evaluate more for a batch that is there already; nothing, if it is interrupted."""
+        try:
+            batch = self.evaluate(theta, K, advance)
+        except KeyboardInterrupt:
+            return None
+        return batch if len(batch.theta) == len(theta) else None
 
     def _evaluate(self, theta, K, advance) -> _Batch:
         m = self.points.n_epsilon
@@ -238,35 +258,45 @@ def weigh(
     began = time.perf_counter()
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
-        q, K, last = _fit_proposal(weigher, stage, rng)
-        log_w = last.log_marginal - q.logpdf(last.theta)
-        start = (last.theta, last.epsilon, log_w)
+        q, K, batch = _fit_proposal(weigher, stage, rng)
+        log_w = batch.log_marginal - q.logpdf(batch.theta)
+        start = (batch.theta, batch.epsilon, log_w)
         khat, ess = _tail(log_w)
-        hopeless = ess < max(0.02 * len(log_w), 2.0) or khat > 1.0
-        batch, interrupted, refused = last, False, ""
-        if give_up and (noise := _log_variance(last)) > NOISIEST:
+        hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
+        interrupted, refused = False, ""
+        if give_up and (noise := _log_variance(batch)) > NOISIEST:
             refused = (
                 f"given the parameters log weights vary by {np.sqrt(noise):.1f}, "
                 f"in {weigher.points.n_epsilon} dimensions"
             )
-        elif not (hopeless and give_up):
+        elif not hopeless:
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
-            khat, ess = _tail(log_w)
-            noise = _inner_variance(batch, log_w) / K
-            noisy = noise > SOME and K <= MOST and _refuse(log_w, khat, ess)
+            noisy = _inner_variance(batch, log_w) / K > SOME and K <= MOST and _refuse(log_w)
             if noisy and not interrupted:
                 # What is left of the noise given theta is all that more of epsilon can take away.
-                more = weigher.evaluate(batch.theta, 3 * K)
-                interrupted = len(more.theta) < n
-                if not interrupted:
-                    batch = batch.joined(more)
-                    log_w = batch.log_marginal - q.logpdf(batch.theta)
-                    khat, ess = _tail(log_w)
-                    K = batch.inner.shape[1]
+                more = weigher.more(batch.theta, 3 * K)
+                interrupted = more is None
+                batch = batch if more is None else batch.joined(more)
+                log_w = batch.log_marginal - q.logpdf(batch.theta)
+    thin, K = 1, batch.inner.shape[1]
+    final = interrupted or hopeless or refused
+    while not final and not _refuse(log_w) and (doubt := _doubt(log_w)):
+        if len(log_w) >= max(4 * n, ENOUGH):
+            break
+        _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
+        with progress("Importance", 3 * len(log_w), progressbar) as advance:
+            more = weigher.more(q.draw(3 * len(log_w), rng), K, advance)
+        if more is None:
+            interrupted = True
+            break
+        thin *= 4
+        batch = _Batch.concatenated([batch, more])
+        log_w = batch.log_marginal - q.logpdf(batch.theta)
+    khat, ess = _tail(log_w)
     log_z = logsumexp(log_w) - np.log(len(log_w))
-    refused = refused or _refuse(log_w, khat, ess)
+    refused = refused or _refuse(log_w) or _doubt(log_w)
     return Weighed(
         theta=batch.theta,
         epsilon=batch.epsilon,
@@ -276,6 +306,7 @@ def weigh(
         log_evidence=float(log_z),
         n_evaluations=weigher.n_evaluations,
         n_inner=K,
+        thin=thin,
         seconds=time.perf_counter() - began,
         refused=refused,
         interrupted=interrupted,
@@ -422,8 +453,9 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     return replace(stage, theta_unconstrained=stage._split_theta(center), theta_covariance=cov)
 
 
-def _refuse(log_w, khat, ess) -> str:
+def _refuse(log_w) -> str:
     """Why weights are not good enough, or nothing."""
+    khat, ess = _tail(log_w)
     if not khat <= LARGEST_K:
         return f"k-hat {khat:.2f}"
     if ess < SMALLEST_SHARE * len(log_w):
@@ -434,3 +466,10 @@ def _refuse(log_w, khat, ess) -> str:
     if abs(levels[0] - levels[1]) > 4.0 * error:
         return "halves of the weights disagree"
     return ""
+
+
+def _doubt(log_w) -> str:
+    """Whether k-hat may be small by chance: few weights of a heavy tail look as if they had none."""
+    khat, n = _tail(log_w)[0], len(log_w)
+    error = (1.0 + khat) / np.sqrt(min(0.2 * n, 3.0 * np.sqrt(n)))
+    return "" if khat + error <= LARGEST_K else f"k-hat {khat:.2f} ± {error:.2f}"

@@ -64,7 +64,7 @@ def draws_of(
 def disagreement(draws: xr.DataTree, found: Weighed) -> str:
     """Why chains are not of one distribution, or nothing: few proposals may say so, and no tail."""
     rhat = draws["sample_stats"].attrs["rhat"]
-    each = found.ess / draws["posterior"].sizes["chain"]
+    each = min(found.ess / draws["posterior"].sizes["chain"], draws["posterior"].sizes["draw"])
     return f"R-hat {rhat:.2f}" if rhat**2 > 1.0 + APART / each else ""
 
 
@@ -102,4 +102,6 @@ def _walk(found: Weighed, chains: int, rng):
         at = np.where(move, numbers[:, t], at)
         current = np.where(move, log_w[:, t], current)
         places[:, t], chance[:, t], weight[:, t] = at, np.exp(step), current
-    return places, {"acceptance_rate": chance, "log_weight": weight}
+    kept = slice(found.thin - 1, None, found.thin)
+    stats = {"acceptance_rate": chance, "log_weight": weight}
+    return places[:, kept], {name: x[:, kept] for name, x in stats.items()}
