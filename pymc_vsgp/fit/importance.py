@@ -469,7 +469,7 @@ def _refuse(log_w) -> str:
 
 
 def _doubt(log_w) -> str:
-    """Whether k-hat may be small by chance: few weights of a heavy tail look as if they had none."""
+    """Whether k-hat may be small by chance: few weights of a heavy tail may look light."""
     khat, n = _tail(log_w)[0], len(log_w)
     error = (1.0 + khat) / np.sqrt(min(0.2 * n, 3.0 * np.sqrt(n)))
     return "" if khat + error <= LARGEST_K else f"k-hat {khat:.2f} ± {error:.2f}"
