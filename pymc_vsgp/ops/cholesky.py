@@ -10,10 +10,11 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph import Apply
-from pytensor.link.jax.ops import JAXOp
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg.lapack import dpotrf
+
+from pymc_vsgp.ops.loop import WithJAX
 
 __all__ = ["LARGEST_JITTER", "SafeCholesky", "factor", "failed", "guarded"]
 
@@ -64,8 +65,7 @@ def factor_many(K: np.ndarray, jitter: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return L, added
 
 
-# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
-class SafeCholesky(JAXOp):
+class SafeCholesky(WithJAX):
     r"""Lower Cholesky factor of a symmetric matrix with jitter on its diagonal.
 
     Takes K, of which only the lower triangle is read, and the relative jitter. Tries
@@ -80,16 +80,8 @@ class SafeCholesky(JAXOp):
     jitter has a gradient where it was enough as given. ``added`` has none.
     """
 
-    __props__ = ()
     gufunc_signature = "(m,m),()->(m,m),()"
     gufunc_spec = ("pymc_vsgp.ops.cholesky.factor_many", 2, 2)
-
-    def __init__(self):
-        # Not JAXOp's, which takes the JAX function and so needs JAX.
-        self.name = None
-
-    def __repr__(self):
-        return "SafeCholesky"
 
     def make_node(self, K, jitter):
         """Return the node for a matrix and a scalar."""

@@ -16,29 +16,34 @@ Barnett, A., Magland, J., af Klinteberg, L. (2019). A parallel nonuniform fast F
 library based on an "exponential of semicircle" kernel. SIAM J. Sci. Comput. 41.
 """
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_type
 from pytensor.graph import Apply
-from pytensor.link.jax.ops import JAXOp
+
+from pymc_vsgp.ops.loop import Loop
 
 __all__ = ["FromGrid", "ToGrid"]
 
 
-# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
-class _OfGrid(JAXOp):
+class _OfGrid(Loop):
     """A linear map between values on a grid, and at places; and its transpose.
 
     Places are in steps of the grid, which is that of a torus, one column for each input.
     """
 
     __props__: tuple[str, ...] = ("shape",)
+    module = "interpolation"
+    direction: str
 
     def __init__(self, shape):
-        # Not JAXOp's, which takes the JAX function and so needs JAX.
-        self.name = None
+        super().__init__()
         self.shape = tuple(shape)
+
+    @property
+    def loop(self):
+        """That for one input, or for two."""
+        return f"{self.direction}_{'line' if len(self.shape) == 1 else 'plane'}"
 
     def connection_pattern(self, node):
         """Say that the places have no gradient."""
@@ -47,6 +52,8 @@ class _OfGrid(JAXOp):
 
 class FromGrid(_OfGrid):
     """Values at places, from those on the grid."""
+
+    direction = "from"
 
     def make_node(self, places, values):
         """Return the node for a matrix of places, and values in the shape of the grid."""
@@ -59,18 +66,6 @@ class FromGrid(_OfGrid):
         """One value for each place."""
         return [shapes[0][:1]]
 
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import interpolation_numba
-
-        outputs[0][0] = interpolation_numba.from_grid(*map(np.ascontiguousarray, inputs))
-
-    def perform_jax(self, places, values):
-        """Gather in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import interpolation_jax
-
-        return interpolation_jax.from_grid(places, values)
-
     def pullback(self, inputs, outputs, cotangents):
         """Apply the transpose."""
         return [disconnected_type(), ToGrid(self.shape)(inputs[0], cotangents[0])]
@@ -78,6 +73,13 @@ class FromGrid(_OfGrid):
 
 class ToGrid(_OfGrid):
     """Sums of values at places, each spread over the places of the grid around it."""
+
+    direction = "to"
+
+    @property
+    def settings(self):
+        """The shape of the grid."""
+        return self.shape
 
     def make_node(self, places, values):
         """Return the node for a matrix of places, and a value at each."""
@@ -87,19 +89,6 @@ class ToGrid(_OfGrid):
     def infer_shape(self, node, shapes):
         """The shape of the grid."""
         return [tuple(pt.constant(n, dtype="int64") for n in self.shape)]
-
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import interpolation_numba
-
-        places, values = map(np.ascontiguousarray, inputs)
-        outputs[0][0] = interpolation_numba.to_grid(places, values, self.shape)
-
-    def perform_jax(self, places, values):
-        """Scatter in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import interpolation_jax
-
-        return interpolation_jax.to_grid(places, values, self.shape)
 
     def pullback(self, inputs, outputs, cotangents):
         """Apply the transpose."""

@@ -11,7 +11,6 @@ an integral over K functions is one over x. The Gumbel distribution is a mixture
 variance of f is.
 """
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.graph import Apply
@@ -29,27 +28,13 @@ class ExpectedLogSumExp(RowIntegral):
     respect to the means and the variances (both N x K). Rows that are not finite give nan.
     """
 
+    module = loop = "log_sum_exp"
     gufunc_signature = "(n,k),(n,k)->(n),(n,k),(n,k)"
 
     def make_node(self, mu, gamma):
         """Return the node for two matrices."""
         mu, gamma = (pt.as_tensor(v).astype("float64") for v in (mu, gamma))
         return Apply(self, [mu, gamma], self.outputs_of(mu))
-
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        # Imported here: numba takes a second to import.
-        from pymc_vsgp.ops.backends import log_sum_exp_numba
-
-        results = log_sum_exp_numba.log_sum_exp(*(np.ascontiguousarray(v) for v in inputs))
-        for output, result in zip(outputs, results, strict=True):
-            output[0] = result
-
-    def perform_jax(self, mu, gamma):
-        """Integrate in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends.log_sum_exp_jax import log_sum_exp
-
-        return log_sum_exp(mu, gamma)
 
 
 def expected_log_sum_exp(mu, gamma) -> TensorVariable:

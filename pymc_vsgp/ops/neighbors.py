@@ -11,12 +11,11 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
 from pytensor.graph import Apply
 from pytensor.graph.replace import _vectorize_node
-from pytensor.link.jax.ops import JAXOp
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.variable import TensorVariable
 from scipy.spatial import cKDTree
 
-from pymc_vsgp.ops.cholesky import FIRST_STEP, LARGEST
+from pymc_vsgp.ops.loop import Loop, WithJAX
 
 __all__ = [
     "Nearest",
@@ -30,21 +29,14 @@ __all__ = [
 ]
 
 
-# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
-class _Op(JAXOp):
-    __props__: tuple[str, ...] = ()
-
-    def __init__(self):
-        # Not JAXOp's, which takes the JAX function and so needs JAX.
-        self.name = None
-
-
-class SolveEach(_Op):
+class SolveEach(Loop):
     """Solutions b of ``C b = c`` for many small, symmetric, positive definite C.
 
     A matrix without a Cholesky factor gets 1e-10 of its mean diagonal on the diagonal, then ten
     times as much, up to a hundredth; the solution is nan where that does not help either.
     """
+
+    module, loop = "neighbors", "solve_each"
 
     def make_node(self, C, c):
         """Return the node for (..., m, m) and (..., m)."""
@@ -59,26 +51,6 @@ class SolveEach(_Op):
     def infer_shape(self, node, shapes):
         """As c."""
         return [shapes[1]]
-
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import neighbors_numba
-
-        C, c = inputs
-        m = c.shape[-1]
-        C, c = np.ascontiguousarray(C), np.ascontiguousarray(c)
-        found = neighbors_numba.solve_each(C.reshape(-1, m, m), c.reshape(-1, m))
-        outputs[0][0] = found.reshape(c.shape)
-
-    def perform_jax(self, C, c):
-        """Solve in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import neighbors_jax
-
-        return neighbors_jax.solve_each(C, c, FIRST_STEP, LARGEST)
-
-    def connection_pattern(self, node):
-        """Say that both have a gradient."""
-        return [[True], [True]]
 
     def pullback(self, inputs, outputs, cotangents):
         """Solve with the cotangent: ``z = C^-1 g``, of c, and ``-z b^T``, of C."""
@@ -100,15 +72,21 @@ def _vectorize_solves(op, node, C, c):
 solve_each = SolveEach()
 
 
-class SparseSolve(_Op):
+class SparseSolve(Loop):
     """Solution w of ``(I - B) w = a``, or of ``(I - B)^T w = a``, for a sparse triangle."""
 
     __props__ = ("transposed",)
+    module = "neighbors"
     gufunc_signature = "(m),(m,p),(m,p),(m)->(m)"
 
     def __init__(self, transposed: bool = False):
         super().__init__()
         self.transposed = transposed
+
+    @property
+    def loop(self):
+        """That for the triangle, or for its transpose."""
+        return "solve_back" if self.transposed else "solve_forth"
 
     def make_node(self, a, weights, neighbors, order):
         """Return the node."""
@@ -121,24 +99,6 @@ class SparseSolve(_Op):
     def infer_shape(self, node, shapes):
         """As a."""
         return [shapes[0]]
-
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import neighbors_numba
-
-        solve = neighbors_numba.solve_back if self.transposed else neighbors_numba.solve_forth
-        outputs[0][0] = solve(*map(np.ascontiguousarray, inputs))
-
-    def perform_jax(self, a, weights, neighbors, order):
-        """Loop in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import neighbors_jax
-
-        solve = neighbors_jax.solve_back if self.transposed else neighbors_jax.solve_forth
-        return solve(a, weights, neighbors, order)
-
-    def connection_pattern(self, node):
-        """Say that columns have no gradient."""
-        return [[True], [True], [False], [False]]
 
     def pullback(self, inputs, outputs, cotangents):
         """Solve with the other triangle."""
@@ -169,7 +129,7 @@ CANDIDATES = 10
 """Times as many are looked at as are taken, where they are to lie all around."""
 
 
-class Nearest(_Op):
+class Nearest(WithJAX):
     """The rows of Z that are nearest to each row of X, in units of `scale`; nearest first.
 
     Those that lie `around` are the nearest of each orthant in turn: at the edge of a gap all of the

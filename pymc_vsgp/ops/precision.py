@@ -12,13 +12,13 @@ Schäfer, F., Katzfuss, M. and Owhadi, H. (2021). Sparse Cholesky factorization 
 minimization. SIAM Journal on Scientific Computing 43.
 """
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph import Apply
 
-from pymc_vsgp.ops.neighbors import _Op, gather
+from pymc_vsgp.ops.loop import Loop
+from pymc_vsgp.ops.neighbors import gather
 
 __all__ = ["IncompleteFactor", "PrecisionSolve", "incomplete_factor", "precision_solve"]
 
@@ -28,7 +28,7 @@ def _arguments(floats, pattern) -> list:
     return floats + [pt.as_tensor(x).astype("int64") for x in pattern]
 
 
-class IncompleteFactor(_Op):
+class IncompleteFactor(Loop):
     r"""C and t such that :math:`A \approx (I - C)^\top \mathrm{diag}(t)^{-2} (I - C)`.
 
     Takes B, s, :math:`\Lambda`, neighbors and order. C has entries where B has: what elimination
@@ -36,6 +36,7 @@ class IncompleteFactor(_Op):
     all before it as neighbors. t is never above s, as data only add to what is known.
     """
 
+    module, loop = "precision", "eliminate"
     gufunc_signature = "(m,p),(m),(m),(m,p),(m)->(m,p),(m)"
 
     def make_node(self, weights, sd, precision, neighbors, order):
@@ -47,24 +48,6 @@ class IncompleteFactor(_Op):
         """As B and s."""
         return shapes[:2]
 
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import precision_numba
-
-        found = precision_numba.eliminate(*map(np.ascontiguousarray, inputs))
-        for storage, x in zip(outputs, found, strict=True):
-            storage[0] = x
-
-    def perform_jax(self, *inputs):
-        """Loop in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import precision_jax
-
-        return precision_jax.eliminate(*inputs)
-
-    def connection_pattern(self, node):
-        """Say that columns have no gradient."""
-        return [[i < 3, i < 3] for i in range(5)]
-
     def pullback(self, inputs, outputs, cotangents):
         """Go back through the rows."""
         given = [
@@ -75,9 +58,10 @@ class IncompleteFactor(_Op):
         return [*found, disconnected_type(), disconnected_type()]
 
 
-class PullFactor(_Op):
+class PullFactor(Loop):
     """What `IncompleteFactor` pulls back; takes its inputs, outputs and cotangents."""
 
+    module, loop = "precision", "eliminate_back"
     gufunc_signature = "(m,p),(m),(m),(m,p),(m),(m,p),(m),(m,p),(m)->(m,p),(m),(m)"
 
     def make_node(self, *inputs):
@@ -89,28 +73,15 @@ class PullFactor(_Op):
         """As B, s and Lambda."""
         return shapes[:3]
 
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import precision_numba
 
-        found = precision_numba.eliminate_back(*map(np.ascontiguousarray, inputs))
-        for storage, x in zip(outputs, found, strict=True):
-            storage[0] = x
-
-    def perform_jax(self, *inputs):
-        """Loop in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import precision_jax
-
-        return precision_jax.eliminate_back(*inputs)
-
-
-class PrecisionSolve(_Op):
+class PrecisionSolve(Loop):
     """Solution w of ``A w = r``, by conjugate gradients.
 
     Takes r, then B, s and Lambda, C and t of `IncompleteFactor`, which only decide how fast, then
     neighbors and order.
     """
 
+    module, loop = "precision", "conjugate"
     gufunc_signature = "(m),(m,p),(m),(m),(m,p),(m),(m,p),(m)->(m)"
 
     def make_node(self, *inputs):
@@ -121,18 +92,6 @@ class PrecisionSolve(_Op):
     def infer_shape(self, node, shapes):
         """As r."""
         return shapes[:1]
-
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        from pymc_vsgp.ops.backends import precision_numba
-
-        outputs[0][0] = precision_numba.conjugate(*map(np.ascontiguousarray, inputs))
-
-    def perform_jax(self, *inputs):
-        """Loop in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends import precision_jax
-
-        return precision_jax.conjugate(*inputs)
 
     def connection_pattern(self, node):
         """Say that the factor decides nothing."""
@@ -154,8 +113,6 @@ class PrecisionSolve(_Op):
         ]
 
 
-incomplete_factor, precision_solve, _pull_factor = (
-    IncompleteFactor(),
-    PrecisionSolve(),
-    PullFactor(),
-)
+incomplete_factor = IncompleteFactor()
+precision_solve = PrecisionSolve()
+_pull_factor = PullFactor()

@@ -8,7 +8,6 @@ nodes of Gauss-Hermite quadrature, which is then wrong by several hundredths. Th
 follow the steps; see :mod:`pymc_vsgp.ops.backends.robust_max_numba`.
 """
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.graph import Apply
@@ -31,6 +30,7 @@ class RobustMaxProbability(RowIntegral):
     Rows that are not finite, and classes outside 0, ..., K - 1, give nan.
     """
 
+    module = loop = "robust_max"
     gufunc_signature = "(n,k),(n,k),(n)->(n),(n,k),(n,k)"
 
     def make_node(self, mu, gamma, y):
@@ -45,22 +45,6 @@ class RobustMaxProbability(RowIntegral):
         if y.type.dtype not in discrete_dtypes:
             raise TypeError(f"y must be integers. It has dtype {y.type.dtype}.")
         return Apply(self, [mu, gamma, y.astype("int64")], self.outputs_of(mu))
-
-    def perform(self, node, inputs, outputs):
-        """Run the compiled loop."""
-        # Contiguous, so that it is compiled once.
-        # Imported here: numba takes a second to import.
-        from pymc_vsgp.ops.backends import robust_max_numba
-
-        results = robust_max_numba.robust_max(*(np.ascontiguousarray(v) for v in inputs))
-        for output, result in zip(outputs, results, strict=True):
-            output[0] = result
-
-    def perform_jax(self, mu, gamma, y):
-        """Integrate in JAX; PyTensor traces this."""
-        from pymc_vsgp.ops.backends.robust_max_jax import robust_max
-
-        return robust_max(mu, gamma, y)
 
 
 def largest_probability(mu, gamma, y) -> TensorVariable:

@@ -3,26 +3,17 @@
 import pytensor.tensor as pt
 
 from pytensor.gradient import DisconnectedType, disconnected_type
-from pytensor.link.jax.ops import JAXOp
+
+from pymc_vsgp.ops.loop import Loop
 
 __all__ = ["RowIntegral"]
 
 
-# JAXOp is how PyTensor finds `perform_jax` without this module importing JAX to register it.
-class RowIntegral(JAXOp):
+class RowIntegral(Loop):
     """A number for each row of mu and gamma (both N x K), with its gradients in both.
 
     The value and the gradients share nearly all of the work, so they are the three outputs.
     """
-
-    __props__ = ()
-
-    def __init__(self):
-        # Not JAXOp's, which takes the JAX function and so needs JAX.
-        self.name = None
-
-    def __repr__(self):
-        return type(self).__name__
 
     def outputs_of(self, mu):
         """Return variables of the types of the outputs."""
@@ -32,10 +23,6 @@ class RowIntegral(JAXOp):
     def infer_shape(self, node, shapes):
         """One number a row, and gradients as large as the inputs."""
         return [shapes[0][:1], shapes[0], shapes[0]]
-
-    def connection_pattern(self, node):
-        """Say that only mu and gamma have gradients."""
-        return [[i < 2] * 3 for i in range(len(node.inputs))]
 
     def pullback(self, inputs, outputs, cotangents):
         """Scale the gradients that were computed with the value."""

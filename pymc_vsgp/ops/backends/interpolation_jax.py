@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from pymc_vsgp.ops.window import WIDTH, window_coefficients
 
-__all__ = ["from_grid", "to_grid"]
+__all__ = ["from_line", "from_plane", "to_line", "to_plane"]
 
 
 def window(place, n):
@@ -20,24 +20,29 @@ def window(place, n):
     return jnp.where(at >= n, at - n, at), jnp.where(jnp.isfinite(place)[:, None], weights, jnp.nan)
 
 
-def from_grid(places, values):
-    """Values at places, for one or two inputs."""
-    at, w = window(places[:, 0], values.shape[0])
-    if values.ndim == 1:
-        return jnp.sum(values[at] * w, axis=1)
-    at2, w2 = window(places[:, 1], values.shape[1])
-    rows = [jnp.sum(values[at[:, a, None], at2] * w2, axis=1) * w[:, a] for a in range(WIDTH)]
+def from_line(places, values):
+    """Values at places on a circle."""
+    at, w = window(places[:, 0], len(values))
+    return jnp.sum(values[at] * w, axis=1)
+
+
+def to_line(places, values, n):
+    """Sums on a circle."""
+    at, w = window(places[:, 0], n)
+    return jnp.zeros(n).at[at].add(w * values[:, None])
+
+
+def from_plane(places, values):
+    """Values at places on a torus."""
+    (at1, w1), (at2, w2) = (window(places[:, d], n) for d, n in enumerate(values.shape))
+    rows = [jnp.sum(values[at1[:, a, None], at2] * w2, axis=1) * w1[:, a] for a in range(WIDTH)]
     return sum(rows[1:], rows[0])
 
 
-def to_grid(places, values, shape):
-    """Sums on the grid, for one or two inputs."""
-    at, w = window(places[:, 0], shape[0])
-    w = w * values[:, None]
-    out = jnp.zeros(shape)
-    if len(shape) == 1:
-        return out.at[at].add(w)
-    at2, w2 = window(places[:, 1], shape[1])
+def to_plane(places, values, n1, n2):
+    """Sums on a torus."""
+    (at1, w1), (at2, w2) = (window(places[:, d], n) for d, n in enumerate((n1, n2)))
+    w1, out = w1 * values[:, None], jnp.zeros((n1, n2))
     for a in range(WIDTH):
-        out = out.at[at[:, a, None], at2].add(w[:, a, None] * w2)
+        out = out.at[at1[:, a, None], at2].add(w1[:, a, None] * w2)
     return out

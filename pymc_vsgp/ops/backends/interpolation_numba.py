@@ -110,13 +110,3 @@ def to_plane(places, values, n1, n2):
         for j in range(n2 + WIDTH):
             out[i % n1, j % n2] += around[i, j]
     return out
-
-
-def from_grid(places, values):
-    """Values at places, for one or two inputs."""
-    return from_line(places, values) if values.ndim == 1 else from_plane(places, values)
-
-
-def to_grid(places, values, shape):
-    """Sums on the grid, for one or two inputs."""
-    return to_line(places, values, *shape) if len(shape) == 1 else to_plane(places, values, *shape)

@@ -6,10 +6,12 @@ import numpy as np
 
 from jax.scipy.linalg import cho_solve
 
+from pymc_vsgp.ops.cholesky import FIRST_STEP, LARGEST
+
 __all__ = ["call", "solve_back", "solve_each", "solve_forth"]
 
 
-def solve_each(C, c, first_step, largest):
+def solve_each(C, c):
     """Solutions of many small systems."""
     mean = jnp.mean(jnp.diagonal(C, axis1=-2, axis2=-1), axis=-1)
     eye = jnp.eye(C.shape[-1], dtype=C.dtype)
@@ -23,12 +25,12 @@ def solve_each(C, c, first_step, largest):
 
     def pending(state):
         level, L = state
-        return jnp.any(failed(L) & (level < largest / 10.0))
+        return jnp.any(failed(L) & (level < LARGEST / 10.0))
 
     def climb(state):
         level, L = state
         bad = failed(L)
-        level = jnp.where(bad, jnp.maximum(10.0 * level, first_step), level)
+        level = jnp.where(bad, jnp.maximum(10.0 * level, FIRST_STEP), level)
         return level, jnp.where(bad[..., None, None], attempt(level), L)
 
     none = jnp.zeros(mean.shape, C.dtype)

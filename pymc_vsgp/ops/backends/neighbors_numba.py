@@ -8,7 +8,7 @@ import numpy as np
 from pymc_vsgp.ops.cholesky import FIRST_STEP, LARGEST
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
-VERSION = 1
+VERSION = 2
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -33,6 +33,15 @@ def factorize(C, jitter, L):
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def solve_each(C, c):
+    """Solve small systems, of any number of dimensions in front."""
+    m = c.shape[-1]
+    n = c.size // m
+    C, c = np.ascontiguousarray(C), np.ascontiguousarray(c)
+    return solve_one_by_one(C.reshape((n, m, m)), c.reshape((n, m))).reshape(c.shape)
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def solve_one_by_one(C, c):
     """Solve a small system after another."""
     n, m = c.shape
     out, L = np.empty((n, m)), np.empty((m, m))

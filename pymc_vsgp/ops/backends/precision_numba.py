@@ -8,7 +8,7 @@ import numpy as np
 from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_forth
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
-VERSION = 1
+VERSION = 2
 
 TOLERANCE, STEPS = 1e-10, 500  # of conjugate gradients, relative to the right side
 
@@ -24,10 +24,18 @@ def ranks(order):
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def slot(j, k, neighbors, rank):
-    """Return the row that has an entry for this pair, and its place there, or -1."""
+    """Return the row that has an entry for this pair, and its place there, or -1.
+
+    Entries of the diagonal come last, and -1 is no row.
+    """
+    m = neighbors.shape[1]
+    if j < 0 or k < 0:
+        return 0, -1
+    if j == k:
+        return j, m
     if rank[j] < rank[k]:
         j, k = k, j
-    for e in range(neighbors.shape[1]):
+    for e in range(m):
         if neighbors[j, e] == k:
             return j, e
     return j, -1
@@ -38,30 +46,22 @@ def eliminate(weights, sd, precision, neighbors, order):
     """Eliminate one value after another, the last in the order first."""
     n, m = weights.shape
     C, t = np.zeros((n, m)), np.empty(n)
-    # What the rows after this one add to its diagonal, and to its entries.
-    more, off, rank = np.zeros(n), np.zeros((n, m)), ranks(order)
+    # What the rows after this one add to its entries, the diagonal last.
+    off, rank = np.zeros((n, m + 1)), ranks(order)
     for r in range(n - 1, -1, -1):
         i = order[r]
         w = 1.0 / (sd[i] * sd[i])
-        d = w + max(more[i] + precision[i], 0.0)
+        d = w + max(off[i, m] + precision[i], 0.0)
         t[i] = 1.0 / math.sqrt(d)
         for a in range(m):
             if neighbors[i, a] >= 0:
                 off[i, a] -= weights[i, a] * w
                 C[i, a] = -off[i, a] / d
         for a in range(m):
-            if neighbors[i, a] < 0:
-                continue
             for b in range(a + 1):
-                if neighbors[i, b] < 0:
-                    continue
-                net = weights[i, a] * weights[i, b] * w - off[i, a] * off[i, b] / d
-                if a == b:
-                    more[neighbors[i, a]] += net
-                    continue
                 j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
                 if e >= 0:
-                    off[j, e] += net
+                    off[j, e] += weights[i, a] * weights[i, b] * w - off[i, a] * off[i, b] / d
     return C, t
 
 
@@ -70,8 +70,8 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
     """Take adjoints back: the rows that others added to come first."""
     n, m = weights.shape
     of_weights, of_sd, of_precision = np.zeros((n, m)), np.empty(n), np.empty(n)
-    # Adjoints of what the rows after this one add to its diagonal, and to its entries.
-    of_more, of_off, rank = np.empty(n), np.zeros((n, m)), ranks(order)
+    # Adjoints of what the rows after this one add to its entries, the diagonal last.
+    of_off, rank = np.zeros((n, m + 1)), ranks(order)
     off = np.empty(m)
     for i in order:
         w, d = 1.0 / (sd[i] * sd[i]), 1.0 / (t[i] * t[i])
@@ -81,18 +81,11 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
             of_off[i, a] = -of_C[i, a] / d
             of_d += of_C[i, a] * off[a] / (d * d)
         for a in range(m):
-            if neighbors[i, a] < 0:
-                continue
             for b in range(a + 1):
-                if neighbors[i, b] < 0:
+                j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
+                if e < 0:
                     continue
-                if a == b:
-                    g = of_more[neighbors[i, a]]
-                else:
-                    j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
-                    if e < 0:
-                        continue
-                    g = of_off[j, e]
+                g = of_off[j, e]
                 of_weights[i, a] += g * weights[i, b] * w
                 of_weights[i, b] += g * weights[i, a] * w
                 of_w += g * weights[i, a] * weights[i, b]
@@ -105,8 +98,7 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
                 continue
             of_weights[i, a] -= of_off[i, a] * w
             of_w -= of_off[i, a] * weights[i, a]
-        of_more[i] = of_d if d >= w else 0.0
-        of_precision[i] = of_more[i]
+        of_off[i, m] = of_precision[i] = of_d if d >= w else 0.0
         of_sd[i] = -2.0 * (of_w + of_d) * w / sd[i]
     return of_weights, of_sd, of_precision
 

@@ -1,0 +1,53 @@
+"""Ops that PyTensor has no form of: loops that numba compiles, and their form for JAX."""
+
+from importlib import import_module
+
+import numpy as np
+
+from pytensor.link.jax.ops import JAXOp
+
+__all__ = ["Loop", "WithJAX"]
+
+
+class WithJAX(JAXOp):
+    """An Op whose `perform_jax` JAX traces, made without JAX. PyTensor knows it by its base."""
+
+    __props__: tuple[str, ...] = ()
+
+    def __init__(self):
+        # Not JAXOp's, which takes the JAX function and so needs JAX.
+        self.name = None
+
+    def __repr__(self):
+        return str(self)
+
+    def connection_pattern(self, node):
+        """Say that whole numbers have no gradient."""
+        return [[x.dtype.startswith("float")] * len(node.outputs) for x in node.inputs]
+
+
+class Loop(WithJAX):
+    """An Op that is the function `loop` of ``backends/{module}_numba.py`` and ``_jax.py``.
+
+    numba compiles the first one for Python, too.
+    """
+
+    module: str
+    loop: str
+    settings: tuple = ()
+    """What it takes after the inputs."""
+
+    def of_backend(self, backend: str):
+        """Return the module for a backend, which is imported where it is needed."""
+        return import_module(f"pymc_vsgp.ops.backends.{self.module}_{backend}")
+
+    def perform(self, node, inputs, outputs):
+        """Run the compiled loop."""
+        loop = getattr(self.of_backend("numba"), self.loop)
+        found = loop(*map(np.ascontiguousarray, inputs), *self.settings)
+        for storage, x in zip(outputs, found if len(outputs) > 1 else (found,), strict=True):
+            storage[0] = x
+
+    def perform_jax(self, *inputs):
+        """Loop in JAX; PyTensor traces this."""
+        return getattr(self.of_backend("jax"), self.loop)(*inputs, *self.settings)
