@@ -39,11 +39,7 @@ class _OfGrid(Loop):
     def __init__(self, shape):
         super().__init__()
         self.shape = tuple(shape)
-
-    @property
-    def loop(self):
-        """That for one input, or for two."""
-        return f"{self.direction}_{'line' if len(self.shape) == 1 else 'plane'}"
+        self.loop = f"{self.direction}_{'line' if len(self.shape) == 1 else 'plane'}"
 
     def connection_pattern(self, node):
         """Say that the places have no gradient."""
@@ -76,10 +72,9 @@ class ToGrid(_OfGrid):
 
     direction = "to"
 
-    @property
-    def settings(self):
-        """The shape of the grid."""
-        return self.shape
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.settings = self.shape
 
     def make_node(self, places, values):
         """Return the node for a matrix of places, and a value at each."""

@@ -82,11 +82,7 @@ class SparseSolve(Loop):
     def __init__(self, transposed: bool = False):
         super().__init__()
         self.transposed = transposed
-
-    @property
-    def loop(self):
-        """That for the triangle, or for its transpose."""
-        return "solve_back" if self.transposed else "solve_forth"
+        self.loop = "solve_back" if transposed else "solve_forth"
 
     def make_node(self, a, weights, neighbors, order):
         """Return the node."""
