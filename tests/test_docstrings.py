@@ -1,10 +1,13 @@
 """The examples of docstrings run, and messages and docstrings keep to the words of the field."""
 
 import ast
+import importlib
 import inspect
 import pathlib
+import pkgutil
 import re
 import textwrap
+import types
 
 import arviz as az
 import matplotlib.pyplot as plt
@@ -168,6 +171,27 @@ def test_retired_words_stay_out():
 def test_retired_words_are_found():
     text = "The waves of this picture are drawn from two laws."
     assert sum(bool(re.search(rf"\b({w})\b", text)) for w in RETIRED) == 3
+
+
+def public_methods():
+    """Methods and properties of the classes of the package, by their names."""
+    for found in pkgutil.walk_packages(vsgp.__path__, "pymc_vsgp."):
+        if ".backends" in found.name:
+            continue
+        module = importlib.import_module(found.name)
+        for o in vars(module).values():
+            if inspect.isclass(o) and o.__module__ == found.name and o.__name__[0] != "_":
+                for name, member in vars(o).items():
+                    if name[0] != "_" and isinstance(
+                        getattr(member, "__func__", member), types.FunctionType | property
+                    ):
+                        yield f"{found.name}.{o.__name__}.{name}", getattr(o, name)
+
+
+def test_methods_have_a_docstring_or_inherit_one():
+    found = dict(public_methods())
+    assert len(found) > 500
+    assert [name for name, method in found.items() if not inspect.getdoc(method)] == []
 
 
 def test_seeds_are_none_unless_given():

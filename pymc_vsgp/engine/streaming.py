@@ -116,7 +116,6 @@ class BlockSum(Rows):
 
     @property
     def arguments(self):
-        """What it was made with, beside the graph."""
         return super().arguments | {"rules": self.rules}
 
     def like(self, inputs, outputs, **changes):

@@ -119,17 +119,14 @@ class Sparse(Whitened):
     """Whitened coordinates of values that depend on a few others each."""
 
     def forward(self, value, *inputs):
-        """Return the whitened value."""
         _, mean, factor, _, _, neighbors, *_ = inputs
         return sparse_whiten(value, mean, factor, neighbors)
 
     def backward(self, value, *inputs):
-        """Return the inducing values."""
         _, mean, factor, _, _, neighbors, order, _ = inputs
         return sparse_unwhiten(value, mean, factor, neighbors, order)
 
     def log_jac_det(self, value, *inputs):
-        """Return ``log |du / dv|``."""
         return super().log_jac_det(value, None, None, inputs[2][:, -1])
 
 
@@ -146,19 +143,16 @@ class SparseTied(Sparse):
     """
 
     def forward(self, value, *inputs):
-        """Return epsilon."""
         mean, neighbors, (b, center, sd) = inputs[1], inputs[5], _columns(inputs[7])
         w = value - mean
         return (w - pt.sum(b * gather(w, neighbors), axis=1) - center) / sd
 
     def backward(self, value, *inputs):
-        """Return the inducing values."""
         _, mean, _, _, _, neighbors, order, columns = inputs
         b, center, sd = _columns(columns)
         return mean + sparse_solve(center + sd * value, b, neighbors, order)
 
     def log_jac_det(self, value, *inputs):
-        """Return ``log |du / d epsilon|``."""
         return pt.log(_columns(inputs[7])[2]).sum()
 
 
@@ -199,17 +193,14 @@ class Tied(Whitened):
         return apply_sites(mean, R, linear, root)
 
     def forward(self, value, *inputs):
-        """Return epsilon."""
         half, L = self._maps(value, inputs)
         return times(whiten(value, *inputs[1:3]), L) - half
 
     def backward(self, value, *inputs):
-        """Return the inducing values."""
         half, L = self._maps(value, inputs)
         return unwhiten(divide(value + half, L), *inputs[1:3])
 
     def log_jac_det(self, value, *inputs):
-        """Return ``log |du / d epsilon|``."""
         _, L = self._maps(value, inputs)
         L = L if L.type.ndim == value.type.ndim else diagonal(L)
         return super().log_jac_det(value, *inputs) - pt.log(L).sum(axis=-1)

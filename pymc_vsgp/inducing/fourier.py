@@ -158,7 +158,6 @@ class Fourier(Features, InducingVariables):
         return replace(self, n_frequencies=tuple(np.floor(counts).astype(int)))
 
     def of_columns(self, n: int) -> "Fourier":
-        """Return the same for n inputs, where it was made from single numbers."""
         if self.n_columns > 1 or n == 1:
             return self
         each = ("period", "n_frequencies", "center", "periodic")
@@ -166,16 +165,13 @@ class Fourier(Features, InducingVariables):
 
     @property
     def n_inducing(self) -> int:
-        """Number of coefficients."""
         return self.n_features
 
     @property
     def example(self) -> np.ndarray:
-        """The center."""
         return np.array([self.center])
 
     def under(self, name, cov_func, mean_at, jitter):
-        """Return the coefficients `name` of a process with this kernel and mean."""
         return FourierPrior(self, name, cov_func, mean_at)
 
 

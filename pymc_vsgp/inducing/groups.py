@@ -36,7 +36,6 @@ class ByGroup(InducingVariables):
 
     @property
     def n_inducing(self):
-        """Number of points."""
         return self.base.n_inducing
 
     @property
@@ -45,7 +44,6 @@ class ByGroup(InducingVariables):
         return self.base.n_columns + 1
 
     def under(self, name, cov_func, mean_at, jitter):
-        """Return the values `name` of processes with this kernel and mean."""
         return ByGroupPrior(self, self.base.under(name, cov_func, mean_at, jitter))
 
 
@@ -58,11 +56,9 @@ class ByGroupPrior(InducingPrior):
 
     @property
     def inputs(self):
-        """Xu."""
         return self.base.inputs
 
     def given(self, u, cov_func, mean_at, X, layout=None):
-        """Return p(f | u) of the processes with this kernel and mean, and its args."""
         base, args = self.base.given(u, cov_func, mean_at, X[:, :-1])
         assert isinstance(base, GivenDense)
         return GivenByGroup(base, self.kind.by, self.kind.n_groups), args
@@ -118,7 +114,6 @@ class GivenByGroup(Conditional):
         return False
 
     def complaint(self, X, args):
-        """Say which of the rows has no group."""
         return wrong_groups(X, self.by, self.n_groups)
 
     def _alone(self, args):
@@ -143,7 +138,6 @@ class GivenByGroup(Conditional):
         return pt.sum(_times(pieces.A, root.mT[pieces.group]) ** 2, axis=1)
 
     def wrt(self, pieces, moments):
-        """Return what `pull` needs the adjoints of."""
         return [moments.mu, pieces.base.explained, pieces.base.prior]
 
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
@@ -171,15 +165,12 @@ class GivenByGroup(Conditional):
         return Contribution({0: of_v} | found, outer=outer, gram=gram)
 
     def points(self, args):
-        """Xu."""
         return self.base.points(args)
 
     def prior_mean(self, X, args):
-        """Prior mean of f at the rows of X."""
         return self.base.prior_mean(X[:, :-1], self._alone(args))
 
     def cross(self, X, Z, args):
-        """Covariance of f between the rows of Z and of X, and its variance at X."""
         K, prior = self.base.cross(X[:, :-1], Z[:, :-1], args)
         return K * _same(Z, X), prior
 
@@ -191,11 +182,9 @@ class GivenByGroup(Conditional):
         )
 
     def residual(self, X, Z, args):
-        """Covariance of f between the rows of Z and of X that u leaves."""
         return self.base.residual(X[:, :-1], Z[:, :-1], args) * _same(Z, X)
 
     def joint(self, X, args):
-        """Mean and covariance of f at the rows of X."""
         A = self.base.solve(X[:, :-1], args)
         explained = pt.dot(A.T, A) * _same(X, X)
         return Moments(self.anywhere(X, args).mu, self.prior_covariance(X, args) - explained)

@@ -48,7 +48,6 @@ class Dense(InducingVariables):
         """Mean of u, where `mean_at` is the mean of f."""
 
     def under(self, name, cov_func, mean_at, jitter):
-        """Return the inducing variables of a process with this kernel and mean."""
         R, _ = factor(self.covariance(cov_func), jitter)
         return DensePrior(self, self.mean(mean_at), R)
 
@@ -62,11 +61,9 @@ class DensePrior(InducingPrior):
 
     @property
     def inputs(self):
-        """Xu, for points."""
         return self.kind.places
 
     def given(self, u, cov_func, mean_at, X, layout=None):
-        """Return p(f | u) of the process with this kernel and mean, and its args."""
         places = self.kind.places
         x, *z = (pt.tensor(dtype="float64", shape=(None, a.type.shape[1])) for a in (X, *places))
         other = x.type()
@@ -90,31 +87,25 @@ class Points(Dense):
 
     @property
     def n_inducing(self):
-        """Number of points."""
         return self._shape[0]
 
     @property
     def n_columns(self):
-        """Number of inputs."""
         return self._shape[1]
 
     @property
     def places(self):
-        """Xu."""
         return (self.Xu,)
 
     def covariance(self, cov_func):
-        """Covariance of u."""
         z = self.Xu.type()
         Kuu = pass_gradients([cov_func(z)], [z])
         return graph_replace(Kuu, {z: self.Xu}, strict=False)[0]
 
     def cross(self, cov_func, X, Z):
-        """Covariance of u and f."""
         return cov_func(Z, X)
 
     def mean(self, mean_at):
-        """Mean of u."""
         return mean_at(self.Xu)
 
 
@@ -148,7 +139,6 @@ class GivenDense(Conditional):
         self.kernel, self.covariance, self.theta = kernel, covariance, 2 + n_places
 
     def moments(self, X, args):
-        """Build the moments in a block, and what they are computed from."""
         v, R = args[:2]
         Kuf, prior, mean = inline(self.kernel, X, *args[2:])
         A = solve_triangular(R, Kuf, lower=True, b_ndim=2)
@@ -160,11 +150,9 @@ class GivenDense(Conditional):
         return Pieces(Kuf, A, prior, mean, explained), Moments(mu, gamma)
 
     def spread(self, X, args, pieces, root):
-        """Variance of the mean of f where v has the covariance ``root root^T``."""
         return spread_of(pieces.A, root)
 
     def wrt(self, pieces, moments):
-        """Return what `pull` needs the adjoints of."""
         return [moments.mu, pieces.explained, pieces.prior]
 
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
@@ -198,15 +186,12 @@ class GivenDense(Conditional):
         return found, found.pop(-1)
 
     def points(self, args):
-        """Xu, for points."""
         return args[2] if self.theta > 2 else super().points(args)
 
     def prior_mean(self, X, args):
-        """Prior mean of f at the rows of X."""
         return self.moments(X, [pt.zeros_like(args[0]), *args[1:]])[1].mu
 
     def cross(self, X, Z, args):
-        """Covariance of f between the rows of Z and of X, and its variance at X."""
         (K,) = inline(self.covariance, X, Z, *args[self.theta :])
         return K, inline(self.kernel, X, *args[2:])[1]
 

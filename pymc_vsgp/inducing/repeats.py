@@ -64,11 +64,9 @@ class AtDistinct(Conditional):
         return kept, Moments(mu[rank], gamma[rank])
 
     def spread(self, X, args, pieces, root):
-        """Look up the variance of the mean."""
         return self.base.spread(pieces.X, pieces.args, pieces.pieces, root)[pieces.rank]
 
     def diagonal(self, args, root):
-        """Whether variables with this root are independent."""
         return self.base.diagonal(args, root)
 
     def wrt(self, pieces, moments):
@@ -86,13 +84,10 @@ class AtDistinct(Conditional):
         return found._replace(of_X=None)
 
     def prior_mean(self, X, args):
-        """Prior mean of f at the rows of X."""
         return self.base.prior_mean(X, args)
 
     def cross(self, X, Z, args):
-        """Covariance of f between the rows of Z and of X, and its variance at X."""
         return self.base.cross(X, Z, args)
 
     def solve(self, X, args):
-        """Return A such that the covariance that u explains is ``A^T A``."""
         return self.base.solve(X, args)

@@ -72,7 +72,6 @@ class FourierPrior(InducingPrior):
         self.window = pytensor.shared(bounds, name=f"{name}_window")
 
     def given(self, u, cov_func, mean_at, X, layout=None):
-        """Return p(f | u) of the process with this kernel and mean, and its args."""
         w, scale, residual = self.linear(u), self.factor, self.residual
         if cov_func is not self.cov_func:
             variances, left = _spectrum(self.features, cov_func)
@@ -89,7 +88,6 @@ class FourierPrior(InducingPrior):
         return conditional, [w, scale, residual, self.window, *theta, *prior]
 
     def layout(self, X):
-        """Return how the rows of X lie, where that makes sums of features faster."""
         found = find_grid(X)
         return Scattered() if Scattered.pays(self.features, len(X), found) else found
 
@@ -175,16 +173,13 @@ class GivenCoefficients(Conditional):
 
     @property
     def width(self):
-        """Columns of the widest matrix in a block."""
         return self.features.width
 
     @property
     def whole(self):
-        """Whether all rows make one block."""
         return self.layout is not None
 
     def by_rows(self):
-        """Return the same for rows that lie in any way."""
         return GivenCoefficients(self.process, self.features, self.mean, self.covariance)
 
     def block_args(self, X, args):
@@ -219,7 +214,6 @@ class GivenCoefficients(Conditional):
         )
 
     def user_args(self, args):
-        """Drop what `block_args` appends."""
         return args[: self.valid]
 
     def moments(self, X, args):
@@ -257,11 +251,9 @@ class GivenCoefficients(Conditional):
         return self.layout.combine_squares(self.features, waves, weights)
 
     def wrt(self, pieces, moments):
-        """Return what `pull` needs the adjoints of."""
         return [moments.mu, moments.gamma]
 
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
-        """Return what the block adds to the gradient."""
         surrogate = sum(
             pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
         )
@@ -303,7 +295,6 @@ class GivenCoefficients(Conditional):
         return Nearest(places, plane(X - places, origin)[:, 0] / variance, variance)
 
     def anywhere(self, X, args):
-        """Moments at each row of any X on its own."""
         near = self._nearest(X, args)
         f = self.features.combine(self.features.waves(near.places), args[W])
         rho = near.rho if f.type.ndim == 1 else near.rho[:, None]
@@ -311,32 +302,27 @@ class GivenCoefficients(Conditional):
         return Moments(mu, near.rho**2 * gamma + (1.0 - near.rho**2) * near.variance)
 
     def joint(self, X, args):
-        """Mean and covariance of f at the rows of X."""
         near = self._nearest(X, args)
         A = self.solve(near.places, args)
         within = self.prior_covariance(near.places, args) - pt.dot(A.T, A)
         return Moments(self.anywhere(X, args).mu, near.covariance(X, self._plane(args), within))
 
     def prior_mean(self, X, args):
-        """Prior mean of f at the rows of X."""
         (mean,) = inline(self.mean, X, *args[self.theta])
         several = args[W].type.ndim == 2
         return mean[:, None] + pt.zeros((1, args[W].shape[1])) if several else mean
 
     def cross(self, X, Z, args):
-        """Covariance of f between the rows of Z and of X, and its variance at X."""
         K = inline(self.covariance, Z, X, *args[self.prior])[0]
         return K, pt.ones_like(X[:, 0]) * self._variance(args)
 
     def prior_covariance(self, X, args):
-        """Prior covariance of f at the rows of X."""
         return self.cross(X, X, args)[0]
 
     def _variance(self, args):
         return args[RESIDUAL] + pt.sum(args[SCALE] ** 2)
 
     def solve(self, X, args):
-        """Return A such that the covariance that the coefficients explain is ``A^T A``."""
         return (self.features.matrix(self.features.waves(X)) * args[SCALE]).T
 
     def wrap(self, X, args):

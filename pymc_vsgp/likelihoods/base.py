@@ -211,11 +211,9 @@ class Located(Likelihood):
     in_units_of_f = True
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return f
 
     def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
         return mu
 
 

@@ -26,13 +26,11 @@ class Bernoulli(Likelihood):
         super().__init__()
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         if self.link.symmetric:
             return _of_two(y, self.link.log_p((2.0 * y - 1.0) * f))
         return _of_two(y, y * self.link.log_p(f) + (1.0 - y) * self.link.log_q(f))
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Bernoulli.dist(p=self.link.inverse(f), **kwargs)
 
     def conditional_mean(self, f):
@@ -40,18 +38,15 @@ class Bernoulli(Likelihood):
         return self.link.inverse(f)
 
     def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
         return self.link.mean(mu, gamma)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         if self.link.symmetric:
             return _of_two(y, self.link.expected_log_p((2.0 * y - 1.0) * mu, gamma))
         log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
         return _of_two(y, y * log_p + (1.0 - y) * log_q)
 
     def bend(self, y):
-        """Return that of the link; for `log_predictive`."""
         return self.link.bend
 
 

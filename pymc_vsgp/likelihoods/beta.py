@@ -33,7 +33,6 @@ class Beta(Likelihood):
         super().__init__(phi=phi)
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         # log Gamma(x) = log Gamma(x + 1) - log x, with log x linear in f where x underflows.
         total = pt.gammaln(self.phi) + 2.0 * pt.log(self.phi) - pt.softplus(f) - pt.softplus(-f)
         a, b = self.phi * pt.sigmoid(f), self.phi * pt.sigmoid(-f)
@@ -41,16 +40,13 @@ class Beta(Likelihood):
         return total + (a - 1.0) * pt.log(y) + (b - 1.0) * pt.log1p(-y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         a, b = self.phi * pt.sigmoid(f), self.phi * pt.sigmoid(-f)
         return pm.Beta.dist(alpha=a, beta=b, **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return pt.sigmoid(f)
 
     def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
         return LOGIT.mean(mu, gamma)
 
     def bend(self, y):

@@ -33,33 +33,26 @@ class Binomial(Likelihood):
         return pt.gammaln(self.n + 1.0) - pt.gammaln(y + 1.0) - pt.gammaln(self.n - y + 1.0)
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         successes, failures = y * self.link.log_p(f), (self.n - y) * self.link.log_q(f)
         return successes + failures + self.log_choose(y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Binomial.dist(n=pt.cast(self.n, "int64"), p=self.link.inverse(f), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return self.n * self.link.inverse(f)
 
     def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
         return self.n * self.link.mean(mu, gamma)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
         return y * log_p + (self.n - y) * log_q + self.log_choose(y)
 
     def bend(self, y):
-        """Return that of the link; for `log_predictive`."""
         return self.link.bend
 
     def check_observed(self, y):
-        """Raise ValueError unless y is a whole number from 0 to n."""
         check_successes(self, y)
 
 

@@ -30,7 +30,6 @@ class OfClasses(Likelihood):
         return code_labels(y, self.n_classes, classes, type(self).__name__)
 
     def check_observed(self, y):
-        """Raise ValueError unless y is a class."""
         check_classes(self, y, self.n_classes)
 
 

@@ -104,7 +104,6 @@ class Custom(Likelihood):
         return self._with_params(f, make)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return self._with_params(f, lambda rv: rv)
 
     def check_observed(self, y):

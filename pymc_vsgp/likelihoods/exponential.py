@@ -19,17 +19,13 @@ class Exponential(LogLink):
         super().__init__()
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         return -f - y * pt.exp(-f)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Exponential.dist(scale=pt.exp(f), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return pt.exp(f)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         return -mu - y * safe_exp(-mu + gamma / 2.0)

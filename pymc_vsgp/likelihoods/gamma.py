@@ -31,17 +31,13 @@ class Gamma(LogLink):
         return const - a * mu - a * y * inverse_mean
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         return self._combine(f, pt.exp(-f), y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Gamma.dist(alpha=self.alpha, beta=self.alpha * pt.exp(-f), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return pt.exp(f)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         return self._combine(mu, safe_exp(-mu + gamma / 2.0), y)

@@ -52,11 +52,9 @@ class Gaussian(Located):
         super().__init__(sigma=sigma)
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         return normal_logp(y - f, self.sigma**2)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Normal.dist(mu=f, sigma=self.sigma, **kwargs)
 
     @property
@@ -76,10 +74,8 @@ class Gaussian(Located):
         return normal_logp(y - mu, variance) - self.left_out(gamma / variance) / 2.0
 
     def _expected_over_means(self, mu, gamma, spread, y):
-        """`expected_logp` averaged over ``N(mu, spread)`` in place of mu, elementwise."""
         variance = self.sigma**2 + (gamma if self.approx == "FITC" else np.float64(0.0))
         return self.expected_logp(mu, gamma, y) - spread / (2.0 * variance)
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f)]`` for f ~ N(mu, gamma)."""
         return normal_logp(y - mu, self.sigma**2 + gamma)

@@ -24,20 +24,16 @@ class Gumbel(Likelihood):
         super().__init__(beta=beta)
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         z = (y - f) / self.beta
         return -z - pt.exp(-z) - pt.log(self.beta)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Gumbel.dist(mu=f, beta=self.beta, **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return f + np.float64(np.euler_gamma) * self.beta
 
     def mean(self, mu, gamma):
-        """Mean of y for f ~ N(mu, gamma)."""
         return self.conditional_mean(mu)
 
     def bend(self, y):

@@ -46,29 +46,23 @@ class HeteroskedasticGaussian(TwoFunctions):
         super().__init__()
 
     def log_prob_at(self, f, g, y):
-        """Log density of y given both functions."""
         return -LOG_2PI / 2.0 - g - (y - f) ** 2 * pt.exp(-2.0 * g) / 2.0
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given the functions."""
         return pm.Normal.dist(mu=f[..., 0], sigma=pt.exp(f[..., 1]), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given the functions."""
         return f[..., 0]
 
     def mean(self, mu, gamma):
-        """``E[y]``."""
         return mu[..., 0]
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, _ = self._columns(mu, gamma, y)
         precision = safe_exp(2.0 * (gamma_g - mu_g))
         return -LOG_2PI / 2.0 - mu_g - ((y - m) ** 2 + v) * precision / 2.0
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
 
         def given_scale(g):
@@ -100,11 +94,9 @@ class HeteroskedasticStudentT(TwoFunctions):
         return StudentT(nu=self.nu, sigma=pt.exp(g))
 
     def log_prob_at(self, f, g, y):
-        """Log density of y given both functions."""
         return self._given_scale(g).log_prob(f, y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given the functions."""
         return pm.StudentT.dist(nu=self.nu, mu=f[..., 0], sigma=pt.exp(f[..., 1]), **kwargs)
 
     def conditional_mean(self, f):
@@ -112,11 +104,9 @@ class HeteroskedasticStudentT(TwoFunctions):
         return f[..., 0]
 
     def mean(self, mu, gamma):
-        """``E[y]``."""
         return mu[..., 0]
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
 
         def given_scale(g):
@@ -127,7 +117,6 @@ class HeteroskedasticStudentT(TwoFunctions):
         return expectation(given_scale, mu_g, gamma_g, ndim, bend, self.n_scales)
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
 
         def given_scale(g):

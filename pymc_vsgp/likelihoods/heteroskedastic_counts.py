@@ -34,7 +34,6 @@ class Dispersed(TwoFunctions):
     n_inner, n_outer = 28, 28
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
 
         def given_dispersion(g):
@@ -44,7 +43,6 @@ class Dispersed(TwoFunctions):
         return expectation(given_dispersion, mu_g, gamma_g, ndim, self.bend(y), self.n_outer)
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
 
         def given_dispersion(g):
@@ -82,7 +80,6 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         super().__init__(exposure=exposure)
 
     def log_prob_at(self, f, g, y):
-        """Log probability of y given both functions."""
         odds = f + pt.log(self.exposure) - g
         # exp(g) softplus(odds), which is exp(f) where exp(g) overflows.
         far = odds < -30.0
@@ -92,17 +89,14 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         return log_rising(g, y) - pt.gammaln(y + 1.0) + y * (odds - softplus) - none
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given the functions."""
         return pm.NegativeBinomial.dist(
             mu=self.conditional_mean(f), alpha=pt.exp(f[..., 1]), **kwargs
         )
 
     def conditional_mean(self, f):
-        """Mean of y given the functions."""
         return self.exposure * pt.exp(f[..., 0])
 
     def mean(self, mu, gamma):
-        """``E[y]``."""
         return self.conditional_mean(mu + gamma / 2.0)
 
     def bend_at(self, g):
@@ -129,24 +123,20 @@ class HeteroskedasticBetaBinomial(Dispersed):
         super().__init__(n=n)
 
     def log_prob_at(self, f, g, y):
-        """Log probability of y given both functions."""
         choose = pt.gammaln(self.n + 1.0) - pt.gammaln(y + 1.0) - pt.gammaln(self.n - y + 1.0)
         log_a, log_b = g - pt.softplus(-f), g - pt.softplus(f)
         successes, failures = log_rising(log_a, y), log_rising(log_b, self.n - y)
         return choose + successes + failures - log_rising(g, self.n)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given the functions."""
         p, total = f[..., 0], pt.exp(f[..., 1])
         a, b = total * pt.sigmoid(p), total * pt.sigmoid(-p)
         return pm.BetaBinomial.dist(alpha=a, beta=b, n=pt.cast(self.n, "int64"), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given the functions."""
         return self.n * pt.sigmoid(f[..., 0])
 
     def mean(self, mu, gamma):
-        """``E[y]``."""
         return self.n * LOGIT.mean(mu[..., 0], gamma[..., 0])
 
     def bend_at(self, g):
@@ -154,7 +144,6 @@ class HeteroskedasticBetaBinomial(Dispersed):
         return 0.0, np.pi
 
     def check_observed(self, y):
-        """Raise ValueError unless y is a whole number from 0 to n."""
         check_successes(self, y)
 
 
@@ -186,18 +175,15 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
         return Poisson(exposure=self.exposure)
 
     def log_prob_at(self, f, g, y):
-        """Log probability of y given both functions."""
         zero = g + pt.softplus(-g - self.exposure * safe_exp(f))
         count = self.poisson.log_prob(f, y)
         return pt.switch(pt.eq(y, 0.0), zero, count) - pt.softplus(g)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given the functions."""
         rate = self.exposure * pt.exp(f[..., 0])
         return pm.ZeroInflatedPoisson.dist(psi=pt.sigmoid(-f[..., 1]), mu=rate, **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given the functions."""
         return self.exposure * pt.exp(f[..., 0]) * pt.sigmoid(-f[..., 1])
 
     def mean(self, mu, gamma):
@@ -206,7 +192,6 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
         return self.poisson.mean(mu[..., 0], gamma[..., 0]) * counted
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f, g)]``."""
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
 
         def more_than_inflated(f):

@@ -100,15 +100,12 @@ class Logit(BinaryLink):
     name = "logit"
 
     def inverse(self, f):
-        """Probability at f."""
         return pt.sigmoid(f)
 
     def log_p(self, f):
-        """``log p``."""
         return -pt.softplus(-f)
 
     def expected_log_p(self, mu, gamma):
-        """``E[log p]`` for f ~ N(mu, gamma)."""
         return -expected_softplus(-mu, gamma)
 
 
@@ -119,15 +116,12 @@ class Probit(BinaryLink):
     bend = (1.9, 2.8)  # the zeros of Phi nearest to the real axis
 
     def inverse(self, f):
-        """Probability at f."""
         return ndtr(f)
 
     def mean(self, mu, gamma):
-        """``E[p]`` for f ~ N(mu, gamma)."""
         return ndtr(mu / pt.sqrt(1.0 + gamma))
 
     def log_p(self, f):
-        """``log p``."""
         return log_ndtr(f)
 
 
@@ -138,17 +132,14 @@ class CLogLog(BinaryLink):
     bend = (np.log(2.0 * np.pi), np.pi / 2.0)  # exp(-exp(f)) = 1
 
     def inverse(self, f):
-        """Probability at f."""
         return -pt.expm1(-pt.exp(f))
 
     def log_p(self, f):
-        """``log p``."""
         # Beyond 30 on either side the limits hold to the last bit: f on the left, 0 on the right.
         rate = pt.exp(pt.clip(f, -30.0, 30.0))
         return pt.switch(f < -30.0, f, pt.log(-pt.expm1(-rate)))
 
     def log_q(self, f):
-        """``log(1 - p)``."""
         return -pt.exp(f)
 
     def expected_log_q(self, mu, gamma):

@@ -25,21 +25,16 @@ class LogNormal(LogLink):
         super().__init__(sigma=sigma)
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         return normal_logp(pt.log(y) - f, self.sigma**2) - pt.log(y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.LogNormal.dist(mu=f, sigma=self.sigma, **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return pt.exp(f + self.sigma**2 / 2.0)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         return self.log_prob(mu, y) - gamma / (2.0 * self.sigma**2)
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f)]`` for f ~ N(mu, gamma)."""
         return normal_logp(pt.log(y) - mu, self.sigma**2 + gamma) - pt.log(y)

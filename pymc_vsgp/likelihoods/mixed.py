@@ -74,20 +74,16 @@ class Mixed(Likelihood):
         return self._over_seen(lambda at: self._now.log_prob(outputs, at), y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of the outputs."""
         return self._now.dist(self._mix(f, self.W), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of the outputs given the functions."""
         return self._now.conditional_mean(self._mix(f, self.W))
 
     @property
     def has_mean(self):
-        """Whether the family of the outputs does."""
         return self.family.has_mean
 
     def mean(self, mu, gamma):
-        """``E[y]`` of each output."""
         return self._now.mean(*self._moments(mu, gamma))
 
     def expected_logp(self, mu, gamma, y):
@@ -96,7 +92,6 @@ class Mixed(Likelihood):
         return self._over_seen(lambda at: self._now.expected_logp(mu, gamma, at), y)
 
     def _expected_over_means(self, mu, gamma, spread, y):
-        """`expected_logp` averaged over ``N(mu, spread)`` in place of mu."""
         mu, gamma = self._moments(mu, gamma)
         spread = self._mix(spread, self.W**2)
         return self._over_seen(lambda at: self._now._expected_over_means(mu, gamma, spread, at), y)
@@ -107,7 +102,6 @@ class Mixed(Likelihood):
         return self._over_seen(lambda at: self._now.log_predictive(mu, gamma, at), y)
 
     def check_observed(self, y):
-        """Raise ValueError if an entry that is there is outside the support."""
         n_outputs = self.W.type.shape[0]
         if n_outputs is not None and y.shape[1] != n_outputs:
             raise ValueError(

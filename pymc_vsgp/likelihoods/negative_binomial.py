@@ -40,20 +40,16 @@ class NegativeBinomial(LogLink):
         return const + y * log_odds - (y + self.alpha) * softplus
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         g = f + self.shift
         return self._combine(g, pt.softplus(g), y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.NegativeBinomial.dist(mu=self.conditional_mean(f), alpha=self.alpha, **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return self.exposure * pt.exp(f)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         g = mu + self.shift
         return self._combine(g, expected_softplus(g, gamma), y)
 

@@ -107,7 +107,6 @@ class Ordinal(OfClasses):
         )
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         edges = lower, upper, has_lower, has_upper = self._edges(y)
         if self.link.name == "logit":
             log_p = self._logit(-pt.softplus(f - upper), -pt.softplus(lower - f), *edges)
@@ -130,11 +129,9 @@ class Ordinal(OfClasses):
         return pt.diff(pt.concatenate([zero, below, one], axis=-1), axis=-1)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Categorical.dist(p=self.conditional_probabilities(f), **kwargs)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         if self.link.name != "logit":
             return super().expected_logp(mu, gamma, y)
         mu = pt.as_tensor(mu)

@@ -116,19 +116,15 @@ class Poisson(Likelihood):
         return y * (log_rate + pt.log(self.exposure)) - self.exposure * rate - pt.gammaln(y + 1.0)
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         return self._combine(self.link.rate(f), self.link.log_rate(f, y), y)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Poisson.dist(mu=self.exposure * self.link.rate(f), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return self.exposure * self.link.rate(f)
 
     def mean(self, mu, gamma):
-        """``E[y]`` for f ~ N(mu, gamma)."""
         if self.link.name == "log":
             return self.exposure * pt.exp(mu + gamma / 2.0)
         if self.link.name == "square":
@@ -136,12 +132,10 @@ class Poisson(Likelihood):
         return super().mean(mu, gamma)  # the sum of normals misses a rate far below 1e-8
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         mean, mean_log = self.link.expected_rate(mu, gamma), self.link.expected_log_rate(mu, gamma)
         return self._combine(mean, mean_log, y)
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f)]`` for f ~ N(mu, gamma)."""
         if self.link.name != "square":
             return super().log_predictive(mu, gamma, y)
         # The likelihood is even in f, with a peak on either side. Fold the negative side onto the

@@ -39,7 +39,6 @@ class RobustMax(OfClasses):
         return pt.log1p(-self.epsilon), pt.log(self.epsilon) - np.log(self.n_classes - 1.0)
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         hit, miss = self._log_probs()
         return self._known(y, pt.switch(pt.eq(pt.argmax(f, axis=-1), y), hit, miss))
 
@@ -50,7 +49,6 @@ class RobustMax(OfClasses):
         return pt.switch(largest, 1.0 - epsilon, epsilon / (self.n_classes - 1.0))
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Categorical.dist(p=self.conditional_probabilities(f), **kwargs)
 
     def _largest(self, mu, gamma, y):
@@ -58,13 +56,11 @@ class RobustMax(OfClasses):
         return largest_probability(mu, pt.broadcast_to(gamma, mu.shape), pt.cast(y, "int64"))
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for independent normal f."""
         hit, miss = self._log_probs()
         p = self._largest(mu, gamma, y)
         return self._known(y, miss + p * (hit - miss))
 
     def log_predictive(self, mu, gamma, y):
-        """``log E[p(y | f)]`` for independent normal f."""
         other = self.epsilon / (self.n_classes - 1.0)
         return pt.log(other + self._largest(mu, gamma, y) * (1.0 - self.epsilon - other))
 

@@ -75,7 +75,6 @@ class Softmax(OfClasses):
         return pt.eq(pt.as_tensor(y)[..., None], pt.arange(self.n_classes))
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         return self._known(y, self._of_class(f, y) - pt.logsumexp(f, axis=-1))
 
     def conditional_probabilities(self, f):
@@ -83,11 +82,9 @@ class Softmax(OfClasses):
         return pt.special.softmax(f, axis=-1)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.Categorical.dist(logit_p=f, **kwargs)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for independent normal f."""
         mu = pt.as_tensor(mu)
         gamma = pt.broadcast_to(gamma, mu.shape)
         return self._known(y, self._of_class(mu, y) - expected_log_sum_exp(mu, gamma))

@@ -43,12 +43,10 @@ class StudentT(Located):
         )
 
     def log_prob(self, f, y):
-        """Log density of y given f."""
         squared = ((y - f) / self.sigma) ** 2 / self.nu
         return self.log_norm - (self.nu + 1.0) / 2.0 * pt.log1p(squared)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.StudentT.dist(nu=self.nu, mu=f, sigma=self.sigma, **kwargs)
 
     def bend(self, y):

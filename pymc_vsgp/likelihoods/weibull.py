@@ -53,7 +53,6 @@ class Weibull(LogLink):
         return pt.exp(f + pt.gammaln(1.0 + 1.0 / self.alpha))
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         h = self.alpha * (pt.log(y) - mu)
         return self._combine(h, safe_exp(h + self.alpha**2 * gamma / 2.0), y)
 

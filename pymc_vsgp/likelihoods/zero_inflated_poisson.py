@@ -46,16 +46,13 @@ class ZeroInflatedPoisson(LogLink):
         return self.exposure * pt.exp(f)
 
     def log_prob(self, f, y):
-        """Log probability of y given f."""
         positive = self._positive(f, self.conditional_rate(f), y)
         return pt.switch(pt.eq(y, 0.0), self._zero(f), positive)
 
     def dist(self, f, **kwargs):
-        """PyMC distribution of y given f."""
         return pm.ZeroInflatedPoisson.dist(psi=self.psi, mu=self.conditional_rate(f), **kwargs)
 
     def conditional_mean(self, f):
-        """Mean of y given f."""
         return self.psi * self.conditional_rate(f)
 
     def bend(self, y):
@@ -65,7 +62,6 @@ class ZeroInflatedPoisson(LogLink):
         return center, pt.arctan2(np.pi, odds)
 
     def expected_logp(self, mu, gamma, y):
-        """``E[log p(y | f)]`` for f ~ N(mu, gamma)."""
         zero = self._expect(self._zero, mu, gamma, y, self.bend(y))
         positive = self._positive(mu, self.exposure * safe_exp(mu + gamma / 2.0), y)
         return pt.switch(pt.eq(y, 0.0), zero, positive)

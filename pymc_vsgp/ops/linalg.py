@@ -22,7 +22,6 @@ class WeightedGram(Op):
     __props__ = ()
 
     def make_node(self, A, w):
-        """Build the node."""
         A, w = pt.as_tensor(A), pt.as_tensor(w)
         n = A.type.shape[0]
         shape = (*w.type.shape[:-1], n, n)

@@ -85,7 +85,6 @@ class SparseSolve(Loop):
         self.loop = "solve_back" if transposed else "solve_forth"
 
     def make_node(self, a, weights, neighbors, order):
-        """Return the node."""
         a, weights = (pt.as_tensor(x).astype("float64") for x in (a, weights))
         neighbors, order = (pt.as_tensor(x).astype("int64") for x in (neighbors, order))
         if [x.type.ndim for x in (a, weights, neighbors, order)] != [1, 2, 2, 1]:
@@ -176,11 +175,9 @@ class Nearest(WithJAX):
         return neighbors_jax.call(self.search, (X.shape[0], self.number), X, Z, scale)
 
     def connection_pattern(self, node):
-        """Say that there is no gradient."""
         return [[False], [False], [False]]
 
     def pullback(self, inputs, outputs, cotangents):
-        """Return none."""
         return [disconnected_type() for _ in inputs]
 
 

@@ -40,7 +40,6 @@ class IncompleteFactor(Loop):
     gufunc_signature = "(m,p),(m),(m),(m,p),(m)->(m,p),(m)"
 
     def make_node(self, weights, sd, precision, neighbors, order):
-        """Return the node."""
         inputs = _arguments([weights, sd, precision], [neighbors, order])
         return Apply(self, inputs, [inputs[0].type(), inputs[1].type()])
 
@@ -65,7 +64,6 @@ class PullFactor(Loop):
     gufunc_signature = "(m,p),(m),(m),(m,p),(m),(m,p),(m),(m,p),(m)->(m,p),(m),(m)"
 
     def make_node(self, *inputs):
-        """Return the node."""
         given = _arguments(inputs[:3], inputs[3:5]) + _arguments(inputs[5:], [])
         return Apply(self, given, [x.type() for x in given[:3]])
 
@@ -85,7 +83,6 @@ class PrecisionSolve(Loop):
     gufunc_signature = "(m),(m,p),(m),(m),(m,p),(m),(m,p),(m)->(m)"
 
     def make_node(self, *inputs):
-        """Return the node."""
         given = _arguments(inputs[:6], inputs[6:])
         return Apply(self, given, [given[0].type()])
 

@@ -35,11 +35,9 @@ class Runs(WithJAX):
         return (jnp.arange(X.shape[0]),) * 2
 
     def connection_pattern(self, node):
-        """Say that there is no gradient."""
         return [[False, False]]
 
     def pullback(self, inputs, outputs, cotangents):
-        """Return none."""
         return [disconnected_type()]
 
 

@@ -142,7 +142,6 @@ class Quantiles(Stack):
         self.q = q
 
     def result(self) -> np.ndarray:
-        """Quantiles on the first axis."""
         return np.quantile(super().result(), self.q, axis=0)
 
 

@@ -163,7 +163,6 @@ class Interweaving(LatentStep):
         return vectorize_graph(f, {latents.nu: probe})[0]
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Begin a chain."""
         self._left = None
         self._forget()
         self.tune = self._tunes and tune > 0

@@ -132,7 +132,6 @@ class PseudoMarginal(LatentStep):
         self._left: dict | None = None
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Begin a chain."""
         self._left = None
         self.tune = self._tunes and tune > 0
         self.walk.restart()

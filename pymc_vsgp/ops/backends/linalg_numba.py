@@ -110,7 +110,6 @@ class LeanDot(_NumbaOp):
     __props__ = ()
 
     def make_node(self, A, B):
-        """Build the node."""
         if A.type.ndim == 3:
             shape = (None, A.type.shape[1], B.type.shape[2])
             return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
@@ -241,7 +240,6 @@ class LeanSolve(_NumbaOp):
         self.lower = lower
 
     def make_node(self, A, B):
-        """Build the node."""
         shape = B.type.shape if B.type.ndim == 2 else (None, *B.type.shape[1:])
         return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
 
@@ -294,7 +292,6 @@ class CheckShape(_NumbaOp):
         self.shape = shape
 
     def make_node(self, x):
-        """Build the node."""
         return Apply(self, [x], [x.type.clone(shape=self.shape)()])
 
 
@@ -322,7 +319,6 @@ class AxisSum(_NumbaOp):
         self.axis = axis
 
     def make_node(self, A):
-        """Build the node."""
         return Apply(self, [A], [pt.tensor(dtype="float64", shape=(A.type.shape[1 - self.axis],))])
 
 
@@ -362,7 +358,6 @@ class InvertPanels(_NumbaOp):
     __props__ = ()
 
     def make_node(self, R):
-        """Build the node."""
         return Apply(self, [R], [R.type()])
 
 
@@ -375,7 +370,6 @@ class PanelSolve(_NumbaOp):
         self.transposed = transposed
 
     def make_node(self, P, B):
-        """Build the node."""
         return Apply(self, [P, B], [pt.tensor(dtype="float64", shape=B.type.shape)])
 
 
