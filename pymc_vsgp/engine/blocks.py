@@ -8,7 +8,7 @@ any kernel works.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -79,11 +79,11 @@ class Recipe(NamedTuple):
     order: Order | None = None
     """What puts rows with equal inputs next to each other, where there are many."""
 
-    def given(self, inputs) -> list[tuple[Conditional, Variable, list[Variable]]]:
+    def given(self, inputs) -> list[tuple[Any, Variable, list[Variable]]]:
         """Return p(f | u), the inputs and the args of each process."""
         out = []
         for p in self.parts:
-            c = p.conditional
+            c: Any = p.conditional
             if self.order is not None:
                 c = AtDistinct(c, tuple(k for k, i in enumerate(p.at) if i < self.n_rows))
             out.append((c, inputs[p.X], p.args(inputs)))

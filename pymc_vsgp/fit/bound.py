@@ -22,7 +22,8 @@ the deviations, both in units of what the sites make of it,
 .. math:: q(v) = N(P^{-1} R \lambda + P^{-1/2} e,\; P^{-1} e^{2t}).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,7 +59,14 @@ from pymc_vsgp.model.variable import (
 )
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = ["Bound", "Evaluation", "Variables", "unconstrained", "whitened_coordinates"]
+__all__ = [
+    "Bound",
+    "Evaluation",
+    "Variables",
+    "split",
+    "unconstrained",
+    "whitened_coordinates",
+]
 
 
 MOST_DENSE = 150
@@ -74,21 +82,26 @@ def unconstrained(model: Model, rvs) -> list[TensorVariable]:
     ]
 
 
-class whitened_coordinates:
+def split(flat: Any, shapes: Iterable[tuple[int, ...]]) -> list[Any]:
+    """Return arrays of these shapes from what they were raveled into, on the last axis."""
+    out, at = [], 0
+    for shape in shapes:
+        size = int(np.prod(shape))
+        out.append(flat[..., at : at + size].reshape((*flat.shape[:-1], *shape)))
+        at += size
+    return out
+
+
+@contextmanager
+def whitened_coordinates(model: Model) -> Iterator[None]:
     """Context in which the inducing values of a model have whitened coordinates."""
-
-    def __init__(self, model: Model):
-        self.model = model
-
-    def __enter__(self):
-        """Put the model's own coordinates aside."""
-        transforms = self.model.rvs_to_transforms
-        self.kept = {u: transforms[u] for u in inducing_variables(self.model)}
-        transforms.update({u: whitened(u) for u in self.kept})
-
-    def __exit__(self, *args):
-        """Put them back."""
-        self.model.rvs_to_transforms.update(self.kept)
+    transforms = model.rvs_to_transforms
+    kept = {u: transforms[u] for u in inducing_variables(model)}
+    transforms.update({u: whitened(u) for u in kept})
+    try:
+        yield
+    finally:
+        transforms.update(kept)
 
 
 class Evaluation(NamedTuple):
@@ -198,12 +211,7 @@ class Variables:
 
     def unravel(self, theta) -> dict[str, np.ndarray]:
         """Return theta by the names of the value variables."""
-        point, at = {}, 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            size = int(np.prod(shape))
-            point[name] = np.asarray(theta[at : at + size]).reshape(shape)
-            at += size
-        return point
+        return dict(zip(self.names, split(np.asarray(theta), self.shapes), strict=True))
 
     def in_units(self, theta) -> dict[str, np.ndarray]:
         """Return theta by the names of the variables, in the user's units."""
@@ -292,13 +300,8 @@ class Bound(Variables):
 
         theta = pt.dvector("theta")
         moved = [pt.dmatrix() for _ in moving]
-        starts = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes)])
-        given = {
-            value: theta[a:b].reshape(shape)
-            for value, shape, a, b in zip(
-                self.values, self.shapes, starts, starts[1:], strict=False
-            )
-        } | dict(zip(moving, moved, strict=True))
+        others = [*split(theta, self.shapes), *moved]
+        given = dict(zip([*self.values, *moving], others, strict=True))
         bound, *rest = simplify(graph_replace([bound, *outputs], given, strict=False))
         moved += offsets
         gradient = pytensor.grad(bound, [theta, *moved], disconnected_inputs="ignore")

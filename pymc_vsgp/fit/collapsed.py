@@ -29,11 +29,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import function, simplify
+from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
+from pymc_vsgp.engine.vectorized import Batched
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
-from pymc_vsgp.fit.density import at_many
 from pymc_vsgp.fit.responses import Responses, has_responses
 from pymc_vsgp.fit.sums import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import SparseTied, unwhiten
@@ -205,12 +205,7 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     values = [v.reshape(chains * draws, *v.shape[2:]) for v in values]
     rng = np.random.default_rng(random_seed)
     values.append(rng.normal(size=(chains * draws, *collapsed.noise.type.shape)))
-    try:
-        found = at_many(inputs, outputs)(*values)
-    except NotImplementedError:  # what goes with the rows depends on parameters
-        fn = function(inputs, outputs)
-        rows = [fn(*row) for row in zip(*values, strict=True)]
-        found = [np.stack(column) for column in zip(*rows, strict=True)]
+    found = Batched(inputs, [], outputs)(values, [])
     return {
         name: x.reshape(chains, draws, *x.shape[1:])
         for name, x in zip(collapsed.draws, found, strict=True)

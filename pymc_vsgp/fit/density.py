@@ -21,11 +21,12 @@ from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
+from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
-__all__ = ["Points", "at_many"]
+__all__ = ["Points"]
 
 MANY = 64  # points that devices are given
 
@@ -124,34 +125,9 @@ class Points:
         """Return the values of variables at many points."""
         out = []
         for flat, values in ((theta, self.outer), (epsilon, self.inner)):
-            at = 0
-            for v in values:
-                shape = self.shapes[v]
-                size = int(np.prod(shape))
-                part = flat[..., at : at + size].reshape(*flat.shape[:-1], *shape)
-                out.append(part.astype(v.dtype))
-                at += size
+            parts = split(flat, (self.shapes[v] for v in values))
+            out += [x.astype(v.dtype) for x, v in zip(parts, values, strict=True)]
         return out
-
-
-def at_many(values: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
-    """Return a function of values that have an axis of points in front, as what it returns has."""
-    batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
-    outputs = over(_value_alone(outputs), values, batched)
-    fn, sizes = function(batched, numpy_only(outputs)), _sizes(outputs)
-
-    def evaluate(*arrays):
-        widest = max(x[0].size for x in arrays)
-        step = max(1, BATCH_BYTES // (8 * max([widest**2, *(a for a, _ in sizes)])))
-        n = len(arrays[0])
-        parts = []
-        for i in range(0, n, step):
-            found = fn(*(x[i : i + step] for x in arrays))
-            lead = min(step, n - i)
-            parts.append([np.broadcast_to(x, (lead, *x.shape[1:])) for x in found])
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
-
-    return evaluate
 
 
 def _on_devices(outer, inner, outputs, mesh) -> Any:

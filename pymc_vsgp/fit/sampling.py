@@ -270,7 +270,7 @@ def sample(
     kept = idata["posterior"].sizes["draw"]
     attrs |= {"method": "nuts", "refused": refused, "interrupted": int(kept < draws)}
     if kept < draws:
-        _log.warning("Interrupted: %d draws of each chain are kept.", kept)
+        _say_interrupted(idata)
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
     if choice is not None:
         choice.remember(attrs["compile_time"])
@@ -318,8 +318,7 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
             return found
     _log.info("%s", found)
     if found.interrupted:
-        kept = idata["posterior"].sizes["draw"]
-        _log.warning("Interrupted: %d draws of each chain are kept.", kept)
+        _say_interrupted(idata)
     if found.refused:
         _log.warning("The draws are not to be trusted: %s. Use method='nuts'.", found.refused)
     idata["posterior"].attrs |= found.attrs
@@ -336,6 +335,11 @@ def _kept(what, *args):
         return what(*args)
     except KeyboardInterrupt:
         return what(*args)
+
+
+def _say_interrupted(idata) -> None:
+    kept = idata["posterior"].sizes["draw"]
+    _log.warning("Interrupted: %d draws of each chain are kept.", kept)
 
 
 def _no_collapse(why: str | None = None) -> ValueError:

@@ -2,6 +2,8 @@
 
 import weakref
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +22,7 @@ from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.compile import at_points
-from pymc_vsgp.fit.bound import Variables
+from pymc_vsgp.fit.bound import Variables, split
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, SparseTied, Tied
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import (
@@ -106,15 +108,14 @@ class GaussianStage:
             f"{self.seconds:.1f} s and {self.compile_seconds:.1f} s to compile",
         ]
         sd = np.sqrt(np.clip(np.diag(self.theta_covariance), 0.0, None))
-        at = 0
-        for name, value in self.theta_unconstrained.items():
-            size = int(np.size(value))
+        for (name, value), of in zip(
+            self.theta_unconstrained.items(), self._split_theta(sd).values(), strict=True
+        ):
             shown = ", ".join(
                 f"{v:.3g} ± {s:.2g}" if self.marginal else f"{v:.3g}"
-                for v, s in zip(np.ravel(value), sd[at : at + size], strict=True)
+                for v, s in zip(np.ravel(value), np.ravel(of), strict=True)
             )
             lines.append(f"  {name}: {shown}")
-            at += size
         for name, after in self.Xu.items():
             moved = np.abs(after - self.Xu_before[name]).max()
             what = f"moved by up to {moved:.3g}" if moved > 0.0 else "where they were"
@@ -158,11 +159,8 @@ class GaussianStage:
 
     def _split_theta(self, theta) -> dict[str, Any]:
         """Return a vector of parameters, of numbers or a tensor, by value variable."""
-        point, at = {}, 0
-        for name, value in self.theta_unconstrained.items():
-            point[name] = theta[at : at + np.size(value)].reshape(np.shape(value))
-            at += np.size(value)
-        return point
+        shapes = map(np.shape, self.theta_unconstrained.values())
+        return dict(zip(self.theta_unconstrained, split(theta, shapes), strict=True))
 
     def _shape_of_epsilon(self, u) -> tuple[int, ...]:
         """Shape of the value of inducing values in the sampler's coordinates."""
@@ -220,48 +218,36 @@ def add_data(tree: xr.DataTree, model: Model) -> None:
     tree["constant_data"] = xr.DataTree(label(model, find_constants(model), ()))
 
 
-class sites_put_in:
+@contextmanager
+def sites_put_in(model: Model, sites: dict[str, Sites]) -> Iterator[None]:
     """Context in which a model has sites of its own, apart from those that it has otherwise."""
 
-    def __init__(self, model: Model, sites: dict[str, Sites]):
-        self.model, self.sites = model, sites
+    def put(sites):
+        for u in us:
+            _set_sites(model, u, None)
+            _set_sites(model, u, sites.get(u.name))
 
-    def __enter__(self):
-        """Put them in."""
-        us = inducing_variables(self.model)
-        self.kept = {u.name: _sites_of(self.model, u) for u in us}
-        self._set(None)
-        self._set(self.sites)
-
-    def __exit__(self, *args):
-        """Put back what there was."""
-        self._set(None)
-        self._set(self.kept)
-
-    def _set(self, sites):
-        for u in inducing_variables(self.model):
-            _set_sites(self.model, u, None if sites is None else sites.get(u.name))
+    us = inducing_variables(model)
+    kept = {u.name: _sites_of(model, u) for u in us}
+    put(sites)
+    try:
+        yield
+    finally:
+        put(kept)
 
 
-class _applied:
+@contextmanager
+def _applied(stage: GaussianStage) -> Iterator[None]:
     """Context in which a stage's inputs and coordinates are those of its model."""
-
-    def __init__(self, stage: GaussianStage):
-        self.stage = stage
-
-    def __enter__(self):
-        model = self.stage.model
-        us = inducing_variables(model)
-        self.sites = {u.name: _sites_of(model, u) for u in us}
-        self.inputs = {n: model[n].get_value() for n in self.stage.Xu if n in model.named_vars}
-        self.stage.apply()
-
-    def __exit__(self, *args):
-        model = self.stage.model
-        for u in inducing_variables(model):
-            _set_sites(model, u, self.sites[u.name])
-        for name, value in self.inputs.items():
-            model[name].set_value(value)
+    model = stage.model
+    inputs = {name: model[name].get_value() for name in stage.Xu}
+    with sites_put_in(model, stage.sites):
+        stage.apply()
+        try:
+            yield
+        finally:
+            for name, value in inputs.items():
+                model[name].set_value(value)
 
 
 def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) -> None:

@@ -45,14 +45,13 @@ class Pieces(NamedTuple):
     rank: pt.TensorVariable
 
 
-class AtDistinct(Conditional):
-    """p(f | u) at rows of which many are equal, in a block of the loop over the data.
+class AtDistinct:
+    """p(f | u) at rows of which many are equal: what a block of the loop over the data asks of it.
 
     `rows` are the positions of those args that go with the rows of X.
     """
 
     def __init__(self, base: Conditional, rows: tuple[int, ...]):
-        super().__init__(base.process, base.n_columns)
         self.base, self.rows = base, rows
 
     def moments(self, X, args):
@@ -82,12 +81,3 @@ class AtDistinct(Conditional):
             pieces.X, pieces.args, pieces.pieces, pieces.moments, adjoints, root, of_spread
         )
         return found._replace(of_X=None)
-
-    def prior_mean(self, X, args):
-        return self.base.prior_mean(X, args)
-
-    def cross(self, X, Z, args):
-        return self.base.cross(X, Z, args)
-
-    def solve(self, X, args):
-        return self.base.solve(X, args)

@@ -12,7 +12,7 @@ from pymc_vsgp.likelihoods.student_t import StudentT
 
 
 class TwoFunctions(Likelihood):
-    """A family of two latent functions: f, the location, and g, the logarithm of the scale."""
+    """A family of two latent functions: f, by default the mean, and g, of the noise."""
 
     n_latent = 2
     of_noise = "scale", np.exp
@@ -24,6 +24,12 @@ class TwoFunctions(Likelihood):
     def log_prob(self, f, y):
         """Log density of y given the functions on the last axis of f."""
         return self.log_prob_at(f[..., 0], f[..., 1], y)
+
+    def conditional_mean(self, f):
+        return f[..., 0]
+
+    def mean(self, mu, gamma):
+        return mu[..., 0]
 
     def _columns(self, mu, gamma, y):
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
@@ -50,12 +56,6 @@ class HeteroskedasticGaussian(TwoFunctions):
 
     def dist(self, f, **kwargs):
         return pm.Normal.dist(mu=f[..., 0], sigma=pt.exp(f[..., 1]), **kwargs)
-
-    def conditional_mean(self, f):
-        return f[..., 0]
-
-    def mean(self, mu, gamma):
-        return mu[..., 0]
 
     def expected_logp(self, mu, gamma, y):
         m, v, mu_g, gamma_g, y, _ = self._columns(mu, gamma, y)
@@ -98,13 +98,6 @@ class HeteroskedasticStudentT(TwoFunctions):
 
     def dist(self, f, **kwargs):
         return pm.StudentT.dist(nu=self.nu, mu=f[..., 0], sigma=pt.exp(f[..., 1]), **kwargs)
-
-    def conditional_mean(self, f):
-        """Mean of y given the functions (for nu > 1)."""
-        return f[..., 0]
-
-    def mean(self, mu, gamma):
-        return mu[..., 0]
 
     def expected_logp(self, mu, gamma, y):
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)

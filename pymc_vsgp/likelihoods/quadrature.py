@@ -18,6 +18,8 @@ Nodes are chosen, not differentiated: they are constants to `pt.grad`, so a grad
 rule applied to the gradient of the integrand. It is as accurate as the value, and half the graph.
 """
 
+from functools import partial
+
 import numpy as np
 import pytensor.tensor as pt
 
@@ -121,14 +123,18 @@ def product_expectation(fn, mu, gamma, ndim, n_nodes=None, reach=REACH):
     """
     columns = [(mu[..., k], gamma[..., k]) for k in range(mu.type.shape[-1] or 1)]
     n_nodes = n_nodes or N_PRODUCT[len(columns)]
+    return nested(partial(expectation, n_nodes=n_nodes, reach=reach), fn, columns, ndim)
+
+
+def nested(integral, fn, columns, ndim):
+    """Integrate a function of several variables, over one after the other."""
 
     def nest(known, rest):
         # The outermost integral has its nodes on the axis next to the data's.
         if not rest:
             return fn(*reversed(known))
         (m, g), *others = rest
-        depth = ndim + len(known)
-        return expectation(lambda f: nest([*known, f], others), m, g, depth, None, n_nodes, reach)
+        return integral(lambda f: nest([*known, f], others), m, g, ndim + len(known))
 
     return nest([], columns[::-1])
 
@@ -214,15 +220,7 @@ def product_mean(fn, mu, gamma, ndim):
     if len(columns) > 2:
         n, reach = N_PRODUCT[len(columns)], REACH + 2.0
         return product_expectation(fn, mu, gamma, ndim, round(n * reach / REACH), reach)
-
-    def nest(known, rest):
-        if not rest:
-            return fn(*reversed(known))
-        (m, g), *others = rest
-        depth = ndim + len(known)
-        return mean(lambda f: nest([*known, f], others), m, g, depth, sizes=LEAN)
-
-    return nest([], columns[::-1])
+    return nested(partial(mean, sizes=LEAN), fn, columns, ndim)
 
 
 def product_log_expectation(log_fn, mu, gamma, ndim, sizes=LEAN):
@@ -242,15 +240,7 @@ def product_log_expectation(log_fn, mu, gamma, ndim, sizes=LEAN):
             for (m, g), x in zip(columns, grids, strict=True)
         ]
         return pt.logsumexp(log_fn(*f) + stack(weight.ravel(), ndim), axis=0)
-
-    def nest(known, rest):
-        if not rest:
-            return log_fn(*reversed(known))
-        (m, g), *others = rest
-        depth = ndim + len(known)
-        return log_expectation(lambda f: nest([*known, f], others), m, g, depth, sizes=sizes)
-
-    return nest([], columns[::-1])
+    return nested(partial(log_expectation, sizes=sizes), log_fn, columns, ndim)
 
 
 def _log_square_rule():

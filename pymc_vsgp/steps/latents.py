@@ -23,7 +23,7 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.streaming import BlockSum
-from pymc_vsgp.fit.bound import whitened_coordinates
+from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.model.variable import InducingRV, whitened
@@ -110,14 +110,10 @@ class Latents:
         self.inputs = list(model.value_vars)
         point = model.initial_point()
         shapes = [np.shape(point[v.name]) for v in self.values]
-        ends = np.cumsum([int(np.prod(s)) for s in shapes])
         self.shapes = dict(zip((v.name for v in self.values), shapes, strict=True))
-        self.size = int(ends[-1])
+        self.size = sum(int(np.prod(s)) for s in shapes)
         self.nu = pt.dvector("nu")
-        parts = [
-            self.nu[end - int(np.prod(s)) : end].reshape(s)
-            for s, end in zip(shapes, ends, strict=True)
-        ]
+        parts = split(self.nu, shapes)
         self.u = [m.unwhitened(x) for m, x in zip(self.members, parts, strict=True)]
         self.whitened = pt.concatenate([m.whitened().ravel() for m in self.members])
         self.log_likelihood = self._log_likelihood(parts)

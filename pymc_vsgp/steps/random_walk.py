@@ -14,6 +14,7 @@ from pytensor.tensor.random.basic import MvNormalRV
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_vsgp.fit.bound import split
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.steps.latents import Latents
 
@@ -115,12 +116,8 @@ class Parameters:
 
     def put(self, point, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return a point with others."""
-        new, at = dict(point), 0
-        for v, shape in zip(self.values, self.shapes, strict=True):
-            size = int(np.prod(shape))
-            new[v.name] = theta[at : at + size].reshape(shape).astype(v.dtype)
-            at += size
-        return new
+        parts = zip(self.values, split(theta, self.shapes), strict=True)
+        return point | {v.name: x.astype(v.dtype) for v, x in parts}
 
 
 def default_latents(model: Model) -> Sequence[Variable]:
