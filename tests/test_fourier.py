@@ -541,7 +541,7 @@ BAD = {
     "kernel's columns": (
         lambda gp, X: gp.prior("u", inducing=features_of(2)),
         ValueError,
-        "input_dim",
+        "columns .0. of 1. Pass 1",
     ),
 }
 
@@ -563,7 +563,7 @@ def test_bad_input_says_what_to_do(case, rng):
             + pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[1]),
             "no spectral density|one for each term",
         ),
-        (pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]), "one for each term"),
+        (pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]), "columns .0. of 2. Pass 1"),
     ],
 )
 def test_kernels_without_a_density(cov, message):

@@ -4,17 +4,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.checks import as_inputs, column_names
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
 from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
-from pymc_vsgp.inducing.spectrum import spectral_density
+from pymc_vsgp.inducing.spectrum import of_columns, spectral_density
 from pymc_vsgp.ops.window import WIDTH
 
 __all__ = ["Suggestion", "suggest_inducing"]
@@ -122,31 +123,34 @@ def suggest_inducing(
             gp.prior("u", **suggestion.prior_kwargs)
     """
     table, X = X, as_inputs(X, "X")
-    n, n_columns = X.shape
+    active = sorted({int(d) for d in getattr(cov_func, "active_dims", range(X.shape[1]))})
+    own = X[:, active]
+    n, n_columns = own.shape
     rng = np.random.default_rng(random_seed)
     options: dict[str, Option] = {}
     kwargs: dict[str, dict[str, Any]] = {}
     notes = []
 
-    points, left = _points(X, cov_func, residual, quantile, draws, rng)
+    distinct = X[np.unique(own, axis=0, return_index=True)[1]]
+    points, left = _points(distinct, cov_func, residual, quantile, draws, rng)
     # Three products with M^2 entries a row, and what is done to M x M matrices.
     seconds = 6.0 * n * points**2 / LARGE + 10.0 * points**3 / LARGE + n * ROW + LEAST
     options["points"] = Option("points", points, left, seconds, left <= 1.05 * residual)
-    kwargs["points"] = {"Xu": kmeans(table, points, random_seed=rng)}
+    kwargs["points"] = {"Xu": _places(table, X, active, points, rng)}
 
     try:
         if n_columns > 3:
             raise ValueError("Fourier features are for one to three inputs.")
-        spectral_density(cov_func, pt.ones((1, n_columns)))
+        spectral_density(of_columns(cov_func, active), pt.ones((1, n_columns)))
     except (ValueError, NotImplementedError) as error:
         notes.append(f"No Fourier features: {error}")
     else:
         features = Fourier.for_data(
-            X, cov_func, residual=residual, quantile=quantile, draws=draws, random_seed=rng
+            table, cov_func, residual=residual, quantile=quantile, draws=draws, random_seed=rng
         )
-        left = _left_out(features, cov_func, quantile, draws, rng)
+        left = _left_out(features, of_columns(cov_func, active), quantile, draws, rng)
         M = features.n_features
-        grid = find_grid(X)
+        grid = find_grid(own)
         whole = grid.grid if isinstance(grid, Cells) else grid
         rows = whole.shape[0] if isinstance(whole, Grid) else n
         seconds = 6.0 * rows * M / (SMALL if grid is None else LARGE) + n * ROW + LEAST
@@ -159,11 +163,10 @@ def suggest_inducing(
             notes.append(f"The data are {some} of {' x '.join(map(str, whole.shape))}.")
 
     if not any(o.enough for o in options.values()):
-        places = np.unique(X, axis=0)
-        neighbors = NearestNeighbors(places)
+        neighbors = NearestNeighbors(distinct)
         m = neighbors.number(cov_func)
-        seconds = (n + len(places)) * ((m + 1) ** 2 * PAIR + ROW) + LEAST
-        options["neighbors"] = Option("neighbors", len(places), 0.0, seconds, True)
+        seconds = (n + len(distinct)) * ((m + 1) ** 2 * PAIR + ROW) + LEAST
+        options["neighbors"] = Option("neighbors", len(distinct), 0.0, seconds, True)
         kwargs["neighbors"] = {"inducing": neighbors}
         notes.append(
             f"Neighbors are all distinct inputs, each given the {m} nearest. They take one process "
@@ -174,10 +177,20 @@ def suggest_inducing(
     return Suggestion(best.kind, options, kwargs[best.kind], tuple(notes))
 
 
+def _places(table, X, active, number, rng):
+    """Return inducing points, near each other in what the kernel sees."""
+    if len(active) == X.shape[1]:
+        return kmeans(table, number, random_seed=rng)
+    centers = kmeans(X[:, active], number, random_seed=rng)
+    Xu = np.tile(X.mean(axis=0), (len(centers), 1))
+    Xu[:, active] = centers
+    names = column_names(table, "X")
+    return Xu if names is None else pd.DataFrame(Xu, columns=list(names))
+
+
 def _points(X, cov_func, residual, quantile, draws, rng) -> tuple[int, float]:
     """Return how many points explain enough of most kernel matrices, and what they leave."""
-    rows = np.unique(X, axis=0)
-    rows = rows[rng.permutation(len(rows))[:SOME_ROWS]]
+    rows = X[rng.permutation(len(X))[:SOME_ROWS]]
     K = cov_func(pt.constant(rows))
     seeds = rng.integers(2**31, size=draws)
     most = min(MOST_POINTS, len(rows))

@@ -59,8 +59,8 @@ class InducingVariables(ABC):
         """An input at which kernel and mean can be tried."""
         return np.zeros((1, self.n_columns))
 
-    def of_columns(self, n: int) -> "InducingVariables":
-        """Return the same for n inputs, where it was made without saying how many."""
+    def of_kernel(self, cov_func) -> "InducingVariables":
+        """Return the same for the inputs of a kernel, where it was made without saying which."""
         return self
 
     @abstractmethod

@@ -154,13 +154,13 @@ class Features:
         same = pt.all(pt.eq(X[:, None, :], Z[None, :, :]), axis=2)
         return pt.dot(both[0] * S, both[1].T) + same * (total - pt.sum(S))
 
-    def window(self, X: np.ndarray, before: np.ndarray) -> np.ndarray:
+    def window(self, X: np.ndarray, before: np.ndarray, active: Sequence[int]) -> np.ndarray:
         """Return the lowest and the highest place at which waves stand for the function.
 
-        That is the range of X, and of the data that the window `before` was for, and a quarter of
-        what the period leaves on either side. Periodic inputs have no bounds.
+        That is the range of these columns of X, and of the data that the window `before` was for,
+        and a quarter of what the period leaves on either side. Periodic inputs have no bounds.
         """
-        repeats = np.array(self.periodic)
+        X, repeats = X[:, active], np.array(self.periodic)
         period = np.where(repeats, np.inf, self.period)
         low, high = X.min(axis=0), X.max(axis=0)
         if np.isfinite(before[:, ~repeats]).all() and not repeats.all():
@@ -171,8 +171,8 @@ class Features:
         if (gap <= 0.0).any():
             d = int(np.argmin(np.where(repeats, 1.0, gap / self.period)))
             raise ValueError(
-                f"Column {d} of X has the range {high[d] - low[d]:g}, but the period of the "
-                f"Fourier features is {period[d]:g}: places a period apart are the same. Pass "
+                f"Column {active[d]} of X has the range {high[d] - low[d]:g}, but the period of "
+                f"the Fourier features is {period[d]:g}: places a period apart are the same. Pass "
                 "Fourier(period=...) longer than the range by some lengthscales, or use "
                 "Fourier.for_data. If the function does repeat, pass periodic=True."
             )

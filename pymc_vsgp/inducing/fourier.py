@@ -21,10 +21,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.checks import as_inputs, column_names
+from pymc_vsgp.checks import as_inputs, check_columns, column_names
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
+from pymc_vsgp.inducing.spectrum import of_columns
 from pymc_vsgp.inducing.torus import FourierPrior
 
 __all__ = ["Fourier"]
@@ -36,13 +37,16 @@ COPIES, FEWEST_STEPS, MOST_STEPS = 2, 256, 2**15
 @dataclass(frozen=True)
 class Fourier(Features, InducingVariables):
     r"""
-    Fourier coefficients as inducing variables, for one to three inputs and stationary kernels.
+    Fourier coefficients as inducing variables, for stationary kernels of one to three inputs.
+
+    The function may have more inputs: those that the kernel leaves out, by ``active_dims``, are
+    for the mean function alone.
 
     Parameters
     ----------
     period : float or sequence of float
-        Length of the torus in each input. Beyond the range of the data it should leave room for a
-        few lengthscales: what is a period apart is taken to be the same point.
+        Length of the torus in each input of the kernel. Beyond the range of the data it should
+        leave room for a few lengthscales: what is a period apart is taken to be the same point.
     n_frequencies : int or sequence of int
         Frequencies in each input, without the constant. With :math:`k_d` of them there are
         :math:`\prod_d (2 k_d + 1)` coefficients. Single numbers are those of every input.
@@ -54,8 +58,12 @@ class Fourier(Features, InducingVariables):
         end of the data in that input, and no return to the prior beyond it. The kernel becomes the
         sum over its copies a period apart.
     columns : sequence of str, optional
-        Names of the inputs, by which those of X and Xnew are matched; `for_data` takes those of a
-        table.
+        Names of all inputs of the function, by which those of X and Xnew are matched; `for_data`
+        takes those of a table.
+    covariates : sequence of float, optional
+        A value of each input that only the mean function uses: there the mean is that of the first
+        coefficient. By default zeros; `for_data` takes averages. The posterior of the function
+        does not depend on it, and the sampler moves best near the average.
 
     See Also
     --------
@@ -70,6 +78,8 @@ class Fourier(Features, InducingVariables):
         gp.prior("u", inducing=vsgp.inducing.Fourier.for_data(X, cov))
         gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)
     """
+
+    covariates: tuple[float, ...] | None = None
 
     @classmethod
     def for_data(
@@ -91,12 +101,13 @@ class Fourier(Features, InducingVariables):
         Parameters
         ----------
         X : array_like, DataFrame or DataArray, shape (N, D)
-            Inputs. Names of columns are kept.
+            All inputs of the function, those that only the mean uses included. Names of columns
+            are kept.
         cov_func : Covariance
             The kernel. Its parameters may be random variables.
         periodic : mapping, optional
-            Period of each input that the function repeats in, by the input's name or position:
-            ``{"hour": 24.0}``.
+            Period of each input that the function repeats in, by the input's name or position in
+            X: ``{"hour": 24.0}``.
         residual : float
             Share of the variance that may be left out.
         wrap : float
@@ -114,15 +125,14 @@ class Fourier(Features, InducingVariables):
         """
         names = column_names(X, "X")
         X = as_inputs(X, "X")
+        check_columns(X, getattr(cov_func, "input_dim", X.shape[1]), "X", "the kernel")
+        active = active_columns(cov_func, X.shape[1])
+        known = _periods(periodic or {}, names, active, X.shape[1])
+        covariates = tuple(np.delete(X, active, axis=1).mean(axis=0).tolist())
+        X, cov_func = X[:, active], of_columns(cov_func, active)
         low, high = X.min(axis=0), X.max(axis=0)
         width = np.where(high > low, high - low, 1.0)
         n_columns = len(width)
-        if n_columns > 3:
-            raise ValueError(
-                f"X has {n_columns} columns, and Fourier features grow too many beyond three. "
-                "Use inducing points: gp.prior(name, Xu=...)."
-            )
-        known = _periods(periodic or {}, names, width)
         # The kernel along each input, in units of the range.
         lags = np.linspace(0.0, 8.0, 1025)
         axes = width * np.eye(n_columns)
@@ -145,7 +155,7 @@ class Fourier(Features, InducingVariables):
             counts.append(_frequencies(cov_func, size * axis, share, quantile, draws, rng))
         center = tuple((low + high) / 2.0)
         repeats = tuple(i in known for i in range(n_columns))
-        found = cls(tuple(period), tuple(counts), center, repeats, columns=names)
+        found = cls(tuple(period), tuple(counts), center, repeats, names, covariates)
         return found.at_most(max_features)
 
     def at_most(self, n: int) -> "Fourier":
@@ -157,30 +167,82 @@ class Fourier(Features, InducingVariables):
             counts *= 0.98
         return replace(self, n_frequencies=tuple(np.floor(counts).astype(int)))
 
-    def of_columns(self, n: int) -> "Fourier":
-        if self.n_columns > 1 or n == 1:
-            return self
-        each = ("period", "n_frequencies", "center", "periodic")
-        return replace(self, **{name: getattr(self, name) * n for name in each})
+    def of_kernel(self, cov_func) -> "FourierOfKernel":
+        active = active_columns(cov_func, self.n_columns)
+        n, found = len(active), self
+        if self.n_columns == 1 < n:
+            each = ("period", "n_frequencies", "center", "periodic")
+            found = replace(self, **{name: getattr(self, name) * n for name in each})
+        return FourierOfKernel(found, cov_func, active)
 
     @property
     def n_inducing(self) -> int:
         return self.n_features
 
+    def under(self, name, cov_func, mean_at, jitter):
+        return self.of_kernel(cov_func).under(name, cov_func, mean_at, jitter)
+
+
+class FourierOfKernel(InducingVariables):
+    """Fourier coefficients of a function whose kernel has some of the inputs, and its mean any."""
+
+    def __init__(self, features: Fourier, cov_func, active: list[int]):
+        self.features, self.active = features, active
+        self._n_columns = getattr(cov_func, "input_dim", len(active))
+        self.columns = features.columns
+        n_others = self._n_columns - len(active)
+        for name, given, n in (
+            ("period", features.period, len(active)),
+            ("covariates", features.covariates, n_others),
+            ("columns", features.columns, self._n_columns),
+        ):
+            if given is not None and len(given) != n:
+                raise ValueError(
+                    f"{name} of the Fourier features has {len(given)} entries, and the kernel has "
+                    f"the columns {active} of {self._n_columns}. Pass {n}, or use Fourier.for_data "
+                    "with all columns of X."
+                )
+
+    @property
+    def n_columns(self) -> int:
+        return self._n_columns
+
+    @property
+    def n_inducing(self) -> int:
+        return self.features.n_features
+
     @property
     def example(self) -> np.ndarray:
-        return np.array([self.center])
+        row = np.zeros(self.n_columns)
+        row[np.setdiff1d(np.arange(self.n_columns), self.active)] = self.features.covariates or 0.0
+        row[self.active] = self.features.center
+        return row[None, :]
 
     def under(self, name, cov_func, mean_at, jitter):
-        return FourierPrior(self, name, cov_func, mean_at)
+        return FourierPrior(self.features, name, cov_func, mean_at, self.active, self.example)
 
 
-def _periods(periodic: Mapping[int | str, float], names, width) -> dict[int, float]:
-    """Return the periods that were given by the position of the input."""
-    places = {**{i: i for i in range(len(width))}, **{n: i for i, n in enumerate(names or ())}}
-    if not isinstance(periodic, Mapping) or set(periodic) - set(places):
+def active_columns(cov_func, n_columns: int) -> list[int]:
+    """Return the columns that a kernel uses, of which there may be three."""
+    n = getattr(cov_func, "input_dim", n_columns)
+    active = sorted({int(d) for d in getattr(cov_func, "active_dims", range(n))})
+    if len(active) > 3:
         raise ValueError(
-            f"periodic is {periodic!r}, but the inputs are {list(names or range(len(width)))}. "
+            f"The kernel has {len(active)} inputs, and Fourier features grow too many beyond "
+            "three. Use inducing points, gp.prior(name, Xu=...), or leave covariates to the mean "
+            "function by active_dims."
+        )
+    return active
+
+
+def _periods(periodic, names, active, n_columns) -> dict[int, float]:
+    """Return the periods that were given by the position of the input among the active ones."""
+    every = {**{i: i for i in range(n_columns)}, **{n: i for i, n in enumerate(names or ())}}
+    places = {name: active.index(i) for name, i in every.items() if i in active}
+    if not isinstance(periodic, Mapping) or set(periodic) - set(places):
+        inputs = [names[i] for i in active] if names else active
+        raise ValueError(
+            f"periodic is {periodic!r}, but the inputs of the kernel are {inputs}. "
             "Pass the period of each input that repeats, as in periodic={0: 24.0}."
         )
     found = {places[name]: float(length) for name, length in periodic.items()}

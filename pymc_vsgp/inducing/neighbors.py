@@ -81,7 +81,7 @@ class NearestNeighbors(InducingVariables):
         that of the roughest.
     scale : float or sequence of float, optional
         Units of the inputs in which neighbors are near: lengthscales, or guesses of them. By
-        default the same for all inputs.
+        default the same for all inputs. Those that the kernel leaves out do not count.
 
     Examples
     --------
@@ -201,11 +201,14 @@ class NeighborsPrior(InducingPrior):
 
     def __init__(self, kind: NearestNeighbors, name: str, cov_func, mean_at, jitter):
         self.kind, self.m = kind, kind.number(cov_func)
-        order = coarse_to_fine(kind.Xu / kind.scale)
-        neighbors = predecessors(kind.Xu / kind.scale, order, self.m)
+        # Covariates that only the mean uses have no distance.
+        active = np.isin(np.arange(kind.n_columns), getattr(cov_func, "active_dims", []))
+        scale = np.where(active | ~active.any(), kind.scale, np.inf)
+        order = coarse_to_fine(kind.Xu / scale)
+        neighbors = predecessors(kind.Xu / scale, order, self.m)
         # Not data of the model: they say how its density is computed, and nobody may change them.
         self.Xu = pytensor.shared(kind.Xu, name=f"{name}_places", shape=kind.Xu.shape)
-        self.scale = pt.constant(kind.scale)
+        self.scale = pt.constant(scale)
         self.neighbors = pytensor.shared(neighbors, name=f"{name}_neighbors", shape=neighbors.shape)
         self.order = pytensor.shared(order, name=f"{name}_order", shape=order.shape)
         local, theta = Local.of(cov_func, mean_at, kind.n_columns)

@@ -13,6 +13,8 @@ are positive, and so is their sum: nothing is subtracted that could cancel.
 
 import itertools
 
+from collections.abc import Sequence
+from copy import copy
 from functools import cache, reduce
 from operator import mul
 from typing import NamedTuple
@@ -30,7 +32,7 @@ from scipy import special
 from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.compile import ONCE
 
-__all__ = ["Spectrum", "heavy_tails", "spectral_density", "spectrum"]
+__all__ = ["Spectrum", "heavy_tails", "of_columns", "spectral_density", "spectrum"]
 
 # The smoothness of Matérn kernels, and the lengthscale of each in units of its `ls`.
 MATERN = {
@@ -55,6 +57,22 @@ class Spectrum(NamedTuple):
 
     total: TensorVariable
     left_out: TensorVariable
+
+
+def of_columns(cov_func: BaseCovariance, active: Sequence[int]) -> BaseCovariance:
+    """Return a kernel as one of these columns alone, in increasing order."""
+    if not isinstance(cov_func, Covariance):
+        return cov_func
+    if not set(cov_func.active_dims) <= set(active):
+        raise ValueError(
+            f"The kernel depends on the columns {cov_func.active_dims.tolist()}, and the Fourier "
+            f"features are of the columns {list(active)}. Pass features of the kernel's columns."
+        )
+    own = copy(cov_func)
+    own.input_dim, own.active_dims = len(active), np.searchsorted(active, cov_func.active_dims)
+    if isinstance(cov_func, Add | Prod):
+        own._factor_list = [of_columns(f, active) for f in cov_func._factor_list]
+    return own
 
 
 def spectral_density(cov_func: BaseCovariance, omega: TensorVariable) -> TensorVariable:

@@ -18,6 +18,7 @@ with :math:`\epsilon` what regression on f(p) leaves of f: far away this is the 
 
 import warnings
 
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ from pymc_vsgp.inducing.features import LEAST, Features
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import find_grid
 from pymc_vsgp.inducing.scattered import Scattered
-from pymc_vsgp.inducing.spectrum import heavy_tails
+from pymc_vsgp.inducing.spectrum import heavy_tails, of_columns
 
 __all__ = ["FourierPrior", "GivenCoefficients"]
 
@@ -60,11 +61,12 @@ class FourierPrior(InducingPrior):
     mean's level, and coordinates that the data gave follow that, too.
     """
 
-    def __init__(self, features: Features, name: str, cov_func, mean_at):
+    def __init__(self, features: Features, name: str, cov_func, mean_at, active, center):
         constant = np.eye(1, features.n_features)[0]
-        mean = mean_at(pt.constant(np.array([features.center])))[0] * constant
-        self.features, self.name, self.cov_func = features, name, cov_func
-        self.variances, self.residual = _spectrum(features, cov_func)
+        mean = mean_at(pt.constant(center))[0] * constant
+        self.features, self.name, self.cov_func, self.active = features, name, cov_func, active
+        self.n_columns = center.shape[1]
+        self.variances, self.residual = self._spectrum(cov_func)
         if text := heavy_tails(cov_func):
             warnings.warn(text, stacklevel=4)
         super().__init__(mean, pt.sqrt(self.variances))
@@ -74,37 +76,42 @@ class FourierPrior(InducingPrior):
     def given(self, u, cov_func, mean_at, X, layout=None):
         w, scale, residual = self.linear(u), self.factor, self.residual
         if cov_func is not self.cov_func:
-            variances, left = _spectrum(self.features, cov_func)
+            variances, left = self._spectrum(cov_func)
             share = variances / self.variances
             w = w * (share if w.type.ndim == 1 else share[:, None])
             # Less than all that these features have of the component, where others share them.
             scale, residual = share * scale, left + pt.sum((1.0 - share) * variances)
-        x, z = (pt.tensor(dtype="float64", shape=(None, X.type.shape[1])) for _ in range(2))
-        (mean,), theta = as_ops(([x], [mean_at(x)]))
-        torus = self.features.covariance(cov_func, x, z)
-        plane = self.features.on_plane(cov_func, x, z)
+        sizes = (self.n_columns, len(self.active), len(self.active))
+        of_mean, x, z = (pt.tensor(dtype="float64", shape=(None, n)) for n in sizes)
+        (mean,), theta = as_ops(([of_mean], [mean_at(of_mean)]))
+        own = of_columns(cov_func, self.active)
+        torus = self.features.covariance(own, x, z)
+        plane = self.features.on_plane(own, x, z)
         (covariance,), prior = as_ops(([x, z], [torus, plane]))
-        conditional = GivenCoefficients(u.name, self.features, mean, covariance, layout)
+        conditional = GivenCoefficients(
+            u.name, self.n_columns, self.features, self.active, mean, covariance, layout
+        )
         return conditional, [w, scale, residual, self.window, *theta, *prior]
 
     def layout(self, X):
-        found = find_grid(X)
+        found = find_grid(X[:, list(self.active)])
         return Scattered() if Scattered.pays(self.features, len(X), found) else found
 
     def cover(self, X):
         """Widen the window to these data, and to a quarter of the gap around all data so far."""
-        self.window.set_value(self.features.window(X, self.window.get_value()))
-        plane = partial(self.features.on_plane, self.cov_func)
+        window = self.features.window(X, self.window.get_value(), self.active)
+        self.window.set_value(window)
+        plane = partial(self.features.on_plane, of_columns(self.cov_func, self.active))
         ends = known_value(_correlated_ends(self.features, self.window, plane))
         if ends is not None and (text := short_period(self.name, float(ends))):
             warnings.warn(text, stacklevel=4)
 
-
-def _spectrum(features, cov_func) -> tuple[TensorVariable, TensorVariable]:
-    """Return the prior variances of the coefficients, and that of what is left out."""
-    total, residual = features.spectrum(cov_func)
-    # Smooth kernels leave out less than the smallest number, and its root has a gradient.
-    return features.variances(cov_func) + LEAST * total, residual + FLOOR * total
+    def _spectrum(self, cov_func) -> tuple[TensorVariable, TensorVariable]:
+        """Return the prior variances of the coefficients, and that of what is left out."""
+        own = of_columns(cov_func, self.active)
+        total, residual = self.features.spectrum(own)
+        # Smooth kernels leave out less than the smallest number, and its root has a gradient.
+        return self.features.variances(own) + LEAST * total, residual + FLOOR * total
 
 
 def _correlated_ends(features, window, plane) -> TensorVariable:
@@ -157,15 +164,19 @@ class GivenCoefficients(Conditional):
     The args are the coefficients less their means, their standard deviations, the variance of what
     is left out, the window, the parameters of the mean and those of the kernel. In the loop over
     the data come, behind them, a number that is nan where the rows do not lie as the model was
-    made for, and the axes of the layout.
+    made for, and the axes of the layout. The features are of the `active` columns of X, the mean
+    of all.
     """
 
     noun = "Fourier coefficients"
     follows_X = False
 
-    def __init__(self, process, features, mean: Kernel, covariance: Kernel, layout=None):
-        super().__init__(process, features.n_columns)
-        self.features, self.mean, self.covariance, self.layout = features, mean, covariance, layout
+    def __init__(
+        self, process, n_columns, features, active, mean: Kernel, covariance: Kernel, layout=None
+    ):
+        super().__init__(process, n_columns)
+        self.features, self.active = features, active
+        self.mean, self.covariance, self.layout = mean, covariance, layout
         n_mean, n_prior = len(mean.inner_inputs) - 1, len(covariance.inner_inputs) - 2
         self.theta = slice(REST, REST + n_mean)
         self.prior = slice(REST + n_mean, REST + n_mean + n_prior)
@@ -180,11 +191,19 @@ class GivenCoefficients(Conditional):
         return self.layout is not None
 
     def by_rows(self):
-        return GivenCoefficients(self.process, self.features, self.mean, self.covariance)
+        found = copy(self)
+        found.layout = None
+        return found
+
+    def _own(self, X):
+        """Return the columns of X that the features are of."""
+        if len(self.active) == self.n_columns:
+            return X
+        return pt.stack([X[:, d] for d in self.active], axis=1)
 
     def block_args(self, X, args):
         """Append whether the rows lie as they should, and the axes of the layout."""
-        low, high = args[WINDOW][0], args[WINDOW][1]
+        X, (low, high) = self._own(X), (args[WINDOW][0], args[WINDOW][1])
         inside = pt.all(pt.ge(pt.min(X, axis=0), low) & pt.le(pt.max(X, axis=0), high))
         axes = [] if self.layout is None else self.layout.axes(X)
         if self.layout is not None:
@@ -193,7 +212,7 @@ class GivenCoefficients(Conditional):
 
     def complaint(self, X, args):
         """Say that rows are beyond the window, or do not lie as those of the model did."""
-        low, high = np.asarray(known_value(args[WINDOW]))
+        X, (low, high) = X[:, list(self.active)], np.asarray(known_value(args[WINDOW]))
         if (X.min(axis=0) < low).any() or (X.max(axis=0) > high).any():
             return (
                 "has rows beyond the window that the Fourier features were set up for. "
@@ -219,7 +238,7 @@ class GivenCoefficients(Conditional):
     def moments(self, X, args):
         """Build the moments in a block, and the features."""
         if self.layout is None:
-            waves = self.features.waves(X)
+            waves = self.features.waves(self._own(X))
         else:
             waves = self.layout.waves(self.features, args[self.valid + 1 :])
         f = self._combine(waves, args[W])
@@ -242,7 +261,10 @@ class GivenCoefficients(Conditional):
         """
         if self.diagonal(args, root):
             return self._combine_squares(pieces, root**2)
-        return spread_of(self.features.matrix(self.features.waves(X)).T, root)
+        return spread_of(self._matrix(X).T, root)
+
+    def _matrix(self, X):
+        return self.features.matrix(self.features.waves(self._own(X)))
 
     def _combine_squares(self, waves, squares):
         weights = squares if squares.type.ndim == 1 else squares.T
@@ -259,7 +281,7 @@ class GivenCoefficients(Conditional):
         )
         gram = None
         if root is not None and not self.diagonal(args, root):
-            _, gram = pull_spread(self.features.matrix(self.features.waves(X)).T, root, of_spread)
+            _, gram = pull_spread(self._matrix(X).T, root, of_spread)
         elif root is not None:
             squares = disconnected_grad(root) ** 2
             spread = self._combine_squares(pieces, squares)
@@ -270,10 +292,9 @@ class GivenCoefficients(Conditional):
     @property
     def basis(self):
         """The features, the same for any parameters."""
-        f = self.features
         return Basis(
-            lambda X: f.matrix(f.waves(X)),
-            f.n_features,
+            self._matrix,
+            self.features.n_features,
             RESIDUAL,
             self.valid,
             self.mean,
@@ -295,17 +316,19 @@ class GivenCoefficients(Conditional):
         return Nearest(places, plane(X - places, origin)[:, 0] / variance, variance)
 
     def anywhere(self, X, args):
-        near = self._nearest(X, args)
+        near = self._nearest(self._own(X), args)
         f = self.features.combine(self.features.waves(near.places), args[W])
         rho = near.rho if f.type.ndim == 1 else near.rho[:, None]
         mu, gamma = self._moments(rho * f, X, args, args[RESIDUAL])
         return Moments(mu, near.rho**2 * gamma + (1.0 - near.rho**2) * near.variance)
 
     def joint(self, X, args):
-        near = self._nearest(X, args)
-        A = self.solve(near.places, args)
-        within = self.prior_covariance(near.places, args) - pt.dot(A.T, A)
-        return Moments(self.anywhere(X, args).mu, near.covariance(X, self._plane(args), within))
+        own = self._own(X)
+        near = self._nearest(own, args)
+        p = near.places
+        A = (self.features.matrix(self.features.waves(p)) * args[SCALE]).T
+        within = inline(self.covariance, p, p, *args[self.prior])[0] - pt.dot(A.T, A)
+        return Moments(self.anywhere(X, args).mu, near.covariance(own, self._plane(args), within))
 
     def prior_mean(self, X, args):
         (mean,) = inline(self.mean, X, *args[self.theta])
@@ -313,7 +336,7 @@ class GivenCoefficients(Conditional):
         return mean[:, None] + pt.zeros((1, args[W].shape[1])) if several else mean
 
     def cross(self, X, Z, args):
-        K = inline(self.covariance, Z, X, *args[self.prior])[0]
+        K = inline(self.covariance, self._own(Z), self._own(X), *args[self.prior])[0]
         return K, pt.ones_like(X[:, 0]) * self._variance(args)
 
     def prior_covariance(self, X, args):
@@ -323,9 +346,10 @@ class GivenCoefficients(Conditional):
         return args[RESIDUAL] + pt.sum(args[SCALE] ** 2)
 
     def solve(self, X, args):
-        return (self.features.matrix(self.features.waves(X)) * args[SCALE]).T
+        return (self._matrix(X) * args[SCALE]).T
 
     def wrap(self, X, args):
         """Correlation of the first row of X with the others that is due to the torus alone."""
+        X = self._own(X)
         torus, plane = inline(self.covariance, X[:1], X, *args[self.prior])
         return pt.max(pt.abs(torus - plane)[0, 1:]) / self._variance(args)

@@ -22,11 +22,9 @@ class Mixed(Likelihood):
     ----------
     family : Likelihood
         The distribution of one output given its function.
-    W : tensor_like, shape (P, Q)
-        Mixing matrix.
+    W : tensor_like, shape (P, Q) or (Q,)
+        Mixing matrix. A vector makes one output without a dimension of its own.
     """
-
-    ndim_y = 1
 
     def __init__(self, family, W):
         if family.n_latent != 1:
@@ -35,17 +33,17 @@ class Mixed(Likelihood):
                 "output has one. Use a family of one function."
             )
         W = as_float(W, "W")
-        if W.type.ndim != 2:
+        if W.type.ndim not in (1, 2):
             raise ValueError(
-                f"W has {W.type.ndim} dimensions, but it must be a matrix. "
-                "Pass one row for each output and one column for each process."
+                f"W has {W.type.ndim} dimensions, but it must be a matrix, or a vector for one "
+                "output. Pass one row for each output and one column for each process."
             )
         self.family = family
-        self.n_latent = W.type.shape[1]
+        self.ndim_y, self.n_latent = W.type.ndim - 1, W.type.shape[-1]
         self.rules = {"W": Rule(np.isfinite, "finite"), **family.rules}
         super().__init__(W=W, **family.params)
         # Everything but parameters with a row for each observation.
-        vectors = [n for n, p in self._params.items() if p.type.ndim == 1]
+        vectors = [n for n, p in self._params.items() if p.type.ndim == 1 and self.ndim_y]
         self.shared_params = ("W", *family.shared_params, *vectors)
 
     @property
@@ -63,6 +61,8 @@ class Mixed(Likelihood):
 
     def _over_seen(self, fn, y):
         y = pt.as_tensor(y)
+        if not self.ndim_y:
+            return fn(y)
         if not y.dtype.startswith("float"):
             return fn(y).sum(axis=-1)
         missing = pt.isnan(y)
@@ -102,6 +102,9 @@ class Mixed(Likelihood):
         return self._over_seen(lambda at: self._now.log_predictive(mu, gamma, at), y)
 
     def check_observed(self, y):
+        if not self.ndim_y:
+            self.family.check_observed(y)
+            return
         n_outputs = self.W.type.shape[0]
         if n_outputs is not None and y.shape[1] != n_outputs:
             raise ValueError(

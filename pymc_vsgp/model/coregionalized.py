@@ -29,9 +29,11 @@ class Coregionalized:
 
     Parameters
     ----------
-    W : tensor_like, shape (P, Q)
+    W : tensor_like, shape (P, Q) or (Q,)
         Mixing matrix: numbers, or a random variable of the model. A column of W and the scale of
         its process say the same thing twice, so fix one: with W random, give kernels variance one.
+        A vector makes a single output: ``[1.0, 1.0]`` is the sum of two functions. Where this page
+        says P there is then no such dimension, and y is a vector.
     processes : list of VariationalSparse
         The processes that are mixed, Q functions in all; each has its inducing values.
 
@@ -52,10 +54,10 @@ class Coregionalized:
         self.W = as_float(W)
         number = sum(gp._prior.n_outputs for gp in self.processes)
         shape = self.W.type.shape
-        if self.W.type.ndim != 2 or shape[1] not in (None, number):
+        if self.W.type.ndim not in (1, 2) or shape[-1] not in (None, number):
             raise ValueError(
-                f"W has shape {shape}, but there are {number} latent functions. "
-                f"Pass a matrix with one row for each output and {number} columns."
+                f"W has shape {shape}, but there are {number} latent functions. Pass a matrix with "
+                f"one row for each output and {number} columns, or a vector of {number} for one."
             )
 
     def likelihood(
@@ -97,7 +99,8 @@ class Coregionalized:
         y : TensorVariable, shape (N, P)
         """
         model = pm.modelcontext(model)
-        y, dims = self._rows_first(model, X, y, dims)
+        if self.W.type.ndim == 2:
+            y, dims = self._rows_first(model, X, y, dims)
         mixed = Mixed(as_likelihood(likelihood), self.W)
         return latents.likelihood(
             name, mixed, self.processes, X, y, dims=dims, block_size=block_size, model=model

@@ -91,7 +91,7 @@ def check_groups(model, by: Any, inducing: Any, n_outputs: int, output_dims: Any
 
 def checked_kind(gp: Any, model, name: str, inducing: InducingVariables, inducing_dim: str):
     """Check inducing variables that are not points, and name their dimension."""
-    inducing = inducing.of_columns(getattr(gp.cov_func, "input_dim", 1))
+    inducing = inducing.of_kernel(gp.cov_func)
     check_functions(gp, inducing.example, "inducing")
     length = inducing.n_inducing
     check_dim(model, inducing_dim, length, "the vector of inducing variables")

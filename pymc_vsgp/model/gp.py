@@ -137,7 +137,7 @@ class VariationalSparse(Base):
             fills them with averages of X over the observations nearest in the other columns.
         inducing : Fourier, optional
             In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
-            one to three inputs. See :class:`pymc_vsgp.inducing.Fourier`.
+            one to three of the inputs. See :class:`pymc_vsgp.inducing.Fourier`.
         by : str, optional
             Dimension of the model whose entries are groups with a function each: independent, with
             this mean and this kernel. Inputs of data then have the group in one more column: a

@@ -1,0 +1,305 @@
+"""Covariates beside a function of space: features of some inputs, and a mean of the others."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import pytest
+import reference_gp
+import reference_torus
+
+from modes import RAW
+from prior_draws import prior_draws
+from scipy import special, stats
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.compile import ONCE
+
+PERIOD, COUNTS, CENTER = (2.5, 3.0), (4, 3), (0.4, 0.1)
+LS, VARIANCE = np.array([0.3, 0.5]), 1.3
+NAMES = ["rain", "east", "slope", "road", "north"]
+SPACE, OTHERS = [1, 4], [0, 2, 3]
+quiet = {"progressbar": False}
+
+
+def table_of(n, seed=0):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(rng.uniform(0.0, 1.0, (n, 5)), columns=NAMES)
+    table["rain"] += 7.0
+    return table, rng.poisson(2.0, n).astype(float)
+
+
+def on_a_grid(n):
+    table, y = table_of(n)
+    east, north = np.meshgrid(np.linspace(0, 1, 4), np.linspace(0, 1, 5), indexing="ij")
+    return table.assign(east=east.ravel(), north=north.ravel()), y
+
+
+def cov_of(active=SPACE, ls=LS):
+    return np.float64(VARIANCE) * pm.gp.cov.Matern52(5, ls=ls, active_dims=active)
+
+
+def build(table, y, features=None, cov=None, **options):
+    features = features or vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=3)
+        coeffs = pm.math.stack([b[0], 0.0, b[1], b[2], 0.0])
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Linear(coeffs=coeffs, intercept=0.3), cov_func=cov or cov_of()
+        )
+        gp.prior("u", inducing=features)
+        gp.likelihood("y", vsgp.Poisson(), X=table, y=y, **options)
+    return model, gp
+
+
+def dense(table, v, b):
+    """Mean and variance of f by plain numpy."""
+    f, gamma, *_ = reference_torus.moments(
+        table[["east", "north"]].to_numpy(), LS, VARIANCE, np.array(PERIOD), COUNTS, CENTER, v
+    )
+    return 0.3 + table[["rain", "slope", "road"]].to_numpy() @ b + f, gamma
+
+
+AT = {"u_whitened__": np.linspace(-0.3, 0.4, 63), "b": np.array([0.1, -0.2, 0.05])}
+
+
+def log_density(table, y, point):
+    """The model's, by plain numpy."""
+    mu, gamma = dense(table, point["u_whitened__"], point["b"])
+    expected = np.sum(y * mu - np.exp(mu + gamma / 2.0) - special.gammaln(y + 1.0))
+    return expected + sum(stats.norm.logpdf(p).sum() for p in point.values())
+
+
+@pytest.mark.parametrize(
+    ("make", "block_size"), [(table_of, 7), (table_of, False), (on_a_grid, None)]
+)
+def test_log_density(make, block_size):
+    table, y = make(20)
+    model, _ = build(table, y, block_size=block_size)
+    assert model.coords["u_feature"] == tuple(NAMES)
+    values = model.value_vars
+    logp = model.logp()
+    fn = pytensor.function(values, [logp, *pytensor.grad(logp, values)], mode=RAW)
+    found, *gradient = fn(*(AT[v.name] for v in values))
+    np.testing.assert_allclose(found, log_density(table, y, AT), rtol=1e-9)
+    for v, slope in zip(values, gradient, strict=True):
+        for j in (0, 2):
+            step = 1e-6 * np.eye(len(AT[v.name]))[j]
+            up, down = (
+                log_density(table, y, AT | {v.name: AT[v.name] + s * step}) for s in (1, -1)
+            )
+            np.testing.assert_allclose(slope[j], (up - down) / 2e-6, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_name_columns_in_any_order():
+    """Lengthscales go with active_dims as given, periods with the columns of X."""
+    table, y = table_of(23)
+    model, _ = build(table, y, cov=cov_of(SPACE[::-1], LS[::-1]))
+    np.testing.assert_allclose(model.compile_logp(mode=RAW)(AT), log_density(table, y, AT))
+    apart = np.float64(VARIANCE) * pm.gp.cov.Matern52(5, ls=LS[1], active_dims=[4])
+    with pytest.raises(ValueError, match="columns .4. of 5"):
+        build(table, y, cov=apart)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    table, y = table_of(23)
+    model, gp = build(table, y)
+    return model, gp, prior_draws(model, 40)
+
+
+def test_new_places_with_covariates(fitted):
+    """Rows of a table by the names of its columns, which may come in any order."""
+    model, gp, idata = fitted
+    new = table_of(6, seed=3)[0]
+    swapped = new[["north", "road", "rain", "east", "slope"]]
+    found = vsgp.predict(idata, swapped, "moments", model=model, **quiet)
+    S = reference_torus.moments(
+        new[["east", "north"]].to_numpy(), LS, VARIANCE, np.array(PERIOD), COUNTS, CENTER, 0.0
+    )[-1]
+    # The constant coefficient has the mean, where covariates are zero.
+    at_center = 0.3 * np.eye(1, 63)[0]
+    post = idata.posterior.isel(chain=0, draw=7)
+    v = (post["u"].values - at_center) / np.sqrt(S)
+    mu, gamma = dense(new, v, post["b"].values)
+    np.testing.assert_allclose(found["mean"][0, 7], mu, rtol=1e-9, atol=1e-9)
+    point = {"u": post["u"].values, "b": post["b"].values}
+    mean, covariance = gp.predict(swapped, point, model=model)
+    np.testing.assert_allclose(mean, mu, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(np.diag(covariance), gamma, rtol=1e-6)
+    with pytest.raises(ValueError, match="Xnew has 4 columns"):
+        vsgp.predict(idata, new.drop(columns="slope"), "mean", model=model, **quiet)
+    with pytest.raises(ValueError, match="4 columns"):
+        vsgp.predict(idata, new.to_numpy()[:, :4], "mean", model=model, **quiet)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # few draws
+def test_what_one_does_with_draws(fitted):
+    model, _, idata = fitted
+    with model:
+        assert np.isfinite(vsgp.loo(idata, **quiet).elpd)
+        assert "63 Fourier coefficients" in repr(vsgp.check_inducing(idata, nested=False, **quiet))
+
+
+def test_far_away_the_covariates_stay(fitted):
+    """Beyond the window the process returns to its prior, and the mean function does not."""
+    model, gp, idata = fitted
+    new = table_of(2)[0].assign(east=50.0)
+    post = idata.posterior.isel(chain=0, draw=0)
+    point = {"u": post["u"].values, "b": post["b"].values}
+    mean, variance = gp.predict(new, point, diag=True, model=model)
+    b = post["b"].values
+    np.testing.assert_allclose(mean, 0.3 + new[["rain", "slope", "road"]].to_numpy() @ b, rtol=1e-9)
+    np.testing.assert_allclose(variance, VARIANCE, rtol=1e-9)
+
+
+def test_data_may_be_replaced_within_the_window():
+    table, y = table_of(23)
+    model, _ = build(pd.DataFrame(table), y)
+    other = table.assign(rain=5.0, east=table["east"][::-1].to_numpy())
+    logp = model.compile_logp(mode=RAW)
+    with model:
+        pm.set_data({"y_X": other.to_numpy()})
+    np.testing.assert_allclose(logp(AT), log_density(other, y, AT), rtol=1e-9)
+    with model:  # covariates have no window
+        pm.set_data({"y_X": other.assign(rain=1e6).to_numpy()})
+    assert np.isfinite(logp(AT | {"b": np.zeros(3)}))
+    with model:
+        pm.set_data({"y_X": other.assign(north=3.0).to_numpy()})
+    assert np.isnan(logp(AT))
+
+
+def test_for_data_looks_at_the_columns_of_the_kernel():
+    table, _ = table_of(40)
+    plain = vsgp.inducing.Fourier.for_data(
+        table[["east", "north"]], np.float64(VARIANCE) * pm.gp.cov.Matern52(2, ls=LS), random_seed=1
+    )
+    found = vsgp.inducing.Fourier.for_data(table, cov_of(), random_seed=1)
+    for name in ("period", "n_frequencies", "center"):
+        assert getattr(found, name) == getattr(plain, name)
+    assert found.columns == tuple(NAMES)
+    np.testing.assert_allclose(found.covariates, table.to_numpy()[:, OTHERS].mean(axis=0))
+    repeats = vsgp.inducing.Fourier.for_data(table, cov_of(), periodic={"north": 1.0})
+    assert repeats.periodic == (False, True) and repeats.period[1] == 1.0
+    with pytest.raises(ValueError, match="inputs of the kernel are .'east', 'north'"):
+        vsgp.inducing.Fourier.for_data(table, cov_of(), periodic={"rain": 1.0})
+    with pytest.raises(ValueError, match="2 columns"):
+        vsgp.inducing.Fourier.for_data(table[["east", "north"]], cov_of())
+    with pytest.raises(ValueError, match="leave covariates to the mean"):
+        vsgp.inducing.Fourier.for_data(table, pm.gp.cov.ExpQuad(5, ls=1.0))
+
+
+def test_the_first_coefficient_follows_the_mean_of_the_covariates():
+    """So coordinates that the data gave stay right while effects move."""
+    table, y = table_of(23)
+    features = vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=(7.5, 0.5, 0.5))
+    model, gp = build(table, y, features)
+    b = np.array([1.0, -2.0, 0.3])
+    mean = gp._prior.kind.mean.eval({model["b"]: b}, mode=ONCE)
+    np.testing.assert_allclose(mean, (0.3 + b @ [7.5, 0.5, 0.5]) * np.eye(1, 63)[0])
+    # ... and the log density is that of any other place.
+    np.testing.assert_allclose(model.compile_logp(mode=RAW)(AT), log_density(table, y, AT))
+    for given in ((1.0,), (1.0,) * 5):
+        wrong = vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=given)
+        with pytest.raises(ValueError, match="Pass 3"):
+            build(table, y, wrong)
+
+
+# --- smooth effects, by a process for each -------------------------------------------------------
+
+
+def sum_of(table, y, family, W=(1.0, 1.0)):
+    """Features of space and points along a covariate."""
+    Xu = np.zeros((6, 5))
+    Xu[:, 2] = np.linspace(0.0, 1.0, 6)
+    with pm.Model() as model:
+        space = vsgp.VariationalSparse(cov_func=cov_of())
+        space.prior("space", inducing=vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER))
+        cov = pm.gp.cov.ExpQuad(5, ls=np.float64(0.4), active_dims=[2])
+        slope = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(0.2), cov_func=cov)
+        slope.prior("slope", Xu=Xu)
+        total = vsgp.Coregionalized(np.array(W), [space, slope])
+        total.likelihood("y", family, X=table, y=y)
+    return model, total
+
+
+def dense_sum(table, point):
+    f, gamma, *_ = reference_torus.moments(
+        table[["east", "north"]].to_numpy(), LS, VARIANCE, np.array(PERIOD), COUNTS, CENTER,
+        point["space_whitened__"],
+    )  # fmt: skip
+    g, left, *_ = reference_gp.moments(
+        table[["slope"]].to_numpy(), np.linspace(0.0, 1.0, 6)[:, None], [0.4], 1.0,
+        lambda X: np.full(len(X), 0.2),
+        point["slope_whitened__"],
+    )  # fmt: skip
+    return f, g, gamma, left
+
+
+@pytest.mark.parametrize("W", [(1.0, 1.0), (0.5, -2.0)])
+def test_a_sum_of_processes_is_one_output(W):
+    table, y = table_of(20)
+    exposure = np.linspace(0.5, 2.0, 20)
+    model, total = sum_of(table, y, vsgp.Poisson(exposure=exposure), W)
+    rng = np.random.default_rng(1)
+    point = {"space_whitened__": 0.4 * rng.normal(size=63), "slope_whitened__": rng.normal(size=6)}
+    f, g, gamma, left = dense_sum(table, point)
+    mu, spread = W[0] * f + W[1] * g, W[0] ** 2 * gamma + W[1] ** 2 * left
+    expected = np.sum(y * (mu + np.log(exposure)) - exposure * np.exp(mu + spread / 2.0))
+    expected -= special.gammaln(y + 1.0).sum()
+    expected += sum(stats.norm.logpdf(p).sum() for p in point.values())
+    np.testing.assert_allclose(model.compile_logp(mode=RAW)(point), expected, rtol=1e-9)
+    assert model["y"].type.ndim == 1 and model.named_vars_to_dims["y"] == ("y_obs",)
+
+
+def test_draws_of_a_sum():
+    table, y = table_of(20)
+    model, total = sum_of(table, y, vsgp.Poisson())
+    with model:
+        idata = prior_draws(model, 30)
+        rate = vsgp.predict(idata, table[NAMES[::-1]], "mean", **quiet)
+    assert rate.shape == (1, 30, 20)
+    point = {n: idata.posterior[n].values[0, 3] for n in ("space", "slope")}
+    mean, variance = total.predict(table, point, diag=True, model=model)
+    np.testing.assert_allclose(rate[0, 3], np.exp(mean + variance / 2.0), rtol=1e-9)
+    with model:
+        assert total.conditional("f", table[:3], diag=True).type.ndim == 1
+        assert total.predictive("y_new", table[:3]).type.ndim == 1
+
+
+# --- other types of inducing variables -----------------------------------------------------------
+
+
+def test_neighbors_are_near_in_what_the_kernel_sees():
+    table, y = table_of(30)
+    plain = table[["east", "north"]].to_numpy()
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=cov_of())
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(table, m=3))
+        gp.likelihood("y", vsgp.Poisson(), X=table, y=y)
+    with pm.Model() as of_space:
+        cov = np.float64(VARIANCE) * pm.gp.cov.Matern52(2, ls=LS)
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(plain, m=3))
+        gp.likelihood("y", vsgp.Poisson(), X=plain, y=y)
+    v = np.linspace(-0.5, 0.5, 30)
+    values = [m.compile_logp(mode=RAW)({"u_whitened__": v}) for m in (model, of_space)]
+    np.testing.assert_allclose(*values, rtol=1e-9)
+
+
+def test_suggestions_are_of_the_columns_of_the_kernel():
+    table, _ = table_of(60)
+    found = vsgp.suggest_inducing(table, cov_of(), residual=0.05, draws=20, random_seed=1)
+    plain = vsgp.suggest_inducing(
+        table[["east", "north"]],
+        np.float64(VARIANCE) * pm.gp.cov.Matern52(2, ls=LS),
+        residual=0.05,
+        draws=20,
+        random_seed=1,
+    )
+    for kind in ("points", "Fourier"):
+        assert found.options[kind].n_inducing == plain.options[kind].n_inducing
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=cov_of())
+        gp.prior("u", **found.prior_kwargs)
