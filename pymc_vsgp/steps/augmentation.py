@@ -9,8 +9,6 @@ from pymc.model.core import Model, modelcontext
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
-from rich.progress import TextColumn
-from rich.table import Column
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import log_ndtr, ndtri_exp
 
@@ -66,6 +64,7 @@ class ProbitAugmentation(LatentStep):
 
     name = "probit_augmentation"
     stats_dtypes_shapes: dict[str, Any] = {"accept": (np.float64, [])}
+    shown = {"accept": ("Accept", "0.2f")}
     _state_class = ProbitAugmentationState
 
     def __init__(
@@ -130,15 +129,6 @@ class ProbitAugmentation(LatentStep):
         eta = at.eta(nu)
         (terms,) = self.predictor.terms(eta[None], *at.known)
         return float(terms.sum() - log_ndtr(signs * eta[:, 0] / deviation).sum())
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [TextColumn("{task.fields[accept]:0.2f}", table_column=Column("Accept", ratio=1))]
-        return columns, {"accept": [0.0] * n_chains}
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        return (lambda stats: {"accept": stats["accept"]},)
 
 
 def _not_probit() -> ValueError:

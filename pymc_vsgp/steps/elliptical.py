@@ -10,8 +10,6 @@ from pymc.model.core import Model, modelcontext
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.steps.latents import Latents, LatentStep
@@ -63,6 +61,7 @@ class EllipticalSlice(LatentStep):
         "n_evaluations": (np.int64, []),
         "angle": (np.float64, []),
     }
+    shown = {"n_evaluations": ("Evaluations", "d")}
     _state_class = EllipticalSliceState
 
     def __init__(
@@ -96,17 +95,6 @@ class EllipticalSlice(LatentStep):
             n += more
         new = zip(self.vars, self._values(nu, *known), strict=True)
         return point | {v.name: x for v, x in new}, [{"n_evaluations": n, "angle": angle}]
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [
-            TextColumn("{task.fields[n_evaluations]}", table_column=Column("Evaluations", ratio=1))
-        ]
-        return columns, {"n_evaluations": [0] * n_chains}
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        return (lambda stats: {"n_evaluations": stats["n_evaluations"]},)
 
 
 def slice_once(

@@ -6,23 +6,15 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.blocking import PointType, StatsType
-from pymc.model.core import Model, modelcontext
+from pymc.model.core import Model
 from pymc.pytensorf import rewrite_pregrad
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_random_generator
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.steps.elliptical import slice_once
-from pymc_vsgp.steps.latents import Latents, LatentStep
-from pymc_vsgp.steps.random_walk import (
-    Parameters,
-    RandomWalk,
-    acceptance_bar,
-    default_latents,
-)
+from pymc_vsgp.steps.random_walk import RandomWalk, WalkingState, WalkingStep, acceptance
 
 __all__ = ["Interweaving"]
 
@@ -31,9 +23,7 @@ LARGEST_SHARE = 0.99  # of the prior variance, that surrogate data take the post
 
 
 @dataclass_state
-class InterweavingState(StepMethodState):
-    tune: bool
-    walks: list
+class InterweavingState(WalkingState):
     n_seen: int
     mean_seen: np.ndarray
     scatter_seen: np.ndarray
@@ -56,7 +46,7 @@ class _Place(NamedTuple):
         return self.c + self.B @ self.nu
 
 
-class Interweaving(LatentStep):
+class Interweaving(WalkingStep):
     r"""Metropolis updates of parameters given the latent values, in turns with elliptical slices.
 
     Parameters of a kernel move slowly given the values f of the function that they describe. How
@@ -112,6 +102,7 @@ class Interweaving(LatentStep):
         "n_evaluations": (np.int64, []),
     }
     _state_class = InterweavingState
+    _here: _Place
 
     def __init__(
         self,
@@ -128,15 +119,12 @@ class Interweaving(LatentStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        model = modelcontext(model)
         self.schemes = (schemes,) if isinstance(schemes, str) else tuple(schemes)
         if not self.schemes or set(self.schemes) - set(SCHEMES):
             raise ValueError(f"schemes is {schemes!r}. Pass one or more of {list(SCHEMES)}.")
         self.n_updates = check_number("n_updates", n_updates)
-        self.tune, self._tunes = tune, tune
-        self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
-        self.parameters = Parameters(vars, self.latents)
-        self.vars = [*self.parameters.values, *self.latents.values]
+        self.blocked, n_walks = blocked, len(self.schemes)
+        self._walk(vars, latents, target_accept, tune, model, rng, compile_kwargs, n_walks)
         # The function is known once the parameters are, and its kernel is that of the rest.
         affine = [] if set(self.schemes) == {"ancillary"} else [self._affine()]
         self._prepare, self._log_likelihood, self._values, self._function = (
@@ -145,9 +133,6 @@ class Interweaving(LatentStep):
             )
         )
         self._sees = bool(affine)
-        self.walks = [RandomWalk(self.parameters.size, target_accept) for _ in self.schemes]
-        self.blocked, self.rng = blocked, get_random_generator(rng)
-        self._left: _Place | None = None
         self._forget()
 
     def _affine(self):
@@ -163,11 +148,7 @@ class Interweaving(LatentStep):
         return vectorize_graph(f, {latents.nu: probe})[0]
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        self._left = None
         self._forget()
-        self.tune = self._tunes and tune > 0
-        for walk in self.walks:
-            walk.restart()
         super().setup_chain(rng, tune, draws)
 
     def _forget(self):
@@ -176,9 +157,7 @@ class Interweaving(LatentStep):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Update parameters and latent values."""
-        here = self._left
-        if here is None or any(not np.array_equal(point[k], x) for k, x in here.point.items()):
-            here = self._place(point)
+        here = self._here if self._left_at(point) else self._place(point)
         if here is None:
             raise ValueError(
                 "The log density is not finite at the current values. Pass initvals where it is."
@@ -195,9 +174,10 @@ class Interweaving(LatentStep):
             n += more
         values = zip(self.latents.values, self._values(nu, *here.known), strict=True)
         new = here.point | {v.name: x for v, x in values}
-        self._left = here._replace(point=new, nu=nu, log_likelihood=level)
+        self._left = dict(new)
+        self._here = here._replace(point=new, nu=nu, log_likelihood=level)
         if self.tune and self._sees:
-            self._see(self._left)
+            self._see(self._here)
         stats["accept"] = float(np.mean([stats[f"accept_{s}"] for s in self.schemes]))
         return new, [stats | {"scaling": self.walks[-1].scale, "n_evaluations": n}]
 
@@ -230,7 +210,7 @@ class Interweaving(LatentStep):
                     ratio = there.log_likelihood - here.log_likelihood + change
                 except LinAlgError:  # a kernel without a factor
                     pass
-        accept = float(np.exp(min(ratio, 0.0))) if np.isfinite(ratio) else 0.0
+        accept = acceptance(ratio)
         if there is None or self.rng.random() >= accept:
             return here, accept
         return there, accept
@@ -271,14 +251,6 @@ class Interweaving(LatentStep):
         self.mean_seen = self.mean_seen + away / self.n_seen
         self.scatter_seen = self.scatter_seen + away * (here.f - self.mean_seen)
         self.prior_seen = self.prior_seen + (here.B**2).sum(axis=1)
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        return acceptance_bar(n_chains)
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        return (lambda stats: {k: stats[k] for k in ("scaling", "accept")},)
 
 
 def _given(place: _Place, g, deviation) -> tuple[np.ndarray, np.ndarray, float]:

@@ -19,6 +19,8 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from rich.progress import TextColumn
+from rich.table import Column
 
 from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.engine.blocks import stack_latents
@@ -85,14 +87,7 @@ class _Normal:
 class Latents:
     """Variables of a model that are normal given the others, and what the others say of them.
 
-    Parameters
-    ----------
-    vars : sequence of variables
-        Inducing values, values of ``pm.gp.Latent``, or other normal variables.
-    model : Model
-        The model.
-    compile_kwargs : dict, optional
-        How to compile.
+    `vars` are inducing values, values of ``pm.gp.Latent``, or other normal variables.
     """
 
     def __init__(self, vars: Sequence[Variable], model: Model, compile_kwargs=None):
@@ -186,11 +181,25 @@ class LatentStep(BlockedStep):
     """A step of latent values, in coordinates that must be those that it was built in."""
 
     latents: Latents
+    shown: dict[str, tuple[str, str]] = {}
+    """Statistics in the progress bar, with their titles and formats."""
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Begin a chain."""
         self.latents.check_coordinates()
         super().setup_chain(rng, tune, draws)
+
+    @classmethod
+    def _progressbar_config(cls, n_chains=1):
+        columns = [
+            TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
+            for name, (title, form) in cls.shown.items()
+        ]
+        return columns, {name: [0] * n_chains for name in cls.shown}
+
+    @classmethod
+    def _make_progressbar_update_functions(cls):
+        return (lambda stats: {name: stats[name] for name in cls.shown},)
 
 
 def _random_variable(var: Variable, model: Model) -> Variable:

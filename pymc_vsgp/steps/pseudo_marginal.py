@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc.blocking import PointType, StatsType
-from pymc.model.core import Model, modelcontext
-from pymc.util import get_random_generator
+from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.checks import check_number
-from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.predictor import (
     Approximation,
     At,
@@ -18,13 +16,7 @@ from pymc_vsgp.steps.predictor import (
     expectation_propagation,
     laplace,
 )
-from pymc_vsgp.steps.random_walk import (
-    Parameters,
-    RandomWalk,
-    WalkingState,
-    acceptance_bar,
-    default_latents,
-)
+from pymc_vsgp.steps.random_walk import WalkingState, WalkingStep, acceptance
 
 __all__ = ["PseudoMarginal"]
 
@@ -40,7 +32,7 @@ class Estimate(NamedTuple):
     n_iterations: int
 
 
-class PseudoMarginal(LatentStep):
+class PseudoMarginal(WalkingStep):
     r"""Metropolis-Hastings over parameters, with the latent values integrated out.
 
     The evidence of a proposal is estimated without bias, by importance sampling from a Laplace or
@@ -114,51 +106,37 @@ class PseudoMarginal(LatentStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        model = modelcontext(model)
         if approximation not in APPROXIMATIONS:
             raise ValueError(
                 f"approximation is {approximation!r}. Pass one of {list(APPROXIMATIONS)}."
             )
         self.approximate = APPROXIMATIONS[approximation]
         self.n_importance = check_number("n_importance", n_importance)
-        self.tune, self._tunes = tune, tune
-        self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
-        self.parameters = Parameters(vars, self.latents)
+        self.blocked = blocked
+        self._walk(vars, latents, target_accept, tune, model, rng, compile_kwargs)
         self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
-        self.vars = [*self.parameters.values, *self.latents.values]
-        self.walk = RandomWalk(self.parameters.size, target_accept)
-        self.blocked, self.rng = blocked, get_random_generator(rng)
         self.current = Estimate(-np.inf, np.empty(0), 0.0, 0)
-        self._left: dict | None = None
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        self._left = None
-        self.tune = self._tunes and tune > 0
-        self.walk.restart()
-        super().setup_chain(rng, tune, draws)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Update parameters and latent values."""
-        if self._left is None or any(
-            not np.array_equal(point[name], x) for name, x in self._left.items()
-        ):
+        if not self._left_at(point):
             point = self._refresh(point)
+        (walk,) = self.walks
         theta = self.parameters.of(point)
-        proposed = self.parameters.put(point, self.walk.propose(theta, self.rng))
+        proposed = self.parameters.put(point, walk.propose(theta, self.rng))
         found = self._try(proposed)
-        ratio = found.log_evidence - self.current.log_evidence
-        accept = float(np.exp(min(ratio, 0.0))) if np.isfinite(ratio) else 0.0
+        accept = acceptance(found.log_evidence - self.current.log_evidence)
         accepted = self.rng.random() < accept
         if accepted:
             self.current = found
             point = proposed | self.predictor.values_at(proposed, found.nu)
         if self.tune:
-            self.walk.learn(self.parameters.of(point), accept)
+            walk.learn(self.parameters.of(point), accept)
         self._left = dict(point)
         stats = {
             "accept": accept,
             "accepted": float(accepted),
-            "scaling": self.walk.scale,
+            "scaling": walk.scale,
             "log_evidence": self.current.log_evidence,
             "importance_ess": self.current.ess,
             "n_iterations": found.n_iterations,
@@ -210,11 +188,3 @@ class PseudoMarginal(LatentStep):
         """Go on with unbiased estimates."""
         super().stop_tuning()
         self._left = None
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        return acceptance_bar(n_chains)
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        return (lambda stats: {k: stats[k] for k in ("scaling", "accept")},)

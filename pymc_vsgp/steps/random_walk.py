@@ -5,42 +5,25 @@ from typing import Any
 
 import numpy as np
 
-from pymc.model.core import Model
+from pymc.model.core import Model, modelcontext
 from pymc.step_methods.compound import StepMethodState
-from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
-from pymc.util import get_value_vars_from_user_vars
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.basic import MvNormalRV
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.model.variable import inducing_variables
-from pymc_vsgp.steps.latents import Latents
+from pymc_vsgp.steps.latents import Latents, LatentStep
 
-__all__ = ["Parameters", "RandomWalk", "acceptance_bar", "default_latents"]
-
-
-@dataclass_state
-class RandomWalkState(DataClassState):
-    log_scale: float
-    mean: np.ndarray
-    scatter: np.ndarray
-    n: int
+__all__ = ["Parameters", "RandomWalk", "WalkingState", "WalkingStep", "acceptance"]
 
 
-class RandomWalk(WithSamplingState):
-    """Normal steps, with the covariance of the chain so far, scaled to an acceptance rate.
+class RandomWalk:
+    """Normal steps of d parameters, with the covariance of the chain so far.
 
-    Parameters
-    ----------
-    d : int
-        Number of parameters.
-    target : float
-        Acceptance rate.
+    They are scaled to an acceptance rate.
     """
-
-    _state_class = RandomWalkState
 
     def __init__(self, d: int, target: float):
         if not 0.0 < target < 1.0:
@@ -74,22 +57,8 @@ class RandomWalk(WithSamplingState):
         self.log_scale += (accept - self.target) * self.n**-0.6
 
 
-@dataclass_state
-class WalkingState(StepMethodState):
-    tune: bool
-    walk: RandomWalkState
-
-
 class Parameters:
-    """Value variables as one vector.
-
-    Parameters
-    ----------
-    vars : list of variables
-        Random variables, or their values.
-    latents : Latents
-        Other variables of the model, which are none of these.
-    """
+    """Variables of a model as one vector of what a sampler sees, none of them among `latents`."""
 
     def __init__(self, vars: Any, latents: Latents):
         model = latents.model
@@ -133,10 +102,43 @@ def default_latents(model: Model) -> Sequence[Variable]:
     return found
 
 
-def acceptance_bar(n_chains: int) -> tuple[list, dict]:
-    """Return the columns of a progress bar."""
-    columns = [
-        TextColumn("{task.fields[scaling]:0.2f}", table_column=Column("Scaling", ratio=1)),
-        TextColumn("{task.fields[accept]:0.2f}", table_column=Column("Accept", ratio=1)),
-    ]
-    return columns, {"scaling": [0.0] * n_chains, "accept": [0.0] * n_chains}
+def acceptance(ratio: float) -> float:
+    """Return the chance to accept a proposal, whose log density may not be a number."""
+    return float(np.exp(min(ratio, 0.0))) if np.isfinite(ratio) else 0.0
+
+
+@dataclass_state
+class WalkingState(StepMethodState):
+    """What a step that is resumed needs to know."""
+
+    tune: bool
+    walks: list
+
+
+class WalkingStep(LatentStep):
+    """A step of parameters by random walks, and of the latent values with them."""
+
+    shown = {"scaling": ("Scaling", "0.2f"), "accept": ("Accept", "0.2f")}
+    _state_class = WalkingState
+
+    def _walk(self, vars, latents, target, tune, model, rng, compile_kwargs, n_walks=1):
+        """Set up what walks."""
+        model = modelcontext(model)
+        self.tune, self._tunes, self.rng = tune, tune, get_random_generator(rng)
+        self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
+        self.parameters = Parameters(vars, self.latents)
+        self.vars = [*self.parameters.values, *self.latents.values]
+        self.walks = [RandomWalk(self.parameters.size, target) for _ in range(n_walks)]
+        self._left: dict | None = None
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        self._left = None
+        self.tune = self._tunes and tune > 0
+        for walk in self.walks:
+            walk.restart()
+        super().setup_chain(rng, tune, draws)
+
+    def _left_at(self, point) -> bool:
+        """Whether other steps left the point where this one did."""
+        left = self._left
+        return left is not None and all(np.array_equal(point[k], x) for k, x in left.items())
