@@ -125,15 +125,7 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
 
 
 def as_inputs(X: Any, what: str = "X") -> np.ndarray:
-    """Return `X` as a float64 array with one row per point and one column per input.
-
-    Parameters
-    ----------
-    X : array_like, DataFrame, DataArray or pm.Data
-        The inputs.
-    what : str
-        The name that error messages use.
-    """
+    """Return `X` as a float64 array with one row per point; errors call it `what`."""
     array = known_value(X)
     if array is None:
         raise TypeError(

@@ -5,7 +5,6 @@ which licence, and whom to cite. Larger sets are not shipped: `load` reads them 
 the environment variable PYMC_VSGP_DATA names.
 """
 
-import operator
 import os
 
 from importlib import resources
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from pymc_vsgp.checks import check_number
 
 __all__ = [
     "available",
@@ -86,14 +87,8 @@ def coal_counts(bins: int = 100) -> pd.DataFrame:
     >>> len(table), int(table["count"].sum()), round(float(table["width"][0]), 4)
     (100, 191, 1.1102)
     """
-    try:
-        number = operator.index(bins)
-    except TypeError:
-        raise TypeError(f"bins is {bins!r}, but it counts bins. Pass a positive integer.") from None
-    if number < 1:
-        raise ValueError(f"bins is {bins}, but it counts bins. Pass a positive integer.")
     coal = load_coal()
-    counts, edges = np.histogram(coal["date"], bins=number)
+    counts, edges = np.histogram(coal["date"], bins=check_number("bins", bins))
     table = pd.DataFrame(
         {"year": 0.5 * (edges[:-1] + edges[1:]), "count": counts, "width": np.diff(edges)}
     )

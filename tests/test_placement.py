@@ -72,9 +72,9 @@ class TestEveryPlacement:
         with pytest.raises(ValueError, match="60 distinct rows, 61 inducing points"):
             place(X, 61, random_seed=1)
 
-    @pytest.mark.parametrize("M, error", [(0, ValueError), (-2, ValueError), (2.5, TypeError)])
-    def test_impossible_number_of_points(self, place, X, M, error):
-        with pytest.raises(error, match="M is .*positive integer"):
+    @pytest.mark.parametrize("M", [0, -2, 2.5])
+    def test_impossible_number_of_points(self, place, X, M):
+        with pytest.raises(ValueError, match="M is .*whole number, 1 or more"):
             place(X, M)
 
     def test_containers(self, place, X):
@@ -322,7 +322,7 @@ class TestGrid:
         [
             ([3, 3, 3], 0.0, ValueError, "n has 3 entries, X has 2 columns"),
             (0, 0.0, ValueError, "n is 0"),
-            (2.5, 0.0, TypeError, "n is 2.5"),
+            (2.5, 0.0, ValueError, "n is 2.5"),
             (3, -0.5, ValueError, "margin is -0.5"),
             (3, np.nan, ValueError, "margin is nan"),
         ],

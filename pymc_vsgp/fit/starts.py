@@ -21,18 +21,7 @@ def best_of(
 ) -> tuple[GaussianStage, str]:
     """Fit n - 1 times more, from draws of the prior, and return the best, and what to say of it.
 
-    Parameters
-    ----------
-    first : GaussianStage
-        From the model's initial point.
-    n : int
-        Number of starts, that one included.
-    variables : Variables
-        Of the model.
-    fit : callable
-        Returns the stage that starts at a theta.
-    random_seed : int or Generator, optional
-        Of the draws of the prior.
+    `fit` returns the stage that starts at a theta, and `first` is that of the initial point.
     """
     rng = np.random.default_rng(random_seed)
     try:

@@ -103,34 +103,11 @@ def sample_to_disk(
     discard_tuned_samples: bool = True,
     initvals: dict[str, Any] | None = None,
 ) -> xr.DataTree:
-    """
-    Sample with nutpie into a zarr store, draws being written as they are drawn.
+    """Sample with nutpie into a zarr store, draws being written as they are drawn.
 
-    The data come first, so that a run that is killed leaves all that predicting takes.
-
-    Parameters
-    ----------
-    path : str or path-like
-        Folder to make.
-    model : Model
-        Whose data go into the store.
-    target : Model
-        What is sampled: `model`, or that without its inducing values.
-    stage : Dataset
-        The Gaussian stage.
-    draws, tune, chains, random_seed, progressbar, cores, discard_tuned_samples
-        As in ``pm.sample``.
-    nuts : dict
-        Passed to ``nutpie.sample``.
-    backend, compile_kwargs
-        How to compile.
-    initvals : dict, optional
-        Where chains start.
-
-    Returns
-    -------
-    DataTree
-        Backed by the files.
+    What is sampled is `target`: the model, or that without its inducing values. The data come
+    first, so that a run that is killed leaves all that predicting takes. `nuts` is passed to
+    ``nutpie.sample``, and all else is as in ``pm.sample``.
     """
     for name in ("nutpie", "zarr", "obstore"):
         if importlib.util.find_spec(name) is None:

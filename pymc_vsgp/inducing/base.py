@@ -320,10 +320,6 @@ class Process(NamedTuple):
         """Covariance of f between the rows of Z and of X, and its variance at X."""
         return self.conditional.cross(X, Z, self.args)
 
-    def prior_covariance(self, X) -> TensorVariable:
-        """Prior covariance of f at the rows of X, white noise included."""
-        return self.conditional.prior_covariance(X, self.args)
-
     def solve(self, X) -> TensorVariable:
         """Return A such that the covariance that u explains is ``A^T A``."""
         return self.conditional.solve(X, self.args)

@@ -7,7 +7,7 @@ DataFrame or a labelled DataArray in, the same out.
 """
 
 import functools
-import operator
+import math
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 from scipy.cluster.vq import vq
 
-from pymc_vsgp.checks import as_inputs
+from pymc_vsgp.checks import as_inputs, check_number
 from pymc_vsgp.inducing.kernel_values import compile_kernel
 
 __all__ = ["greedy_variance", "grid", "kmeans", "pivots", "subset"]
@@ -44,19 +44,6 @@ def _labelled(place: Callable[..., Any]) -> Callable[..., Any]:
         return Xu if columns is None else pd.DataFrame(Xu, columns=list(columns))
 
     return with_names
-
-
-def _count(M: Any) -> int:
-    """Return the number of inducing points as an int of at least one."""
-    try:
-        count = operator.index(M)
-    except TypeError:
-        raise TypeError(
-            f"M is {M!r}, but it counts inducing points. Pass a positive integer."
-        ) from None
-    if count < 1 or isinstance(M, bool):
-        raise ValueError(f"M is {M}, but it counts inducing points. Pass a positive integer.")
-    return count
 
 
 def _check_distinct(n_distinct: int, M: int, rows: str = "distinct rows") -> None:
@@ -98,7 +85,7 @@ def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
     >>> subset(X, 5, random_seed=1).shape
     (5, 1)
     """
-    X, M = as_inputs(X), _count(M)
+    X, M = as_inputs(X), check_number("M", M)
     order = np.random.default_rng(random_seed).permutation(len(X))
     # Take the first M distinct rows of the shuffled data. Sorting all rows to find the repeats is
     # slow for millions of them, and a short prefix is nearly always enough.
@@ -153,24 +140,12 @@ def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
             f"n has {len(given)} entries, X has {columns} columns. Pass one number for each "
             "column, or a single one for all."
         )
-    try:
-        counts = [operator.index(count) for count in given]
-    except TypeError:
-        raise TypeError(
-            f"n is {n!r}, but it counts points along a column. Pass positive integers."
-        ) from None
-    if min(counts) < 1:
-        raise ValueError(
-            f"n is {n!r}, but it counts points along a column. Pass positive integers."
-        )
+    counts = [check_number("n", count) for count in given]
     if not (np.isfinite(margin) and margin >= 0):
         raise ValueError(
             f"margin is {margin}, but the grid has to cover the data. Pass a number of at least 0."
         )
-    # Exact integers: 50 points along each of 20 columns overflow any fixed-width product.
-    total = 1
-    for count in counts:
-        total *= count
+    total = math.prod(counts)  # exact: 50 points along each of 20 columns overflow a float
     if columns > 3 and total > _GRID_POINTS:
         raise ValueError(
             f"A grid of {' x '.join(map(str, counts))} has {total} points, more than "
@@ -231,7 +206,7 @@ def kmeans(
     array([[0.05],
            [5.1 ]])
     """
-    X, M = as_inputs(X), _count(M)
+    X, M = as_inputs(X), check_number("M", M)
     rng = np.random.default_rng(random_seed)
     rows, weight = _weighted_rows(X, weights)
     limit = max(_KMEANS_ROWS, 20 * M)
@@ -404,7 +379,7 @@ def greedy_variance(
     >>> greedy_variance(X, 3, pm.gp.cov.ExpQuad(1, ls=0.3)).ravel()
     array([0. , 1. , 0.5])
     """
-    X, M = as_inputs(X), _count(M)
+    X, M = as_inputs(X), check_number("M", M)
     if not (np.isfinite(threshold) and threshold >= 0):
         raise ValueError(
             f"threshold is {threshold}, but it is a fraction of the prior variance. "

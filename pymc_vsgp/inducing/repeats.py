@@ -63,9 +63,11 @@ class AtDistinct:
         return kept, Moments(mu[rank], gamma[rank])
 
     def spread(self, X, args, pieces, root):
+        """Look up the variance of the mean."""
         return self.base.spread(pieces.X, pieces.args, pieces.pieces, root)[pieces.rank]
 
     def diagonal(self, args, root):
+        """Whether variables with this root are independent."""
         return self.base.diagonal(args, root)
 
     def wrt(self, pieces, moments):

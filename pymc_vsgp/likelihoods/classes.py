@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
 
+from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
 
 
@@ -77,10 +78,6 @@ def check_classes(likelihood: Any, y: Any, n_classes: int | None) -> None:
 
 def check_n_classes(n_classes: Any) -> int:
     """Return the number of classes as an int."""
-    value = n_classes.data if isinstance(n_classes, Constant) else n_classes
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 2:
-        raise ValueError(
-            f"n_classes is {n_classes!r}, but it is a number of classes. "
-            "Pass a whole number, 2 or more."
-        )
-    return int(value)
+    return check_number(
+        "n_classes", n_classes.data if isinstance(n_classes, Constant) else n_classes, least=2
+    )

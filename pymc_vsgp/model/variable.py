@@ -80,16 +80,8 @@ class Inducing(Distribution):
     .. math:: u \sim N(m, R R^\top)
 
     The same density as ``pm.MvNormal(mu=m, chol=R)``. What it adds is the default transform: a
-    sampler sees :math:`v = R^{-1}(u - m)`, and the trace has u in the units of the function.
-
-    Parameters
-    ----------
-    mean : tensor_like of float
-        Prior mean at the inducing inputs, shape (M,).
-    chol : tensor_like of float
-        Lower Cholesky factor of the prior covariance, shape (M, M).
-    shape : tuple of int, optional
-        (K, M) for the values of K independent functions with this prior.
+    sampler sees :math:`v = R^{-1}(u - m)`, and the trace has u in the units of the function. A
+    `shape` of (K, M) is that of K independent functions with this prior.
     """
 
     rv_type = InducingRV
@@ -116,16 +108,7 @@ class Coefficients(Inducing):
 
     .. math:: u_j \sim N(m_j, s_j^2)
 
-    As :class:`Inducing`: a sampler sees :math:`(u - m) / s`.
-
-    Parameters
-    ----------
-    mean : tensor_like of float
-        Prior means, shape (M,).
-    chol : tensor_like of float
-        Prior standard deviations, shape (M,).
-    shape : tuple of int, optional
-        (K, M) for the coefficients of K independent functions with this prior.
+    As :class:`Inducing`, with a vector s in place of the factor.
     """
 
     rv_type = CoefficientsRV
@@ -145,18 +128,8 @@ class Neighbors(Inducing):
 
     .. math:: u_i \sim N(m_i + b_i^\top (u_{N(i)} - m_{N(i)}),\; s_i^2)
 
-    Parameters
-    ----------
-    mean : tensor_like of float
-        Prior means, shape (M,).
-    factor : tensor_like of float
-        Weights of the neighbors and, in the last column, deviations, shape (M, m + 1).
-    neighbors : tensor_like of int
-        Who they are, shape (M, m), and -1 for none.
-    order : tensor_like of int
-        An order in which each comes after its neighbors, shape (M,).
-    shape : tuple of int, optional
-        (K, M) for the values of K independent functions with this prior.
+    As :class:`Inducing`, with a factor that has the weights b and, in the last column, s; who the
+    neighbors are, M x m, and -1 for none; and an order in which each comes after its neighbors.
     """
 
     rv_type = NeighborsRV

@@ -142,24 +142,12 @@ class SafeCholesky(WithJAX):
 
 
 def factor(K: TensorVariable, jitter=1e-6) -> tuple[TensorVariable, TensorVariable]:
-    """Return the lower Cholesky factor of K, and the relative jitter that it took.
+    """Return the lower Cholesky factor of K, and the relative jitter that it took: `SafeCholesky`.
 
-    Parameters
-    ----------
-    K : tensor_like
-        Symmetric matrix.
-    jitter : float or scalar tensor
-        What to add to the diagonal, as a fraction of its mean; see `SafeCholesky`.
-
-    Returns
-    -------
-    R, added : TensorVariable
-        The second is infinite where K could not be factorized; R is the identity then.
+    The second is infinite where K could not be factorized; the first is the identity then.
     """
     # A Python float would become a float32 constant.
-    jitter = np.float64(jitter) if isinstance(jitter, float | int) else jitter
-    R, added = SafeCholesky()(K, jitter)
-    return R, added
+    return SafeCholesky()(K, np.float64(jitter) if isinstance(jitter, float | int) else jitter)
 
 
 def failed(R: TensorVariable) -> TensorVariable:

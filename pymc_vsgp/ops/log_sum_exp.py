@@ -38,13 +38,7 @@ class ExpectedLogSumExp(RowIntegral):
 
 
 def expected_log_sum_exp(mu, gamma) -> TensorVariable:
-    """``E[log sum_j exp(f_j)]`` for independent normal f, on the last axis.
-
-    Parameters
-    ----------
-    mu, gamma : tensor_like
-        Means and variances of the functions, of one shape.
-    """
+    """``E[log sum_j exp(f_j)]`` for independent normal f, on the last axis."""
     mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
     if mu.type.ndim == 2:
         return ExpectedLogSumExp()(mu, gamma)[0]

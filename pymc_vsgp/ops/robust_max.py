@@ -48,13 +48,5 @@ class RobustMaxProbability(RowIntegral):
 
 
 def largest_probability(mu, gamma, y) -> TensorVariable:
-    """Probability that the latent function of the observed class is the largest.
-
-    Parameters
-    ----------
-    mu, gamma : tensor_like
-        Means and variances of the latent functions, N x K.
-    y : tensor_like of int
-        Observed classes, N of them, from 0 to K - 1.
-    """
+    """Probability that the latent function of the observed class y is the largest."""
     return RobustMaxProbability()(mu, gamma, y)[0]

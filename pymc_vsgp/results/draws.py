@@ -93,22 +93,8 @@ _CACHE: "weakref.WeakKeyDictionary[Model, dict[Any, Compiled]]" = weakref.WeakKe
 class Fitted:
     """One likelihood of a model at draws of its posterior.
 
-    Parameters
-    ----------
-    idata : DataTree
-        Draws.
-    model : Model, optional
-        By default the model on the context stack.
-    name : str, optional
-        Name of the likelihood, where there are several.
-    likelihood : Likelihood, optional
-        Takes the place of that of the model, on the same functions.
-    num_samples : int, optional
-        How many draws to use.
-    mode : str or Mode, optional
-        How to compile. By default numpy does the work.
-    mesh : jax.sharding.Mesh, optional
-        Devices that do it.
+    Arguments are those of :func:`pymc_vsgp.predict`. Without a `mode` numpy does the work, or
+    the devices of a `mesh`.
     """
 
     def __init__(

@@ -80,12 +80,8 @@ LOG_2PI = np.log(2.0 * np.pi)
 class Predictor:
     """The log density of a model as a function of the linear predictor and the other variables.
 
-    Parameters
-    ----------
-    latents : Latents
-        Values of one exact process, or inducing values of the processes of one likelihood.
-    by_rows : bool
-        Whether the terms of single rows are needed.
+    The `latents` are values of one exact process, or inducing values of the processes of one
+    likelihood. With `by_rows` it has the terms of single rows, too.
     """
 
     def __init__(self, latents: Latents, by_rows: bool = False):
