@@ -10,7 +10,7 @@ from modes import RAW
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.minibatch import Minibatches, _batches, _from_sites, _stepped
+from pymc_vsgp.fit.minibatch import Batches, Minibatches, _from_sites, _stepped
 from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.ops.linalg import weighted_gram
@@ -100,7 +100,7 @@ def test_a_fit_goes_on_from_sites_and_gives_them_back():
 
 
 def test_each_row_has_its_turn():
-    batches = _batches(10, 4, np.random.default_rng(1))
+    batches = Batches(10, 4, np.random.default_rng(1))
     rows = np.concatenate([next(batches) for _ in range(5)])
     np.testing.assert_array_equal(np.sort(rows.reshape(2, 10), axis=1), [np.arange(10)] * 2)
 
@@ -147,3 +147,93 @@ def test_progress_in_lines(capsys, monkeypatch):
     with progress("compiling", 2, False) as advance:
         advance(2)
     assert capsys.readouterr().err == ""
+
+
+class Stops:
+    """Batches that Ctrl-C meets after some."""
+
+    def __init__(self, monkeypatch, *after):
+        self.after, self.calls = after, 0
+        real = Batches.__next__
+
+        def some(batches):
+            self.calls += 1
+            if self.calls in self.after:
+                raise KeyboardInterrupt
+            return real(batches)
+
+        monkeypatch.setattr(Batches, "__next__", some)
+
+
+def fitted(model=None, **kwargs):
+    settings = {"batch_size": 8, "maxiter": 60, "random_seed": 3, "progressbar": False}
+    return vsgp.fit_gaussian(model=model or of_classes(mean=0.4), **(settings | kwargs))
+
+
+def same(a, b):
+    assert a.n_steps == b.n_steps
+    np.testing.assert_array_equal(a.elbo_history, b.elbo_history)
+    np.testing.assert_array_equal(a.theta["lengthscale"], b.theta["lengthscale"])
+    np.testing.assert_array_equal(a.mean["u"], b.mean["u"])
+    np.testing.assert_array_equal(a.Xu["u_Xu"], b.Xu["u_Xu"])
+
+
+def test_ctrl_c_keeps_what_minibatches_reached(monkeypatch):
+    whole, model = fitted(), of_classes(mean=0.4)
+    with monkeypatch.context() as patch:
+        Stops(patch, 41)
+        stage = fitted(model)
+    assert (stage.interrupted, stage.converged, stage.n_steps) == (True, False, 39)
+    assert "Continue with start=stage" in repr(stage)
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), stage.Xu["u_Xu"])
+    assert whole.n_steps == 60
+    more = fitted(model, start=stage, maxiter=21)
+    assert (more.interrupted, more.n_steps) == (False, 60)
+    # It goes on after 39 steps: with the batches, and the memory, that these left.
+    np.testing.assert_array_equal(more.state.noisy[:45], whole.state.noisy[:45])
+    assert more.elbo_history[-1] > stage.elbo_history[0]
+
+
+def test_ctrl_c_before_a_step_and_in_sample(monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        Stops(patch, 2)
+        fitted()
+    Stops(monkeypatch, 5)
+    kwargs = {"batch_size": 8, "maxiter": 30}
+    with pytest.raises(KeyboardInterrupt):
+        vsgp.sample(5, model=of_classes(), fit_kwargs=kwargs, progressbar=False)
+
+
+def test_a_run_that_was_killed_ends_where_it_would_have(monkeypatch, tmp_path):
+    path, whole = tmp_path / "fit", fitted()
+    monkeypatch.setattr("pymc_vsgp.fit.checkpoint.SECONDS", -1.0)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        steps = Minibatches._step
+
+        def killed(fit, cooling):
+            if fit.taken == 37:
+                raise MemoryError
+            steps(fit, cooling)
+
+        patch.setattr(Minibatches, "_step", killed)
+        fitted(checkpoint=path)
+    assert [p.name for p in tmp_path.iterdir()] == ["fit"]
+    same(fitted(checkpoint=str(path), random_seed=99), whole)
+    same(fitted(checkpoint=path), whole)  # nothing left to do
+
+
+def test_checkpoints_that_do_not_fit(tmp_path):
+    path = tmp_path / "fit.npz"
+    other = np.random.Generator(np.random.MT19937(1))
+    fitted(checkpoint=path, maxiter=22, random_seed=other)
+    with pytest.raises(ValueError, match="of another batch_size. Pass what that fit had"):
+        fitted(checkpoint=path, batch_size=6)
+    (tmp_path / "text").write_text("draws")
+    with pytest.raises(ValueError, match="is not a checkpoint of fit_gaussian"):
+        fitted(checkpoint=tmp_path / "text")
+    for wrong in (tmp_path, tmp_path / "no" / "fit"):
+        with pytest.raises(ValueError, match="is no file in a folder that exists"):
+            fitted(checkpoint=wrong)
+    for more in ({"batch_size": None}, {"n_starts": 2}):
+        with pytest.raises(ValueError, match="checkpoint is for one fit by minibatches"):
+            fitted(checkpoint=path, **more)

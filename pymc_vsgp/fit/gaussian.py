@@ -1,5 +1,6 @@
 """Fit the Gaussian stage."""
 
+import os
 import time
 import warnings
 
@@ -18,6 +19,7 @@ from pymc_vsgp.compile import ONCE
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.checkpoint import Checkpoint
 from pymc_vsgp.fit.collapsed import can_collapse
 from pymc_vsgp.fit.exact import ExactBound, ResponseBound, is_exact
 from pymc_vsgp.fit.minibatch import Minibatches
@@ -48,6 +50,7 @@ def fit_gaussian(
     maxiter: int | None = None,
     tol: float | None = None,
     batch_size: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
     random_seed=None,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
@@ -75,7 +78,8 @@ def fit_gaussian(
         classes with a function each: functions that share inducing inputs need them at the
         borders of classes. With "natural" they move after the first rounds.
     start : GaussianStage, optional
-        A previous result to continue from, of this model or of a copy.
+        A previous result to continue from, of this model or of a copy. Minibatches of the same
+        size go on as if they had not stopped, for up to `maxiter` more steps.
     n_starts : int
         How often to fit: once from the model's initial point (or `start`), and else from draws of
         the prior. The best is kept. A warning says where others ended elsewhere, if that may hold
@@ -89,7 +93,12 @@ def fit_gaussian(
         "natural" stops when a round gains less than this, in nats. By default 0.001, and 0.0002
         an observation where inducing inputs move.
     batch_size : int, optional
-        Observations in a minibatch, by default 256.
+        Observations in a minibatch, by default 256. Ctrl-C ends minibatches with what they have
+        reached.
+    checkpoint : str or path-like, optional
+        File for minibatches that take long. It is written every minute, and a fit that finds it
+        continues from it: so a script that was killed can be run again, and ends where it would
+        have ended. It holds no data and no model.
     random_seed : int or Generator, optional
         Of the minibatches and of ADVI.
     progressbar : bool
@@ -149,6 +158,12 @@ def fit_gaussian(
             "Data spread over devices with method='natural' alone, on JAX, and not with nearest "
             "neighbors. Drop devices, or the other arguments."
         )
+    if checkpoint is not None:
+        if method != "minibatch" or n_starts > 1:
+            raise ValueError(
+                "checkpoint is for one fit by minibatches. Pass batch_size, and drop n_starts."
+            )
+    file = None if checkpoint is None else Checkpoint(checkpoint)
     mesh = None if devices is None else mesh_of(devices)
     check_data(model)
     began = time.perf_counter()
@@ -181,8 +196,8 @@ def fit_gaussian(
             kwargs |= {"maxiter": maxiter, "tol": tol, "random_seed": rng}
             return fitter(progressbar=progressbar, **kwargs)
 
-        stage, said = fit(start=start), ""
-        if n_starts > 1 and stage.theta:
+        stage, said = fit(start=start, checkpoint=file), ""
+        if n_starts > 1 and stage.theta and not stage.interrupted:
             stage, said = best_of(
                 stage, n_starts, fitter.bound, lambda theta: fit(theta=theta), rng.spawn(1)[0]
             )
@@ -245,6 +260,7 @@ class Fitter:
         start: GaussianStage | None = None,
         *,
         theta: np.ndarray | None = None,
+        checkpoint: Checkpoint | None = None,
         maxiter: int | None = None,
         tol: float | None = None,
         random_seed=None,
@@ -273,11 +289,18 @@ class Fitter:
             arguments = (bound, theta, sites, Xu, tol, report)
             if self.batch_size is not None:
                 rng = np.random.default_rng(random_seed)
+                if not isinstance(rng.bit_generator, np.random.PCG64):  # whose state is of integers
+                    rng = np.random.default_rng(rng.integers(2**63))
                 fit = Minibatches(*arguments, rng, self.batch_size)
                 if maxiter is None:
                     steps = EPOCHS * fit.n_data // fit.n_rows
                     maxiter = min(max(steps, FEWEST), ITERATIONS["minibatch"])
-                fit.run(maxiter)
+                _resume(fit, start, checkpoint)
+                if checkpoint is None:
+                    fit.run(maxiter)
+                else:
+                    fit.run(maxiter, checkpoint.keep)
+                    checkpoint.write(fit.reached)
             else:
                 for known in (self.exact, bound):
                     if hasattr(known, "refresh"):
@@ -319,7 +342,22 @@ class Fitter:
             Xu_before=before,
             Xu=after,
             model=self.model,
+            interrupted=getattr(fit, "interrupted", False),
+            state=getattr(fit, "reached", None),
         )
+
+
+def _resume(fit: Minibatches, start: GaussianStage | None, checkpoint: Checkpoint | None) -> None:
+    """Let a fit go on from a file, or from an earlier one of the same kind."""
+    if checkpoint is not None and (state := checkpoint.read()) is not None:
+        if not fit.takes(state):
+            raise ValueError(
+                f"{checkpoint.path} is of another model, of other data or of another batch_size. "
+                "Pass what that fit had, or another path."
+            )
+        fit.resume(state)
+    elif start is not None and start.state is not None and fit.takes(start.state):
+        fit.resume(start.state.again())
 
 
 def _unwhiten(m, R, mean):

@@ -7,13 +7,14 @@ Rows are drawn without replacement until all had their turn. So the mean of the 
 has hardly any noise of sampling, and says when to stop.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from pymc_vsgp.fit.bound import Evaluation
+from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.fit.natural import Natural, definite, sites_of
 from pymc_vsgp.inducing.coordinates import Sites
 
@@ -28,7 +29,9 @@ WINDOW = 100  # steps at least, or a fourth, whose mean is compared with that of
 GAIN = 5e-4  # nats an observation in a window: with less, the steps are halved, ...
 SMALLEST = 1 / 8  # ... and at this part of the first ones they end
 COOLING = 0.25  # of all steps: where they run out, their size falls to zero
+ROWS = 5000  # that say how the ELBO curves in the end
 FAILURES = 20  # in a row, each with half the rate
+COUNTS = ("taken", "begun", "updates", "since", "failures", "part", "converged")
 
 
 class Held(NamedTuple):
@@ -46,18 +49,69 @@ class Minibatches(Natural):
     """Alternate steps of q with those of everything else, each for a few rows of the data."""
 
     def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, n_rows):
-        self.rng, self.n_data = rng, bound.n_data()
-        self.taken = 0
+        self.n_data = bound.n_data()
         self.n_rows = min(n_rows, self.n_data)
-        batches = _batches(self.n_data, self.n_rows, rng)
-        self.batches: Iterator[np.ndarray] = batches
+        self.batches = Batches(self.n_data, self.n_rows, rng)
         start = [_prior(s) if p.held else s for s, p in zip(sites, bound.processes, strict=True)]
-        super().__init__(bound, theta, start, Xu, tolerance, report, next(batches))
+        super().__init__(bound, theta, start, Xu, tolerance, report, next(self.batches))
         ev = self.evaluation
         self.sites = [
             _from_sites(sites[i], ev.R[i], ev.prior_mean[i]) if p.held else s
             for i, (s, p) in enumerate(zip(self.sites, bound.processes, strict=True))
         ]
+        rates = [np.full(self.theta.size, RATE)]
+        rates += [RATE_OF_INPUTS * _scale(x) for x in self.moved[: self.n_Xu]]
+        rates += [np.full(x.size, RATE) for x in self.moved[self.n_Xu :]]
+        x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
+        zeros = np.zeros_like(x)
+        self.x, self.rate, self.first, self.second = x, np.concatenate(rates), zeros, zeros
+        self.taken = self.begun = self.updates = self.since = self.failures = 0
+        self.part, self.interrupted = 1.0, False
+        self.noisy: list[float] = []
+        self.last: Any = (x, self.sites)
+
+    def state(self) -> State:
+        """Return all that the next steps depend on."""
+        return State(
+            x=self.x,
+            q=[(s.linear, s.precision) if p.held else tuple(s) for s, p in self._owned()],
+            first=self.first,
+            second=self.second,
+            rate=self.rate,
+            rows=self.rows,
+            left=self.batches.left,
+            noisy=np.asarray(self.noisy),
+            history=np.asarray(self.history),
+            counts={name: getattr(self, name) for name in COUNTS},
+            rng=self.batches.rng.bit_generator.state,
+            data=[self.n_data, self.n_rows],
+        )
+
+    def takes(self, state: State) -> bool:
+        """Whether a state is of such a model, with as many data and rows of a batch."""
+        fits = state.data == [self.n_data, self.n_rows] and state.x.shape == self.x.shape
+        mine = [(s.linear.shape, s.root.shape) for s in self.sites]
+        return fits and [(a.shape, b.shape) for a, b in state.q] == mine
+
+    def resume(self, state: State) -> None:
+        """Go on from there, exactly."""
+        for name in ("x", "first", "second", "rate", "rows"):
+            setattr(self, name, getattr(state, name))
+        for name, value in state.counts.items():
+            setattr(self, name, value)
+        self.sites = [
+            Held(a, np.linalg.cholesky(b), b) if p.held else Sites(a, b)
+            for (a, b), p in zip(state.q, self.bound.processes, strict=True)
+        ]
+        self.last = (self.x, self.sites)
+        self.theta, self.moved = self.split(self.x, range(len(self.moved)))
+        self.noisy, self.history = state.noisy.tolist(), state.history.tolist()
+        self.batches.left = state.left
+        self.batches.rng = np.random.default_rng()  # not that of the user
+        self.batches.rng.bit_generator.state = state.rng
+
+    def _owned(self):
+        return zip(self.sites, self.bound.processes, strict=True)
 
     @property
     def n_steps(self) -> int:
@@ -80,72 +134,94 @@ class Minibatches(Natural):
             for i, s in enumerate(sites)
         ]
 
-    def run(self, maxiter: int) -> None:
-        """Take up to so many steps, fewer where the ELBO stops rising."""
-        n_data, epoch = self.n_data, -(-self.n_data // self.n_rows)
-        window = epoch * -(-WINDOW // epoch)
-        rates = [np.full(self.theta.size, RATE)]
-        rates += [RATE_OF_INPUTS * _scale(x) for x in self.moved[: self.n_Xu]]
-        rates += [np.full(x.size, RATE) for x in self.moved[self.n_Xu :]]
-        rate = np.concatenate(rates)
-        least = min(self.n_rows / (EPOCHS * n_data), LONGEST)
-        x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
-        first, second, taken = np.zeros_like(x), np.zeros_like(x), 0
-        noisy: list[float] = []
-        last = (x, self.sites)
-        part, since, failures = 1.0, 0, 0
-        for i in range(maxiter):
-            ev = self.evaluate(self.theta, self.sites, self.moved)
-            if not (np.isfinite(ev.value) and np.isfinite(ev.gradient).all()):
-                failures, rate = failures + 1, rate / 2.0
-                if failures > FAILURES:
-                    raise ValueError(
-                        "The ELBO is not finite where minibatches lead to. "
-                        "Give the parameters priors that keep away from there, or use 'natural'."
-                    )
-                x, self.sites = last
-                self.theta, self.moved = self.split(x, range(len(self.moved)))
-                continue
-            failures, last = 0, (x, self.sites)
-            noisy.append(ev.value)
-            size = part * min((maxiter - i) / (COOLING * maxiter), 1.0)
-            # A running mean over rows, of a few at first.
-            step = max(least, min(LONGEST, 2.0 / (10.0 + i**0.7)))
-            self.sites = self.blended(ev, max(size, SMALLEST) * step, self.sites)
-            if i >= FIRST:
-                taken += 1
-                first = 0.9 * first + 0.1 * ev.gradient
-                second = 0.999 * second + 0.001 * ev.gradient**2
-                unbiased = first / (1 - 0.9**taken)
-                scale = np.sqrt(second / (1 - 0.999**taken))
-                x = x + size * rate * unbiased / np.where(scale > 0.0, scale, 1.0)
-                self.theta, self.moved = self.split(x, range(len(self.moved)))
-            self.rows, self.taken = next(self.batches), i + 1
-            mean = float(np.mean(noisy[-max(epoch, 20) :]))
-            self.report(i + 1, mean)
-            if (i + 1) % 20 == 0:
-                self.history.append(mean)
-            since += 1
-            if since % window == 0 and since >= 2 * window:
-                n = max(since // 4 // epoch * epoch, window)
-                rise, error = _rise(np.asarray(noisy[-2 * n :]), epoch)
-                if rise < max(2.0 * error, self.tolerance, GAIN * n_data):
-                    part, since = part / 2.0, 0
-                    if part < SMALLEST:
-                        self.converged = True
-                        break
-        self._finish(noisy, epoch)
+    def run(self, maxiter: int, keep: Callable[[State], None] = lambda state: None) -> None:
+        """Take up to so many steps since it began, fewer where the ELBO stops rising.
 
-    def _finish(self, noisy, epoch):
-        flat, self.message = judge(np.asarray(noisy), self.tolerance, epoch)
+        `keep` is given the state after each.
+        """
+        end = self.begun + maxiter
+        known = self.state()
+        try:
+            while self.taken < end and not self.converged:
+                self._step((end - self.taken) / (COOLING * maxiter))
+                keep(known := self.state())
+        except KeyboardInterrupt:
+            if not known.counts["taken"]:
+                raise
+            self.resume(known)
+            self.interrupted = True
+        self.reached = known
+        self._finish()
+
+    def _step(self, cooling: float) -> None:
+        ev = self.evaluate(self.theta, self.sites, self.moved)
+        i, self.taken = self.taken, self.taken + 1
+        if not (np.isfinite(ev.value) and np.isfinite(ev.gradient).all()):
+            self.failures, self.rate = self.failures + 1, self.rate / 2.0
+            if self.failures > FAILURES:
+                raise ValueError(
+                    "The ELBO is not finite where minibatches lead to. "
+                    "Give the parameters priors that keep away from there, or use 'natural'."
+                )
+            self.x, self.sites = self.last
+            self.theta, self.moved = self.split(self.x, range(len(self.moved)))
+            return
+        self.failures, self.last = 0, (self.x, self.sites)
+        self.noisy.append(ev.value)
+        size = self.part * min(cooling, 1.0)
+        # A running mean over rows, of a few at first.
+        least = min(self.n_rows / (EPOCHS * self.n_data), LONGEST)
+        step = max(least, min(LONGEST, 2.0 / (10.0 + i**0.7)))
+        self.sites = self.blended(ev, max(size, SMALLEST) * step, self.sites)
+        if i >= FIRST:
+            self.updates += 1
+            self.first = 0.9 * self.first + 0.1 * ev.gradient
+            self.second = 0.999 * self.second + 0.001 * ev.gradient**2
+            unbiased = self.first / (1 - 0.9**self.updates)
+            scale = np.sqrt(self.second / (1 - 0.999**self.updates))
+            self.x = self.x + size * self.rate * unbiased / np.where(scale > 0.0, scale, 1.0)
+            self.theta, self.moved = self.split(self.x, range(len(self.moved)))
+        self.rows = next(self.batches)
+        mean = self._mean()
+        self.report(self.taken, mean)
+        if self.taken % 20 == 0:
+            self.history.append(mean)
+        self.since += 1
+        self._judge()
+
+    def _judge(self) -> None:
+        """Halve the steps, or end, where the mean of the ELBO no longer rises."""
+        epoch, since = self.epoch, self.since
+        window = epoch * -(-WINDOW // epoch)
+        if since % window or since < 2 * window:
+            return
+        n = max(since // 4 // epoch * epoch, window)
+        rise, error = _rise(np.asarray(self.noisy[-2 * n :]), epoch)
+        if rise < max(2.0 * error, self.tolerance, GAIN * self.n_data):
+            self.part, self.since = self.part / 2.0, 0
+            self.converged = self.part < SMALLEST
+
+    @property
+    def epoch(self) -> int:
+        """Batches in a pass over the data."""
+        return -(-self.n_data // self.n_rows)
+
+    def _mean(self) -> float:
+        return float(np.mean(self.noisy[-max(self.epoch, 20) :]))
+
+    def _finish(self):
+        flat, self.message = judge(np.asarray(self.noisy), self.tolerance, self.epoch)
         if self.converged:
-            self.message = f"Stopped after {len(noisy)} steps: the ELBO no longer rose."
-        self.converged = self.converged or flat
-        n = min(self.n_data, 20 * self.n_rows)
-        self.rows = self.rng.choice(self.n_data, n, replace=False)
+            self.message = f"Stopped after {self.taken} steps: the ELBO no longer rose."
+        elif self.interrupted:
+            self.message = f"Interrupted after {self.taken} steps. Continue with start=stage."
+        self.converged = self.converged or (flat and not self.interrupted)
+        n = min(self.n_data, max(self.n_rows, ROWS))
+        # Apart from the batches, which go on as if there had been no end.
+        self.rows = np.random.default_rng(self.taken).choice(self.n_data, n, replace=False)
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         self.follow()
-        self.history.append(float(np.mean(noisy[-max(epoch, 20) :])))
+        self.history.append(self._mean())
 
     def in_model(self) -> list[Sites]:
         """Return the sites of u that make this q."""
@@ -165,14 +241,19 @@ class Minibatches(Natural):
         return out
 
 
-def _batches(n_data: int, n_rows: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield rows, none of them again before all had their turn."""
-    left = np.empty(0, dtype="int64")
-    while True:
-        while len(left) < n_rows:
-            left = np.concatenate([left, rng.permutation(n_data)])
-        yield left[:n_rows]
-        left = left[n_rows:]
+class Batches:
+    """Rows without end, none of them again before all had their turn."""
+
+    def __init__(self, n_data: int, n_rows: int, rng: np.random.Generator):
+        self.n_data, self.n_rows, self.rng = n_data, n_rows, rng
+        self.left = np.empty(0, dtype="int64")
+
+    def __next__(self) -> np.ndarray:
+        """Return the rows of the next batch."""
+        while len(self.left) < self.n_rows:
+            self.left = np.concatenate([self.left, self.rng.permutation(self.n_data)])
+        rows, self.left = self.left[: self.n_rows], self.left[self.n_rows :]
+        return rows
 
 
 def _scale(Xu: np.ndarray) -> np.ndarray:

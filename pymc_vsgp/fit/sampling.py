@@ -185,6 +185,8 @@ def sample(
     if stage is None:
         settings = {"progressbar": progressbar, "random_seed": rng, **(fit_kwargs or {})}
         stage = fit_gaussian(model=model, **settings)
+        if stage.interrupted:
+            raise KeyboardInterrupt("In the Gaussian stage.")
     else:
         check_data(model)
     stage.apply()

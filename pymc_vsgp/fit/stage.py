@@ -23,6 +23,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, split
+from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.inducing.coordinates import Diagonal, Sites, SparseTied, Tied
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import (
@@ -77,6 +78,8 @@ class GaussianStage:
         Inducing inputs before and after.
     elsewhere : tuple of GaussianStage
         Other optima that starts ended at, if several were asked for.
+    interrupted : bool
+        Whether Ctrl-C ended minibatches.
     """
 
     method: str
@@ -98,6 +101,8 @@ class GaussianStage:
     Xu: dict[str, np.ndarray]
     model: Model = field(repr=False)
     elsewhere: "tuple[GaussianStage, ...]" = ()
+    interrupted: bool = False
+    state: State | None = field(default=None, repr=False)  # where minibatches go on
 
     def __repr__(self):
         """Say what was reached, and what it changed."""

@@ -1,0 +1,90 @@
+"""A fit by minibatches on disk, so that one that is stopped goes on."""
+
+import json
+import os
+import time
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Checkpoint", "State"]
+
+SECONDS = 60.0  # between two times that it is written
+
+
+@dataclass
+class State:
+    """All that the next steps of minibatches depend on."""
+
+    x: np.ndarray
+    """theta, and what moves with it."""
+    q: list[tuple[np.ndarray, np.ndarray]]
+    """Mean and precision of q(v) of each process, or its sites where they follow theta."""
+    first: np.ndarray
+    second: np.ndarray
+    rate: np.ndarray
+    rows: np.ndarray
+    """Of the next batch, ..."""
+    left: np.ndarray
+    """... and of those after it."""
+    noisy: np.ndarray
+    history: np.ndarray
+    counts: dict[str, Any]
+    rng: Any
+    data: list[int]
+    """Numbers of rows, and of those in a batch."""
+
+    def again(self) -> "State":
+        """Return the same for another run, which counts its steps anew."""
+        counts = self.counts | {"begun": self.counts["taken"], "converged": False}
+        if self.counts["converged"]:
+            counts["part"] *= 2.0  # the smallest steps, once more
+        return replace(self, counts=counts)
+
+
+PLAIN = ("counts", "rng", "data")
+
+
+class Checkpoint:
+    """A file with the state of a fit."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise ValueError(f"{path} is no file in a folder that exists. Pass the path of a file.")
+        self.written = time.monotonic()
+
+    def read(self) -> State | None:
+        """Return the state in the file, if there is one."""
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path) as file:
+                plain = json.loads(str(file["plain"]))
+                names = [f.name for f in fields(State) if f.name not in (*PLAIN, "q")]
+                q = [(file[f"q{i}"], file[f"r{i}"]) for i in range(plain.pop("processes"))]
+                return State(q=q, **{name: file[name] for name in names}, **plain)
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ValueError(
+                f"{self.path} is not a checkpoint of fit_gaussian. Pass a path of its own."
+            ) from error
+
+    def keep(self, state: State) -> None:
+        """Write the state, if that was a while ago."""
+        if time.monotonic() - self.written > SECONDS:
+            self.write(state)
+
+    def write(self, state: State) -> None:
+        """Write the state. A run that is killed meanwhile leaves the one before."""
+        arrays = {f.name: getattr(state, f.name) for f in fields(State) if f.name not in PLAIN}
+        for i, (a, b) in enumerate(q := arrays.pop("q")):
+            arrays |= {f"q{i}": a, f"r{i}": b}
+        plain = {name: getattr(state, name) for name in PLAIN} | {"processes": len(q)}
+        part = self.path.with_name(self.path.name + ".part")
+        with part.open("wb") as file:
+            np.savez(file, plain=np.array(json.dumps(plain)), **arrays)
+        os.replace(part, self.path)
+        self.written = time.monotonic()
