@@ -39,9 +39,9 @@ class Kernel(OpFromGraph):
 
 def inline(op: OpFromGraph, *arguments: Variable) -> list[TensorVariable]:
     """Return the outputs of `op` as a graph of its arguments."""
-    inner = op.fgraph.unfreeze()
-    return graph_replace(
-        list(inner.outputs), dict(zip(inner.inputs, arguments, strict=True)), strict=False
+    inputs = op.fgraph.inputs
+    return op.fgraph.bind(
+        [i.type.filter_variable(a) for i, a in zip(inputs, arguments, strict=True)]
     )
 
 
