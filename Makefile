@@ -13,11 +13,12 @@ BIN = .venv/bin
 JOBS = 2
 ARGS ?=
 
-.PHONY: help demo test test-fast lint format docs bench-check env clean
+.PHONY: help demo test test-all test-fast lint format docs bench-check env clean
 
 help:
 	@echo "make demo       fit the coal-mining example and draw it (coal_mining.png)"
-	@echo "make test       run all tests"
+	@echo "make test       run the tests that are not marked long"
+	@echo "make test-all   run all tests"
 	@echo "make test-fast  run the tests that are not marked slow"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     let ruff rewrite what it can"
@@ -32,10 +33,13 @@ demo: env
 	MPLBACKEND=Agg $(BIN)/python -u notebooks/coal_mining.py
 
 test: env
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not long" $(ARGS)
+
+test-all: env
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-fast: env
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not long" $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

@@ -77,12 +77,12 @@ def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
 
 
-SLOW = [pytest.param(m, marks=pytest.mark.slow) for m in ("NUMBA", "JAX")]
-
-
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
-@pytest.mark.parametrize("block_size", [None, 7, False])
-@pytest.mark.parametrize("mode", [REWRITTEN, *SLOW])
+@pytest.mark.parametrize(
+    ("mode", "block_size"),
+    [*((REWRITTEN, size) for size in (None, 7, False))]
+    + [pytest.param(mode, 7, marks=pytest.mark.slow) for mode in ("NUMBA", "JAX")],
+)
 def test_log_density_and_gradient_are_those_of_separate_models(mode, block_size):
     value, gradient = log_density(build(block_size=block_size), {"u_whitened__": V}, mode)
     wanted, slopes = log_density(separate(), APART)
@@ -109,6 +109,7 @@ def test_inducing_inputs_that_are_all_inputs_make_it_exact():
     np.testing.assert_allclose(got, likelihood + prior, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gaussian_stage_is_that_of_separate_models():
     found = []
     for model in (build(), separate()):
@@ -159,6 +160,7 @@ def sampled():
     return model, idata
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of forty draws
 def test_what_follows_draws(sampled, tmp_path):
     model, idata = sampled
@@ -200,6 +202,7 @@ def test_what_follows_draws(sampled, tmp_path):
     assert joint.shape == (1, 40, len(NEW))
 
 
+@pytest.mark.slow
 def test_labels_and_numbers_are_the_same_data():
     table = pd.DataFrame({"village": np.array(NAMES)[GROUP], "t": T})
     named = build(x=table)

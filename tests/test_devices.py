@@ -143,6 +143,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow  # compiles on JAX
 def test_eight_devices_find_what_one_does():
     flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"

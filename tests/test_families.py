@@ -133,6 +133,7 @@ def test_backends_agree(mode, names, inputs, point):
     same(found[:2], evaluated(names, inputs, point, RAW, block_size=False)[:2], 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_c_agrees(inputs, rng, c_compiler):
     """A kernel without parameters: each Op takes C a second, and its derivatives are PyTensor's."""

@@ -241,7 +241,10 @@ def value_and_gradient(model, mode):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
-@pytest.mark.parametrize(("mode", "kind"), [("JAX", "rows"), ("JAX", "grid"), ("NUMBA", "rows")])
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("JAX", "rows"), ("JAX", "grid"), pytest.param("NUMBA", "rows", marks=pytest.mark.long)],
+)
 def test_backends_agree(mode, kind):
     X, y = data_of(2) if kind == "rows" else (grid_of((4, 5), (1, 0)), np.arange(20.0) % 4)
     if mode == "JAX":
@@ -625,6 +628,7 @@ def drawn():
     return model, gp, X, stage.to_datatree(draws=60, random_seed=1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # few draws
 def test_what_one_does_with_draws(drawn):

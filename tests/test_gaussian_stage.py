@@ -273,6 +273,7 @@ def test_other_routes_find_the_same_posterior(data, rng):
     assert abs(stage.elbo - best.elbo) < 3.0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["advi", "fullrank_advi"])
 def test_advi_gives_the_same_kind_of_result(method, data, rng, default_mode):

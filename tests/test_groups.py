@@ -129,6 +129,7 @@ def test_az_compare_needs_nothing_else(fitted, data):
     np.testing.assert_allclose(got["elpd"], expected["elpd"], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_log_likelihood_of_all_that_is_observed(data):
     X, y = data
     with build(X, y) as model:

@@ -168,6 +168,7 @@ def test_weights_against_quadrature():
     assert abs(posterior.attrs["log_evidence"] - log_z) < 0.1
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_a_sampler(caplog):
     model, stage = made(counts)
     with model:

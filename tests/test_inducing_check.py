@@ -86,6 +86,7 @@ def test_verdicts_agree_with_the_exact_posterior(data):
             assert abs(check.shift["ls"]) < 0.1
 
 
+@pytest.mark.slow
 def test_missing_and_gain_are_those_of_the_evidence(data):
     """With theta held: T is close to the divergence, and the gain is that of the bound."""
     X, f, rng = data

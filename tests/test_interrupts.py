@@ -181,6 +181,7 @@ def test_chains_of_different_lengths():
             keep_written(empty)
 
 
+@pytest.mark.slow
 def test_inducing_values_of_interrupted_chains(monkeypatch, caplog):
     """Also where a second interrupt meets the drawing of what was integrated out."""
     model = build(X, np.sin(X[:, 0]), lambda: vsgp.Gaussian(0.5))

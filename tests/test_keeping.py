@@ -101,6 +101,7 @@ def test_what_was_written_is_what_was_drawn(finished, default_mode):
         vsgp.sample(draws=150, store=path, model=model, **SETTINGS)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_run_keeps_its_draws(finished, tmp_path):
     _, whole, _ = finished

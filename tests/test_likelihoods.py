@@ -363,7 +363,11 @@ BY_LOOPS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "names"),
-    [("CVM", ["Bernoulli-probit"]), ("NUMBA", BY_LOOPS), ("JAX", CASES)],
+    [
+        ("CVM", ["Bernoulli-probit"]),
+        ("NUMBA", BY_LOOPS),
+        pytest.param("JAX", CASES, marks=pytest.mark.long),
+    ],
     ids=["CVM", "NUMBA", "JAX"],
 )
 def test_backends_agree(mode, names, request):

@@ -152,6 +152,7 @@ def test_folds(fitted):
     assert np.isfinite(again.elpd)
 
 
+@pytest.mark.slow
 def test_folds_are_sampled_by_importance(monkeypatch):
     """Without NUTS, which takes a compiler for each of them."""
     monkeypatch.setattr(pm, "sample", None)  # fails where it is called

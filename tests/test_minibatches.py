@@ -105,6 +105,7 @@ def test_each_row_has_its_turn():
     np.testing.assert_array_equal(np.sort(rows.reshape(2, 10), axis=1), [np.arange(10)] * 2)
 
 
+@pytest.mark.slow
 def test_small_sets_end_where_natural_gradients_do():
     model = of_classes()
     settings = {"progressbar": False, "model": model, "move_inducing": False, "random_seed": 1}
@@ -118,6 +119,7 @@ def test_small_sets_end_where_natural_gradients_do():
     np.testing.assert_allclose(few.theta["lengthscale"], best.theta["lengthscale"], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_move_where_there_are_classes():
     model = of_classes()
     before = model["u_Xu"].get_value()

@@ -304,6 +304,7 @@ def sites(rng):
     return Sites(rng.normal(size=(1, 12)), rng.uniform(0.1, 3.0, size=(1, 12)))
 
 
+@pytest.mark.slow
 def test_coordinates_are_exact_with_all_neighbors(rng):
     """With normal noise and its sites: a standard normal times the evidence, for any theta."""
     noise, y = 0.4, rng.normal(size=12)
@@ -358,7 +359,7 @@ def with_sites(mode):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert")  # of shapes, by JAX
-@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.long), "JAX"])
 def test_backends_agree(mode):
     pytest.importorskip(mode.lower(), reason=f"{mode} is not installed")
     (value, slopes), (expected, of_numpy) = (

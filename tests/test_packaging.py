@@ -370,6 +370,7 @@ def numbers(pattern, text):
     return [float(x.replace(",", "")) for x in ([found] if isinstance(found, str) else found)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_glass_predicts_better_than_the_share_of_windows(run_notebook):
     out = run_notebook("glass")
@@ -378,6 +379,7 @@ def test_notebook_of_glass_predicts_better_than_the_share_of_windows(run_noteboo
     assert accuracy > 0.85 and score > constant + 0.3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_survival_agrees_with_kaplan_and_meier(run_notebook):
     out = run_notebook("survival")
@@ -391,6 +393,7 @@ def test_notebook_of_survival_agrees_with_kaplan_and_meier(run_notebook):
     assert abs(model - estimate) < 3 * error
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_spatial_counts_widens_the_coefficient(run_notebook, shared_data):
     out = run_notebook("spatial_counts", shared_data)
@@ -402,6 +405,7 @@ def test_notebook_of_spatial_counts_widens_the_coefficient(run_notebook, shared_
     assert low < counted < high
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_a_disease_map_has_the_sign_of_the_covariate(run_notebook):
     out = run_notebook("disease_map")
@@ -410,11 +414,13 @@ def test_notebook_of_a_disease_map_has_the_sign_of_the_covariate(run_notebook):
     assert 1 < low < high < 1.6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_carbon_dioxide_runs(run_notebook):
     assert "months to learn from, 132 to forecast" in run_notebook("carbon_dioxide")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_a_broken_instrument_gains_by_the_other_outputs(run_notebook):
     out = run_notebook("broken_instrument")
@@ -423,11 +429,13 @@ def test_notebook_of_a_broken_instrument_gains_by_the_other_outputs(run_notebook
     assert together < 0.6 * alone
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_late_flights_runs(run_notebook):
     assert "163,759 flights, 33,043 of them late" in run_notebook("late_flights")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notebook_of_a_million_rows(tmp_path, shared_data):
     out = run_script("million_rows", tmp_path, PYMC_VSGP_DATA=str(shared_data))

@@ -49,6 +49,7 @@ def test_no_end_of_the_day():
     assert vsgp.check_model(model=model).ok
 
 
+@pytest.mark.slow
 def test_prior_is_that_of_the_circle():
     with pm.Model():
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
@@ -85,6 +86,7 @@ def test_same_density_as_without_an_end():
     np.testing.assert_allclose(*(m.compile_logp(mode=ONCE)(at) for m in models), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_features_of_a_table_keep_the_names():
     X = pd.DataFrame({"a": np.arange(9.0) % 5, "b": np.arange(9.0) % 4})
     cov = pm.gp.cov.ExpQuad(2, ls=[1.0, 3.0])

@@ -75,6 +75,7 @@ def test_bands_hold_the_data(line):
     assert bare.get_ylabel() == "mean of y"
 
 
+@pytest.mark.slow
 def test_a_function_of_two_inputs(plane):
     model, stage, idata = plane
     axes = plot_function(idata, n_points=8, model=model)

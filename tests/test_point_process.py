@@ -590,6 +590,7 @@ def fitted(coal):
     return model, stage.to_datatree(60, random_seed=1)
 
 
+@pytest.mark.slow
 def test_intensity_of_a_fit(coal, fitted):
     pattern, (model, tree) = coal[0], fitted
     rate = pattern.intensity(tree, model=model)

@@ -153,6 +153,7 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10 * np.abs(expected).max())
 
 
+@pytest.mark.long
 @pytest.mark.slow  # starts Python twice, and compiles on JAX
 def test_two_processes_find_what_one_does(processes, alone):
     folder, _, _ = processes
@@ -172,6 +173,7 @@ def test_two_processes_find_what_one_does(processes, alone):
             close(found["u"], draws["u"].values)
 
 
+@pytest.mark.long
 @pytest.mark.slow  # starts Python twice, and compiles on JAX
 def test_nuts_of_two_processes_draws_what_that_of_one_does(processes, alone, tmp_path):
     folder, _, _ = processes

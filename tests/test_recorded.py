@@ -50,6 +50,7 @@ def test_bounds_and_predictions_are_those_of_the_record(name, recorded):
     compare(record.evaluate(name, kinds), recorded)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_order_of_hashes_does_not_matter(root):
     """Sets of variables have another order in a process with another seed."""

@@ -80,6 +80,7 @@ def orders(model):
     return [node.op.order for node in block_sums(model.logp())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 @pytest.mark.parametrize("inducing", INDUCING)
 def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows):
@@ -122,6 +123,7 @@ def test_runs(mode):
     assert [len(v) for v in fn(np.empty((0, 2)))] == [0, 0]
 
 
+@pytest.mark.slow
 def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
     found = []
     for model in (build(), by_rows()):
@@ -133,6 +135,7 @@ def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
     same(*found)
 
 
+@pytest.mark.slow
 def test_replaced_data_of_any_length_and_order(by_rows):
     model, plain = build("points", True), by_rows("points", True)
     fns = [
@@ -163,6 +166,7 @@ def test_inputs_that_hardly_repeat_stay_as_they_are():
     assert orders(model) == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of a few draws of the prior
 def test_loo_and_draws_have_the_order_of_the_rows(by_rows):
     found = []

@@ -42,6 +42,7 @@ def run(seed):
     return found.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_agree():
     assert run(1) == run(2)

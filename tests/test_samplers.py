@@ -35,8 +35,8 @@ def build(rng):
         ("nutpie", "jax", "nutpie"),
         ("pymc", "numba", "pymc"),
         ("pymc", "jax", "jax"),
-        ("numpyro", None, "numpyro"),
-        ("blackjax", None, "blackjax"),
+        pytest.param("numpyro", None, "numpyro", marks=pytest.mark.long),
+        pytest.param("blackjax", None, "blackjax", marks=pytest.mark.long),
     ],
 )
 def test_every_sampler(sampler, backend, package, rng):

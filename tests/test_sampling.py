@@ -109,6 +109,7 @@ def test_what_does_not_collapse(data):
         vsgp.sample(stage=stage, collapse=True, model=model)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data, default_mode):
     X, Xu, y = data
@@ -134,6 +135,7 @@ def test_with_and_without_the_inducing_values_the_posterior_is_the_same(data, de
     assert (np.abs(a["mean"] - b["mean"]) < 5.0 * error).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("nuts_sampler", ["nutpie", "pymc"])
 def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng, default_mode):

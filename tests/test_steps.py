@@ -104,6 +104,7 @@ def agree(ours, theirs):
         assert error < 0.1 * b.std()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("which", STEPS)
 def test_posterior(which, nuts):

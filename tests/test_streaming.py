@@ -342,6 +342,7 @@ for mode in (FAST, "NUMBA"):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce RLIMIT_DATA")
 @pytest.mark.slow
 def test_a_memmap_is_never_copied_whole(tmp_path):
@@ -406,6 +407,7 @@ for grown, size in run(5_000):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
 def test_sampling_takes_no_memory_for_a_memmap(tmp_path):
