@@ -239,3 +239,13 @@ def test_checkpoints_that_do_not_fit(tmp_path):
     for more in ({"batch_size": None}, {"n_starts": 2}):
         with pytest.raises(ValueError, match="checkpoint is for one fit by minibatches"):
             fitted(checkpoint=path, **more)
+
+
+def test_tol_is_what_a_pass_has_to_gain():
+    """Windows are of 34 passes with 3 batches; steps are halved after each two that gain less."""
+    stage = fitted(tol=1e9, maxiter=1000, move_inducing=False)
+    assert (stage.converged, stage.n_steps) == (True, 4 * 2 * 102)
+    counts = stage.state.again().counts
+    assert (counts["part"], counts["since"], counts["begun"]) == (1 / 8, 0, 816)
+    more = fitted(start=stage, model=stage.model, tol=1e9, maxiter=1000, move_inducing=False)
+    assert (more.converged, more.n_steps) == (True, 816 + 204)

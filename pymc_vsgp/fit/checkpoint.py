@@ -38,8 +38,11 @@ class State:
     """Numbers of rows, and of those in a batch."""
 
     def again(self) -> "State":
-        """Return the same for another run, which counts its steps anew."""
-        counts = self.counts | {"begun": self.counts["taken"], "converged": False}
+        """Return the same for another run, which counts its steps anew.
+
+        Its larger steps fall behind what small ones reached, so it is judged by itself.
+        """
+        counts = self.counts | {"begun": self.counts["taken"], "since": 0, "converged": False}
         if self.counts["converged"]:
             counts["part"] *= 2.0  # the smallest steps, once more
         return replace(self, counts=counts)

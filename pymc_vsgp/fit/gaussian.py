@@ -37,6 +37,7 @@ __all__ = ["Fitter", "fit_gaussian"]
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
+GAIN = 5e-4  # nats an observation of minibatches by default: with less, the steps are halved
 EPOCHS, FEWEST = 300, 1000  # of minibatches by default: passes over the data, and steps at least
 
 
@@ -91,7 +92,8 @@ def fit_gaussian(
         "minibatch" 300 passes over the data, but 1000 to 5000 steps.
     tol : float, optional
         "natural" stops when a round gains less than this, in nats. By default 0.001, and 0.0002
-        an observation where inducing inputs move.
+        an observation where inducing inputs move. Minibatches halve their steps when 100 of them,
+        or a pass over the data if that is more, gain less; by default 0.0005 an observation.
     batch_size : int, optional
         Observations in a minibatch, by default 256. Ctrl-C ends minibatches with what they have
         reached.
@@ -274,7 +276,9 @@ class Fitter:
             sites = [start.sites[p.u.name] for p in bound.processes]
         if tol is None:
             tol = 1e-3
-            if bound.moving:
+            if self.batch_size is not None:
+                tol = max(tol, GAIN * bound.n_data())
+            elif bound.moving:
                 tol = max(tol, 2e-4 * sum(bound.sizes()))
         before = inducing_inputs(bound)
         Xu = [x.get_value() for x in bound.moving]

@@ -26,8 +26,7 @@ EPOCHS = 4  # that q remembers
 LONGEST = 0.2  # step of a natural gradient
 FIRST = 20  # steps of q alone
 WINDOW = 100  # steps at least, or a fourth, whose mean is compared with that of those before
-GAIN = 5e-4  # nats an observation in a window: with less, the steps are halved, ...
-SMALLEST = 1 / 8  # ... and at this part of the first ones they end
+SMALLEST = 1 / 8  # part of the first steps: below it they end
 COOLING = 0.25  # of all steps: where they run out, their size falls to zero
 ROWS = 5000  # that say how the ELBO curves in the end
 FAILURES = 20  # in a row, each with half the rate
@@ -197,7 +196,7 @@ class Minibatches(Natural):
             return
         n = max(since // 4 // epoch * epoch, window)
         rise, error = _rise(np.asarray(self.noisy[-2 * n :]), epoch)
-        if rise < max(2.0 * error, self.tolerance, GAIN * self.n_data):
+        if rise < max(2.0 * error, self.tolerance):
             self.part, self.since = self.part / 2.0, 0
             self.converged = self.part < SMALLEST
 
@@ -210,7 +209,7 @@ class Minibatches(Natural):
         return float(np.mean(self.noisy[-max(self.epoch, 20) :]))
 
     def _finish(self):
-        flat, self.message = judge(np.asarray(self.noisy), self.tolerance, self.epoch)
+        flat, self.message = judge(np.asarray(self.noisy), 0.0, self.epoch)
         if self.converged:
             self.message = f"Stopped after {self.taken} steps: the ELBO no longer rose."
         elif self.interrupted:
