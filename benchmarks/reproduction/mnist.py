@@ -26,8 +26,7 @@ from common import QUIET, arguments, command, fit, free_form, write
 import pymc_vsgp as vsgp
 
 PUBLISHED = {"accuracy": 0.9804, "gaussian_log_density": -0.068, "free_form_log_density": -0.064}
-# Inducing images, and steps of the Gaussian stage. Later legs continue from the earlier ones.
-SIZES = {50: (400,), 100: (400,), 200: (150, 350), 500: (250, 650)}
+LEGS = (100, 100, 200, *(400,) * 50)  # steps; each leg continues from the one before
 N_CLASSES = 10
 
 
@@ -107,43 +106,72 @@ def by_draws(idata, X, y, model, num_samples):
     }
 
 
-def gaussian(X, y, Xtest, ytest, n_inducing, steps, options):
-    """Minibatch steps with all images; yields the scores after each leg."""
-    began = time.perf_counter()
-    Z = vsgp.inducing.kmeans(X, n_inducing, random_seed=1)
-    placed = time.perf_counter() - began
-    model, stage, taken, seconds = model_of(X, y, Z), None, 0, 0.0
-    for n in steps:
+def gaussian(X, y, Xtest, ytest, runs, options):
+    """Minibatch steps with all images; yields the scores after each leg.
+
+    A leg continues from the one before it. Legs that `runs` has are not run again.
+    """
+    began = time.process_time()
+    Z = start_images(X, options.inducing)
+    placed = time.process_time() - began
+    model, stage, seconds = model_of(X, y, Z), None, placed
+    folder = options.out / ".cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    for leg, n in enumerate(LEGS if not options.smoke else (2, 2)):
+        done = runs[leg] if leg < len(runs) else None
+        path = folder / f"mnist_{options.inducing}_{leg}.npz"
+        if done is None:
+            path.unlink(missing_ok=True)
+        elif leg + 1 < len(runs):
+            seconds = 60.0 * done["cpu_minutes"]
+            continue  # a later one has it all
+        began = time.process_time()
         with model:
             stage = vsgp.fit_gaussian(
-                "minibatch",
                 maxiter=n,
+                tol=0.0,  # as long as it is given
                 batch_size=options.batch,
                 start=stage,
-                random_seed=1 + taken,
-                **QUIET,
+                checkpoint=path,
+                random_seed=1,
+                progressbar=options.progress > 0,
             )
-        taken, seconds = taken + n, seconds + stage.seconds
-        began = time.perf_counter()
-        scores = closed_form(stage, Xtest, ytest)
-        num_samples = 2 if options.smoke else 10
-        some = slice(0, 500)  # enough to see that both ways agree
-        draws = stage_draws(stage, num_samples)
+        if done is not None:
+            seconds = 60.0 * done["cpu_minutes"]
+            continue
+        seconds += time.process_time() - began
         yield {
-            "M": n_inducing,
-            "steps": taken,
-            "epochs": taken * min(options.batch, len(X)) / len(X),
-            "seconds": seconds,
-            "seconds_per_step": seconds / taken,
+            "M": len(Z),
+            "steps": stage.n_steps,
+            "epochs": stage.n_steps * min(options.batch, len(X)) / len(X),
+            "cpu_minutes": seconds / 60.0,
             "kmeans_seconds": placed,
             "theta": {k: float(v) for k, v in stage.theta.items()},
-            "bound": stage.elbo,
-            "history": stage.elbo_history[:: max(len(stage.elbo_history) // 20, 1)],
-            **scores,
-            "closed_form_of_first_500": closed_form(stage, Xtest[some], ytest[some]),
-            "by_draws_of_first_500": by_draws(draws, Xtest[some], ytest[some], model, num_samples),
-            "scoring_seconds": time.perf_counter() - began,
+            "elbo": stage.elbo,
+            **closed_form(stage, Xtest, ytest),
         }
+        if options.minutes and seconds > 60.0 * options.minutes:
+            break
+    if stage is None:
+        return
+    num_samples = 2 if options.smoke else 10
+    some = slice(0, 500)  # enough to see that both ways agree
+    draws = stage_draws(stage, num_samples)
+    yield {
+        "closed_form_of_first_500": closed_form(stage, Xtest[some], ytest[some]),
+        "by_draws_of_first_500": by_draws(draws, Xtest[some], ytest[some], model, num_samples),
+    }
+
+
+def start_images(X, n):
+    """Centres of n clusters of a sixth of the images: pixels share their unit."""
+    images = X[np.random.default_rng(1).permutation(len(X))[: max(len(X) // 6, n)]]
+    Z, size = images[:n].copy(), (images**2).sum(axis=1)
+    for _ in range(12):
+        nearest = (size[:, None] + (Z**2).sum(axis=1) - 2.0 * images @ Z.T).argmin(axis=1)
+        for k in np.unique(nearest):
+            Z[k] = images[nearest == k].mean(axis=0)
+    return Z
 
 
 def stage_draws(stage, n):
@@ -174,26 +202,26 @@ def both(X, y, Xtest, ytest, n_rows, n_inducing, options):
 
 
 def main(argv=None):
-    numbers = {"largest": 500, "batch": 1000, "rows": 3000, "free": 0}
+    numbers = {"inducing": 500, "batch": 1000, "minutes": 0, "rows": 3000, "free": 0, "progress": 0}
     options = arguments(__doc__, argv, **numbers)
     began = time.perf_counter()
     X, y, Xtest, ytest = images()
-    sizes = {M: steps for M, steps in SIZES.items() if M <= options.largest}
     if options.smoke:
         X, y, Xtest, ytest = X[:80], y[:80], Xtest[:20], ytest[:20]
-        sizes, options.batch = {5: (2,)}, 20
+        options.inducing, options.batch = 5, 20
     settings = {"train": len(X), "test": len(Xtest), "batch": options.batch, "epsilon": 1e-3}
-    runs = []
     if options.free:
         shape = (60, 5) if options.smoke else (options.rows, options.free)
         save_part("subset", both(X, y, Xtest, ytest, *shape, options), settings, options, began)
-    if not options.free:
-        for n_inducing, steps in sizes.items():
-            for run in gaussian(X, y, Xtest, ytest, n_inducing, steps, options):
-                runs.append(run)
-                print({k: v for k, v in run.items() if k != "history"}, flush=True)
-                # A run that is stopped keeps what it has done.
-                save_part("runs", runs, settings, options, began)
+        return []
+    runs, path = [], options.out / "mnist.json"
+    if path.exists():  # a run that was stopped goes on
+        known = json.loads(path.read_text())["results"].get("curve", {"results": []})["results"]
+        runs = [run for run in known if run.get("M") == options.inducing]
+    for run in gaussian(X, y, Xtest, ytest, list(runs), options):
+        runs.append(run)
+        print(run, flush=True)
+        save_part("curve", runs, settings, options, began)
     return runs
 
 
