@@ -22,30 +22,6 @@ from pytensor.tensor.random.op import RNGConsumerOp
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
 
-__all__ = [
-    "ENTRIES",
-    "as_inputs",
-    "as_matrix",
-    "as_target",
-    "check_built",
-    "check_columns",
-    "check_dim",
-    "check_distinct",
-    "check_jitter",
-    "check_new_name",
-    "check_number",
-    "check_param_shapes",
-    "coded",
-    "column_names",
-    "depends_on_random",
-    "is_symbolic",
-    "kind",
-    "known_value",
-    "match_columns",
-    "names_of",
-    "warn_of_offset",
-]
-
 ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
 
 # Times its range that a column may be from zero: PyMC's distances are differences of squares.

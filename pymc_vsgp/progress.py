@@ -12,8 +12,6 @@ import rich.progress as rich
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-__all__ = ["progress"]
-
 SECONDS = 2.0  # between lines where there is no terminal
 
 

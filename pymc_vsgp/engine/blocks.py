@@ -28,8 +28,6 @@ from pymc_vsgp.inducing.repeats import AtDistinct
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.ops.rows import SMALLEST_BLOCK, Order
 
-__all__ = ["given_otherwise", "stack_latents", "stream", "stream_gaussian"]
-
 ALL_ROWS = 2**62  # a block of any number of rows
 BATCH_BYTES = 16_000_000  # of one K x M x B buffer, of which a minibatch holds a handful
 

@@ -21,8 +21,6 @@ from pymc_vsgp.engine.blocks import stack_latents, stream
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.likelihoods.base import Likelihood
 
-__all__ = ["observe", "total"]
-
 
 def terms(likelihood: Likelihood, moments: Sequence[Moments], y, block_size=None) -> TensorVariable:
     """Expected log density of each observation.

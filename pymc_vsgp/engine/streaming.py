@@ -36,8 +36,6 @@ from pytensor.tensor.rewriting.basic import register_canonicalize
 
 from pymc_vsgp.ops.rows import Rows
 
-__all__ = ["BlockSum", "Factor", "Held", "Root", "Rule", "block_sums", "held"]
-
 NO_SECOND_DERIVATIVES = (
     "Second derivatives through the one-pass sum over the data are not available. "
     "Pass block_size=False to gp.likelihood to have them, at the cost of memory."

@@ -35,8 +35,6 @@ from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.ops.numpy_only import numpy_only
 from pymc_vsgp.ops.rows import Rows, automatic_block
 
-__all__ = ["AT_ONCE", "BATCH_BYTES", "Batched", "over"]
-
 BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
 AT_ONCE = 8  # points that a device of JAX takes at once
 

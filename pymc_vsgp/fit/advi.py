@@ -14,8 +14,6 @@ from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
 
-__all__ = ["fit_advi"]
-
 
 def fit_advi(
     model: Model,

@@ -21,8 +21,6 @@ from pytensor.graph.traversal import ancestors
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.model.variable import inducing_variables, is_independent
 
-__all__ = ["Choice", "choose"]
-
 LEAPFROGS, FLOPS = 10, 2e10  # of a draw; a second, of one core
 
 

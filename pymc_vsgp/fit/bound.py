@@ -59,16 +59,6 @@ from pymc_vsgp.model.variable import (
 )
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = [
-    "Bound",
-    "Evaluation",
-    "Variables",
-    "split",
-    "unconstrained",
-    "whitened_coordinates",
-]
-
-
 MOST_DENSE = 150
 """More Fourier coefficients than this are independent under q: a factor would cost too much."""
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from numba import types
 
-__all__ = ["lean_callables"]
-
 SIZE, NUMBERS, DATA = types.uint64, types.CPointer(types.double), types.voidptr
 
 

@@ -41,8 +41,6 @@ from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = ["Collapsed", "can_collapse", "collapse", "forget", "integrate", "loops", "recover"]
-
 
 class Collapsed(NamedTuple):
     """A model of theta alone, and how to get back to the whole."""

@@ -26,8 +26,6 @@ from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
-__all__ = ["Points"]
-
 MANY = 64  # points that devices are given
 
 

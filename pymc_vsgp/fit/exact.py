@@ -21,8 +21,6 @@ from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.model.variable import inducing_variables, is_independent
 from pymc_vsgp.ops.neighbors import SparseSolve
 
-__all__ = ["ExactBound", "ResponseBound", "is_exact"]
-
 DRAWS = 32, 512  # of values given neighbors, that variances are found from, at least and at most
 DRAWN = 1_000_000  # values in all of these
 

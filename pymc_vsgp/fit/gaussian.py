@@ -32,8 +32,6 @@ from pymc_vsgp.model.observation import observations, warnings_at
 from pymc_vsgp.model.variable import require_inducing
 from pymc_vsgp.progress import progress
 
-__all__ = ["Fitter", "fit_gaussian"]
-
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default

@@ -8,8 +8,6 @@ from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import ExactBound
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 
-__all__ = ["Exact", "Natural", "blend", "definite", "sites_of"]
-
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move

@@ -25,8 +25,6 @@ from pymc_vsgp.fit.bound import whitened_coordinates
 from pymc_vsgp.inducing.coordinates import apply_sites, divide, inverse_transpose, times
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
-__all__ = ["refined_logp"]
-
 
 class _Normal(NamedTuple):
     """Normal densities of v, K x M, by the factors L of the precisions and ``half = L^-1 h``."""

@@ -13,8 +13,6 @@ from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.weights import logsumexp
 from pymc_vsgp.model.variable import inducing_variables
 
-__all__ = ["Mixture", "Prior", "StudentT"]
-
 
 class StudentT:
     """A multivariate Student-t; a root of None is the identity."""

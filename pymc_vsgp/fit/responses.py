@@ -31,8 +31,6 @@ from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import PLACES, SCALE
 from pymc_vsgp.ops.neighbors import Nearest, coarse_to_fine, predecessors
 
-__all__ = ["ELSEWHERE", "Responses", "has_responses", "sees_values"]
-
 WHITE = 1e-4
 """Share of the variance of f that is not white noise but rounding."""
 

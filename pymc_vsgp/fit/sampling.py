@@ -42,8 +42,6 @@ from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import inducing_variables
 
-__all__ = ["sample"]
-
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
 

@@ -35,8 +35,6 @@ from pymc_vsgp.model.variable import (
     whitened,
 )
 
-__all__ = ["GaussianStage", "hand_over", "reset", "sites_put_in"]
-
 # Inducing inputs of a model before a stage moved them.
 _BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
 

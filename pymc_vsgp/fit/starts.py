@@ -10,8 +10,6 @@ from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import Variables, unconstrained
 from pymc_vsgp.fit.stage import GaussianStage
 
-__all__ = ["best_of"]
-
 APART = 3.0  # standard deviations between optima that are different ones
 SMALL = 0.01  # part of the posterior that is not worth a word
 

@@ -23,8 +23,6 @@ from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.variable import inducing_variables
 
-__all__ = ["check_new", "check_stores", "complete", "keep_written", "open_draws", "sample_to_disk"]
-
 DATA = ("constant_data", "observed_data", "gaussian_stage")
 POSTERIOR = ("posterior", "warmup_posterior")
 

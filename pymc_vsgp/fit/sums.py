@@ -31,8 +31,6 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.engine.blocks import Expected
 from pymc_vsgp.inducing.graphs import Kernel, inline
 
-__all__ = ["Sums", "has_sums"]
-
 # Beyond this many coefficients M^3 operations cost more than a pass over the data.
 MOST_COEFFICIENTS = 400
 

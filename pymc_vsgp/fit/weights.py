@@ -4,8 +4,6 @@ import arviz_stats  # noqa: F401  (imported to register the accessor of DataArra
 import numpy as np
 import xarray as xr
 
-__all__ = ["logsumexp", "smooth_weights"]
-
 
 def logsumexp(x: np.ndarray, axis: int | None = None):
     """Return what SciPy's function of this name does, which imports JAX where that is installed."""

@@ -18,8 +18,6 @@ from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import of_columns, spectral_density
 from pymc_vsgp.ops.window import WIDTH
 
-__all__ = ["Suggestion", "suggest_inducing"]
-
 # Rows and points that the rank of the kernel matrix is found from.
 SOME_ROWS, MOST_POINTS = 800, 400
 

@@ -24,19 +24,6 @@ from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.graphs import Kernel, Moments
 from pymc_vsgp.ops.linalg import weighted_gram
 
-__all__ = [
-    "Basis",
-    "Conditional",
-    "ConditionalMoments",
-    "Contribution",
-    "InducingPrior",
-    "InducingVariables",
-    "Process",
-    "gradients_of",
-    "pull_spread",
-    "spread_of",
-]
-
 
 class InducingVariables(ABC):
     """What the inducing variables of a process are; pass one to ``gp.prior(inducing=...)``."""

@@ -24,27 +24,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.ops.cholesky import SafeCholesky
 from pymc_vsgp.ops.neighbors import gather, sparse_solve
 
-__all__ = [
-    "Diagonal",
-    "Sites",
-    "Sparse",
-    "SparseTied",
-    "Tied",
-    "Whitened",
-    "apply_diagonal_sites",
-    "apply_sites",
-    "diagonal",
-    "divide",
-    "inverse_transpose",
-    "log_determinant",
-    "root_of",
-    "sparse_unwhiten",
-    "sparse_whiten",
-    "times",
-    "unwhiten",
-    "whiten",
-]
-
 
 def whiten(u: TensorVariable, mean: TensorVariable, R: TensorVariable) -> TensorVariable:
     """Return v such that ``u = mean + R v``; with a matrix u, for each of its rows.

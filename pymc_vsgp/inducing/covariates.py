@@ -9,8 +9,6 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import ENTRIES
 
-__all__ = ["Covariates"]
-
 
 class Covariates(NamedTuple):
     """Columns of inducing inputs that the mean uses and the kernel does not.

@@ -14,8 +14,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.spectrum import Spectrum, spectral_density, spectrum
 
-__all__ = ["LEAST", "Features", "by_column"]
-
 # Added to the variance of each wave, as a fraction of the function's: smooth kernels have waves
 # whose variance is below the smallest number, and its logarithm is wanted.
 LEAST = np.float64(1e-24)

@@ -28,8 +28,6 @@ from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.spectrum import of_columns
 from pymc_vsgp.inducing.torus import FourierPrior
 
-__all__ = ["Fourier"]
-
 # Copies on either side, and steps around the torus, from which the number of waves is found.
 COPIES, FEWEST_STEPS, MOST_STEPS = 2, 256, 2**15
 

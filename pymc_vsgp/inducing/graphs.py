@@ -11,8 +11,6 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["FLOOR", "JITTER", "Kernel", "Moments", "as_ops", "frontier", "inline"]
-
 JITTER = 1e-8
 """Default jitter, as a fraction of the mean prior variance at the inducing inputs.
 

@@ -12,8 +12,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.features import Features, by_column
 
-__all__ = ["Cells", "Grid", "Layout", "Series", "find_grid"]
-
 SHORTEST_SERIES = 256  # rows, below which nothing is gained
 MOST_CELLS = 3  # of a grid for each row, beyond which the waves of the rows take less
 SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it

@@ -15,8 +15,6 @@ from pymc_vsgp.inducing.points import GivenDense, Points
 from pymc_vsgp.ops.linalg import weighted_gram
 from pymc_vsgp.ops.runs import runs
 
-__all__ = ["ByGroup"]
-
 
 class ByGroup(InducingVariables):
     """Values at points of a function for each group.

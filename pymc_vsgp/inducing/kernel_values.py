@@ -16,8 +16,6 @@ from pytensor.tensor.random.op import RNGConsumerOp
 
 from pymc_vsgp.compile import function
 
-__all__ = ["compile_kernel"]
-
 
 def compile_kernel(
     cov_func: Callable[..., Variable], columns: int, point: Mapping[str, Any] | None

@@ -22,8 +22,6 @@ from scipy.cluster.vq import vq
 from pymc_vsgp.checks import as_inputs, check_number
 from pymc_vsgp.inducing.kernel_values import compile_kernel
 
-__all__ = ["greedy_variance", "grid", "kmeans", "pivots", "subset"]
-
 # Lloyd's rounds cost rows x M: beyond this many rows the centres hardly move any more.
 _KMEANS_ROWS = 20_000
 _KMEANS_ROUNDS = 100

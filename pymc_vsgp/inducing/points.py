@@ -24,8 +24,6 @@ from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.linalg import weighted_gram
 
-__all__ = ["Dense", "Points"]
-
 
 class Dense(InducingVariables):
     """Linear functionals of f with a covariance matrix. Subclass it for a kind of your own."""

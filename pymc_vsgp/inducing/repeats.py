@@ -16,8 +16,6 @@ from pymc_vsgp.inducing.base import Conditional
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.ops.runs import by_value, runs
 
-__all__ = ["AtDistinct", "ByValue"]
-
 
 class ByValue(NamedTuple):
     """An order of the rows of the data."""

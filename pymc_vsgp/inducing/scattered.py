@@ -13,8 +13,6 @@ from pymc_vsgp.inducing.grids import Cells, Grid, Layout, Series
 from pymc_vsgp.ops.interpolation import FromGrid
 from pymc_vsgp.ops.window import WIDTH, transform
 
-__all__ = ["Scattered"]
-
 FINER = 2  # than waves need
 FEWEST_ROWS = 2000
 FEWEST_WAVES = {1: 16, 2: 100}  # by the number of inputs; in three a window has 512 places

@@ -32,8 +32,6 @@ from scipy import special
 from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.compile import ONCE
 
-__all__ = ["Spectrum", "heavy_tails", "of_columns", "spectral_density", "spectrum"]
-
 # The smoothness of Matérn kernels, and the lengthscale of each in units of its `ls`.
 MATERN = {
     pm_cov.Matern12: (0.5, 1.0),

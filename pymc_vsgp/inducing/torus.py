@@ -45,8 +45,6 @@ from pymc_vsgp.inducing.grids import find_grid
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import heavy_tails, of_columns
 
-__all__ = ["FourierPrior", "GivenCoefficients"]
-
 # Correlation of the ends of the data around the torus, beyond which the period is called short.
 WRAPPED = 0.1
 

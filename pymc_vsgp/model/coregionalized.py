@@ -15,8 +15,6 @@ from pymc_vsgp.likelihoods.base import as_float
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model import latents
 
-__all__ = ["Coregionalized"]
-
 
 class Coregionalized:
     r"""

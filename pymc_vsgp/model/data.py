@@ -18,8 +18,6 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.model.observation import Observation, observations
 from pymc_vsgp.ops.runs import by_value
 
-__all__ = ["check_data"]
-
 
 def check_data(model: pm.Model) -> None:
     """Raise where data of a sparse process are not what its likelihood takes.

@@ -15,8 +15,6 @@ from pymc_vsgp.model.observation import warnings_at
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import SafeCholesky
 
-__all__ = ["ModelCheck", "PriorCheck", "check_model"]
-
 # A condition number that leaves fewer than six digits of the values at the inducing inputs.
 ILL_CONDITIONED = 1e10
 # Correlation of two inducing values above which one of them says nothing new.

@@ -13,15 +13,6 @@ from pymc_vsgp.inducing.base import InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.model import latents
 
-__all__ = [
-    "check_functions",
-    "check_groups",
-    "check_one_kind",
-    "checked_kind",
-    "conditioning_process",
-    "covariates_of",
-]
-
 
 def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
     """Raise unless the kernel and the mean of a process can be evaluated at these inputs."""

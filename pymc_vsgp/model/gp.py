@@ -42,8 +42,6 @@ from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
 from pymc_vsgp.model.variable import inducing_variable
 
-__all__ = ["VariationalSparse"]
-
 
 class VariationalSparse(Base):
     R"""

@@ -41,8 +41,6 @@ from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.ops.mapped import mapped_array
 
-__all__ = ["likelihood", "predictive"]
-
 
 class Observed(NamedTuple):
     """A likelihood of some processes, and its inputs."""

@@ -15,14 +15,6 @@ from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.variable import is_inducing, require_inducing
 
-__all__ = [
-    "Observation",
-    "find_observation",
-    "observations",
-    "processes",
-    "warnings_at",
-]
-
 
 class Observation(NamedTuple):
     """One likelihood of a model, as graphs of the model's random variables."""

@@ -24,20 +24,6 @@ from pymc_vsgp.inducing.coordinates import (
 )
 from pymc_vsgp.ops.cholesky import guarded
 
-__all__ = [
-    "Coefficients",
-    "Inducing",
-    "InducingRV",
-    "Neighbors",
-    "inducing_variable",
-    "inducing_variables",
-    "is_independent",
-    "is_inducing",
-    "is_sparse",
-    "require_inducing",
-    "whitened",
-]
-
 NO_SITES = (np.zeros((1, 0)), np.zeros((1, 0, 0)))
 """Sites of a variable until a Gaussian stage sets them; see `coordinates.Tied`."""
 

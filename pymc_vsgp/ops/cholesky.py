@@ -16,8 +16,6 @@ from scipy.linalg.lapack import dpotrf
 
 from pymc_vsgp.ops.loop import WithJAX
 
-__all__ = ["LARGEST_JITTER", "SafeCholesky", "factor", "failed", "guarded"]
-
 LARGEST_JITTER = 1e-2
 """No more than this is added unasked, as a fraction of the mean of the diagonal."""
 

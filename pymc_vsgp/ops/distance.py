@@ -19,8 +19,6 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.scalar.basic import Clip, UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["NotNegative", "not_negative", "pass_gradients"]
-
 
 class NotNegative(UnaryScalarOp):
     """``max(x, 0)`` for an x that is not negative but for rounding: its gradient is one."""

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["LEFT", "MEAN", "MIXTURE", "N_POINTS", "REACH", "RIGHT", "TINY"]
-
 # exp(-exp(-x)) = sum_i p_i Phi((x - m_i) / s_i). Largest error 1.2e-8, and no larger for f + G.
 MIXTURE = np.array(
     [

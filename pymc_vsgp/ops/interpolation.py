@@ -23,8 +23,6 @@ from pytensor.graph import Apply
 
 from pymc_vsgp.ops.loop import Loop
 
-__all__ = ["FromGrid", "ToGrid"]
-
 
 class _OfGrid(Loop):
     """A linear map between values on a grid, and at places; and its transpose.

@@ -9,8 +9,6 @@ from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
-__all__ = ["WeightedGram", "solves_with", "weighted_gram"]
-
 
 class WeightedGram(Op):
     """``A diag(w) A^T`` for A of shape (M, B), as symmetric products of what has one sign.

@@ -18,8 +18,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.ops.row_integral import RowIntegral
 
-__all__ = ["ExpectedLogSumExp", "expected_log_sum_exp"]
-
 
 class ExpectedLogSumExp(RowIntegral):
     """``E[log sum_j exp(f_j)]`` for each row of independent normal f.

@@ -6,8 +6,6 @@ import numpy as np
 
 from pytensor.link.jax.ops import JAXOp
 
-__all__ = ["Loop", "WithJAX"]
-
 
 class WithJAX(JAXOp):
     """An Op whose `perform_jax` JAX traces, made without JAX. PyTensor knows it by its base."""

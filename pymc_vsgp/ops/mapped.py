@@ -10,8 +10,6 @@ from pytensor.graph.op import Op
 from pytensor.tensor.type_other import NoneConst
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Mapped", "mapped", "mapped_array"]
-
 
 class Mapped(Op):
     """An array in a file, mapped into memory.

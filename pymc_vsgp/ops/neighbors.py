@@ -17,17 +17,6 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.ops.loop import Loop, WithJAX
 
-__all__ = [
-    "Nearest",
-    "SolveEach",
-    "SparseSolve",
-    "coarse_to_fine",
-    "gather",
-    "predecessors",
-    "solve_each",
-    "sparse_solve",
-]
-
 
 class SolveEach(Loop):
     """Solutions b of ``C b = c`` for many small, symmetric, positive definite C.

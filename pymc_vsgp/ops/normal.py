@@ -11,8 +11,6 @@ from pytensor.scalar.basic import UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.elemwise import Elemwise
 from scipy import special
 
-__all__ = ["InverseMills", "LogNdtr", "inverse_mills", "inverse_mills_graph", "log_ndtr", "ndtr"]
-
 
 class LogNdtr(UnaryScalarOp):
     """``log Phi(x)``, finite with a finite slope for every x."""

@@ -17,8 +17,6 @@ from pytensor.tensor.special import LogSumExp
 from pymc_vsgp.ops.distance import NotNegative
 from pymc_vsgp.ops.normal import InverseMills, inverse_mills_graph
 
-__all__ = ["numpy_only"]
-
 
 def numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
     """Write what numpy has no loop for, or a slow one, with what it is fast at."""

@@ -20,8 +20,6 @@ from pytensor.graph import Apply
 from pymc_vsgp.ops.loop import Loop
 from pymc_vsgp.ops.neighbors import gather
 
-__all__ = ["IncompleteFactor", "PrecisionSolve", "incomplete_factor", "precision_solve"]
-
 
 def _arguments(floats, pattern) -> list:
     floats = [pt.as_tensor(x).astype("float64") for x in floats]

@@ -16,8 +16,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.ops.row_integral import RowIntegral
 
-__all__ = ["RobustMaxProbability", "largest_probability"]
-
 
 class RobustMaxProbability(RowIntegral):
     """P(f_y > f_k for all k other than y), for each row of independent normal f.

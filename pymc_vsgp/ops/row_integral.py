@@ -6,8 +6,6 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 
 from pymc_vsgp.ops.loop import Loop
 
-__all__ = ["RowIntegral"]
-
 
 class RowIntegral(Loop):
     """A number for each row of mu and gamma (both N x K), with its gradients in both.

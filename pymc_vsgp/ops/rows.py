@@ -18,8 +18,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import simplify_block
 
-__all__ = ["Order", "Rows", "automatic_block", "by_rows"]
-
 # Bytes of one M x B buffer. A handful of them are alive at once and should stay in the L2 cache,
 # and a block below 128 rows wastes its time in overhead.
 BLOCK_BYTES = 400_000

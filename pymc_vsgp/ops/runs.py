@@ -8,8 +8,6 @@ from pytensor.graph import Apply
 
 from pymc_vsgp.ops.loop import WithJAX
 
-__all__ = ["Runs", "by_value", "runs"]
-
 
 class Runs(WithJAX):
     """Where runs of equal rows start, and the number of the run that each row is in.

@@ -4,8 +4,6 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["WIDTH", "transform", "window_coefficients"]
-
 WIDTH = 8  # places of the grid in a window
 DEGREE = 11  # of the polynomials that the window is made of
 FALL = 2.3 * WIDTH  # of the window, from its center to its ends

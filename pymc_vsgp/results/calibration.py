@@ -27,8 +27,6 @@ from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.progress import progress
 
-__all__ = ["Calibration", "calibrate"]
-
 # Of importance weights: for each draw that is kept, and in all.
 PROPOSALS, FEWEST_PROPOSALS = 4, 500
 FEWEST = 50  # replicates that say something of uniformity

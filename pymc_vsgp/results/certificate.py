@@ -19,8 +19,6 @@ from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 from pymc_vsgp.results.draws import Fitted
 
-__all__ = ["evidence_bounds", "has_bounds"]
-
 
 def has_bounds(fit: Fitted) -> bool:
     """Whether the model has one process, seen by normal noise alone, and its target is a bound."""

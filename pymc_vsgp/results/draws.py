@@ -30,8 +30,6 @@ from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.results.posterior import Draws
 
-__all__ = ["Fitted"]
-
 SLAB = 250_000  # numbers that are passed from one function of draws to the next
 FEW = 16  # rows that show how large the arrays of a function are
 FIRST = slice(0, 1)  # where all draws say the same

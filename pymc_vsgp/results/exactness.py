@@ -13,8 +13,6 @@ from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import Noise, draw_joint
 
-__all__ = ["ExactWeights", "exact_weights"]
-
 LARGEST_EXACT = 2000
 GOOD_K = 0.7
 

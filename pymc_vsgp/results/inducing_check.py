@@ -32,8 +32,6 @@ from pymc_vsgp.results.nested import ROWS, columns_of, more_points, nested_momen
 from pymc_vsgp.results.predicted import Noise
 from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by
 
-__all__ = ["InducingCheck", "check_inducing"]
-
 NEIGHBOURS = 4
 STRUCTURED = 4.0  # standard deviations
 WRAPPED = 0.1  # correlation

@@ -18,8 +18,6 @@ from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.prediction import log_predictive_density
 
-__all__ = ["compute_log_likelihood", "compute_pointwise", "kfold", "loo"]
-
 ROWS = 2048  # of the data that are worked on at a time
 FEWEST = 30  # draws that ArviZ fits a tail to
 

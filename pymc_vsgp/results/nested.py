@@ -13,8 +13,6 @@ from pymc_vsgp.inducing.placement import pivots
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.results.draws import Fitted
 
-__all__ = ["columns_of", "given_more", "more_points", "nested_moments", "slopes_of"]
-
 ROWS = 2048  # of the data that are worked on at a time
 BESIDE_WAVES = 50  # points that are added to Fourier coefficients
 CANDIDATES = 1500  # rows of the data among which more points are chosen

@@ -7,8 +7,6 @@ import xarray as xr
 
 from pymc_vsgp.checks import check_number
 
-__all__ = ["Draws"]
-
 
 class Draws:
     """Draws of a posterior, and the data that were kept with them.

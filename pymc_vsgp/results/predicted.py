@@ -9,17 +9,6 @@ from scipy.linalg.lapack import dpstrf
 
 from pymc_vsgp.results.draws import Fitted
 
-__all__ = [
-    "Noise",
-    "Part",
-    "class_dim",
-    "class_names",
-    "draw_joint",
-    "evaluate",
-    "function_dim",
-    "make_plan",
-]
-
 
 class Part(NamedTuple):
     """One result: how it is made of what draws give, and its labels."""

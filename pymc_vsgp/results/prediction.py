@@ -27,8 +27,6 @@ from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
-__all__ = ["log_predictive_density", "predict", "rows_of"]
-
 WHAT = ("f", "mean", "y", "moments", "summary", "quantiles", "density")
 # Rows of Xnew that are held at a time, for all draws: at most 64 MB of float64 numbers.
 NUMBERS, SMALLEST_CHUNK, LARGEST_CHUNK = 8_000_000, 256, 4096

@@ -20,8 +20,6 @@ from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.nested import ROWS, given_more, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread
 
-__all__ = ["Moved", "compare_stages", "moved_by"]
-
 LARGEST = 50_000_000  # numbers in A; it is not looked at beyond
 DRAWN = 400  # of a Gaussian stage
 STEPS = 50

@@ -6,8 +6,6 @@ import numpy as np
 
 from pymc.blocking import PointType, StatsType
 from pymc.model.core import Model, modelcontext
-from pymc.step_methods.compound import StepMethodState
-from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import log_ndtr, ndtri_exp
@@ -16,14 +14,7 @@ from pymc_vsgp.checks import check_number
 from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.predictor import At, Predictor
 
-__all__ = ["ProbitAugmentation"]
-
 TRIED = np.array([-3.0, -0.5, 0.0, 1.0, 2.5])  # values of a function at which terms are compared
-
-
-@dataclass_state
-class ProbitAugmentationState(StepMethodState):
-    n_updates: int
 
 
 class ProbitAugmentation(LatentStep):
@@ -65,7 +56,6 @@ class ProbitAugmentation(LatentStep):
     name = "probit_augmentation"
     stats_dtypes_shapes: dict[str, Any] = {"accept": (np.float64, [])}
     shown = {"accept": ("Accept", "0.2f")}
-    _state_class = ProbitAugmentationState
 
     def __init__(
         self,

@@ -7,21 +7,12 @@ import numpy as np
 
 from pymc.blocking import PointType, StatsType
 from pymc.model.core import Model, modelcontext
-from pymc.step_methods.compound import StepMethodState
-from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.steps.latents import Latents, LatentStep
 
-__all__ = ["EllipticalSlice", "slice_once"]
-
 SMALLEST_ANGLE = 1e-12
-
-
-@dataclass_state
-class EllipticalSliceState(StepMethodState):
-    n_updates: int
 
 
 class EllipticalSlice(LatentStep):
@@ -62,7 +53,6 @@ class EllipticalSlice(LatentStep):
         "angle": (np.float64, []),
     }
     shown = {"n_evaluations": ("Evaluations", "d")}
-    _state_class = EllipticalSliceState
 
     def __init__(
         self,

@@ -16,14 +16,14 @@ from pymc_vsgp.checks import check_number
 from pymc_vsgp.steps.elliptical import slice_once
 from pymc_vsgp.steps.random_walk import RandomWalk, WalkingState, WalkingStep, acceptance
 
-__all__ = ["Interweaving"]
-
 SCHEMES = ("sufficient", "ancillary", "surrogate")
 LARGEST_SHARE = 0.99  # of the prior variance, that surrogate data take the posterior's to be
 
 
 @dataclass_state
 class InterweavingState(WalkingState):
+    """The same, and what was seen of the function."""
+
     n_seen: int
     mean_seen: np.ndarray
     scatter_seen: np.ndarray

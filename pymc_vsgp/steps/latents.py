@@ -13,7 +13,8 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pymc.step_methods.compound import BlockedStep
+from pymc.step_methods.compound import BlockedStep, StepMethodState
+from pymc.step_methods.state import DataClassState, dataclass_state
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
@@ -29,8 +30,6 @@ from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.model.variable import InducingRV, whitened
-
-__all__ = ["LatentStep", "Latents", "nodes_after", "terms_of"]
 
 HELD_BYTES = 1_000_000_000
 """A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
@@ -177,12 +176,20 @@ class Latents:
         return [type(self.model.rvs_to_transforms[m.rv]) for m in self.members]
 
 
+@dataclass_state
+class UpdatingState(StepMethodState):
+    """What a step that is resumed needs to know: how many updates it makes."""
+
+    n_updates: int
+
+
 class LatentStep(BlockedStep):
     """A step of latent values, in coordinates that must be those that it was built in."""
 
     latents: Latents
     shown: dict[str, tuple[str, str]] = {}
     """Statistics in the progress bar, with their titles and formats."""
+    _state_class: type[DataClassState] = UpdatingState
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Begin a chain."""

@@ -25,8 +25,6 @@ from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.steps.latents import Latents, nodes_after, terms_of
 
-__all__ = ["Approximation", "Predictor", "expectation_propagation", "laplace"]
-
 STOP = 1e-3  # largest change of a standard normal: more than that no proposal is better for
 MOST_ITERATIONS = 100
 SMALLEST_VARIANCE = 1e-12

@@ -18,8 +18,6 @@ from pymc_vsgp.steps.predictor import (
 )
 from pymc_vsgp.steps.random_walk import WalkingState, WalkingStep, acceptance
 
-__all__ = ["PseudoMarginal"]
-
 APPROXIMATIONS = {"laplace": laplace, "ep": expectation_propagation}
 
 

@@ -16,8 +16,6 @@ from pymc_vsgp.fit.bound import split
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.steps.latents import Latents, LatentStep
 
-__all__ = ["Parameters", "RandomWalk", "WalkingState", "WalkingStep", "acceptance"]
-
 
 class RandomWalk:
     """Normal steps of d parameters, with the covariance of the chain so far.

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["safe_cholesky"]
-
 
 def shifted(K, level):
     """K with the jitter `level` on its diagonal."""

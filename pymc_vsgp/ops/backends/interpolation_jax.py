@@ -4,8 +4,6 @@ import jax.numpy as jnp
 
 from pymc_vsgp.ops.window import WIDTH, window_coefficients
 
-__all__ = ["from_line", "from_plane", "to_line", "to_plane"]
-
 
 def window(place, n):
     """Places of the grid around each place, and their weights."""

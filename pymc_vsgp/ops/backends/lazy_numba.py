@@ -14,8 +14,6 @@ from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
-__all__ = ["compiled_once"]
-
 ENVIRONMENT, WRAPPERS = "_ZN08NumbaEnv", ("_ZN7cpython",)  # prefixes of symbols
 
 

@@ -46,8 +46,6 @@ from pymc_vsgp.ops.cholesky import SafeCholesky
 from pymc_vsgp.ops.linalg import WeightedGram
 from pymc_vsgp.ops.mapped import mapped_array
 
-__all__ = ["by_address", "link"]
-
 # Of these there are few, and all models have the same.
 LinearAlgebra = LeanDot | LeanSolve | InvertPanels | PanelSolve | WeightedGram | SafeCholesky
 

@@ -9,8 +9,6 @@ from jax.scipy.special import ndtr
 from pymc_vsgp.ops.backends.robust_max_jax import bell, with_gradients
 from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
 
-__all__ = ["log_sum_exp"]
-
 
 def _log_sum_exp(mu, gamma):
     if mu.shape != gamma.shape:

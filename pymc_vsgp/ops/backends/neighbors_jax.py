@@ -8,8 +8,6 @@ from jax.scipy.linalg import cho_solve
 
 from pymc_vsgp.ops.cholesky import FIRST_STEP, LARGEST
 
-__all__ = ["call", "solve_back", "solve_each", "solve_forth"]
-
 
 def solve_each(C, c):
     """Solutions of many small systems."""

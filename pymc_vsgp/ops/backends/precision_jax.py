@@ -6,8 +6,6 @@ import jax.numpy as jnp
 from pymc_vsgp.ops.backends.neighbors_jax import solve_back, solve_forth
 from pymc_vsgp.ops.backends.precision_numba import STEPS, TOLERANCE
 
-__all__ = ["conjugate", "eliminate", "eliminate_back"]
-
 
 def pairs(near, neighbors, rank):
     """Rows and places of the entries of pairs of neighbors, and which of the pairs have one."""

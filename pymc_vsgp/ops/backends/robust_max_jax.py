@@ -22,8 +22,6 @@ from pymc_vsgp.ops.backends.robust_max_numba import (
     WEIGHTS,
 )
 
-__all__ = ["robust_max", "with_gradients"]
-
 MOST = 256  # nodes of the trapezoid rule
 
 

@@ -7,8 +7,6 @@ from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_vsgp.ops.rows import Rows
 
-__all__ = ["automatic_block", "loop_over_blocks"]
-
 # Bytes of one M x B buffer. XLA splits large products over cores, and each turn of a loop costs it
 # time, so its blocks are larger than those of other backends.
 BLOCK_BYTES = {"cpu": 2_000_000, "gpu": 2_000_000_000}

@@ -8,8 +8,6 @@ import scipy.stats
 from pymc_vsgp.results.calibration import Calibration
 from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, legend, plain
 
-__all__ = ["plot_calibration"]
-
 KINDS = ("ecdf", "hist")
 PROBABILITY = 0.99
 N_BINS = 10

@@ -7,8 +7,6 @@ import numpy as np
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.results.plots.style import BLUE, GREY, INK, ORANGE, new_axes, plain
 
-__all__ = ["plot_elbo"]
-
 
 def plot_elbo(stage: GaussianStage, *, ax: Any = None) -> Any:
     """

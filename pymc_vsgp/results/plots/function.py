@@ -25,8 +25,6 @@ from pymc_vsgp.results.plots.style import (
 from pymc_vsgp.results.predicted import class_dim, function_dim
 from pymc_vsgp.results.prediction import predict, rows_of
 
-__all__ = ["plot_function"]
-
 
 def plot_function(
     idata: Any,

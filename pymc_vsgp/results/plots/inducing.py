@@ -21,8 +21,6 @@ from pymc_vsgp.results.plots.style import (
     strokes,
 )
 
-__all__ = ["plot_inducing"]
-
 
 def plot_inducing(
     check: Any,
