@@ -1,6 +1,10 @@
 """How to compile."""
 
+import gc
+import threading
+
 from collections.abc import Mapping, Sequence
+from contextlib import ContextDecorator
 from typing import Any
 
 import numpy as np
@@ -9,13 +13,26 @@ import pytensor
 from pymc.model.core import Model
 from pymc.pytensorf import compile as compile_pymc
 from pymc.pytensorf import pregrad_inner_graphs
-from pytensor.compile.mode import Mode
+from pytensor.compile.builders import SymbolicOp
+from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.tensor.blockwise import Blockwise
 
-__all__ = ["ONCE", "SEARCHES", "at_points", "evaluate", "function", "simplify", "simplify_block"]
+__all__ = [
+    "ONCE",
+    "SEARCHES",
+    "at_points",
+    "evaluate",
+    "function",
+    "no_collection",
+    "simplify",
+    "simplify_block",
+]
 
 SEARCHES = (
     "cholesky_of_diag",
@@ -28,10 +45,52 @@ SEARCHES = (
 )
 """Rewrites that look for diagonal, orthogonal and symmetric matrices, which a kernel's are not."""
 
-ONCE = Mode(linker="py", optimizer="fast_compile").excluding(*SEARCHES)
+
+@node_rewriter([SymbolicOp, Blockwise])
+def without_symbolic(fgraph, node):
+    """Write an Op that is a graph as that graph: within it PyTensor would run a C compiler."""
+    op = getattr(node.op, "core_op", node.op)
+    if not isinstance(op, SymbolicOp):
+        return None
+    inner = op.fgraph.unfreeze()
+    return vectorize_graph(inner.outputs, dict(zip(inner.inputs, node.inputs, strict=True)))
+
+
+optdb.register("without_symbolic", dfs_rewriter(without_symbolic), position=48.6)
+
+# For BLAS PyTensor would ask a C compiler what to link to.
+ONCE = Mode(linker="py", optimizer="fast_compile").excluding(*SEARCHES, "BlasOpt")
+ONCE = ONCE.including("without_symbolic")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 
+class _NoCollection(ContextDecorator):
+    """Context in which Python does not look for garbage, which is a fifth of what compiling takes.
+
+    Nearly all of a graph stays, and each search goes through all that PyTensor and numba hold.
+    """
+
+    def __init__(self):
+        self.lock, self.users, self.enabled = threading.Lock(), 0, False
+
+    def __enter__(self):
+        with self.lock:
+            if not self.users:
+                self.enabled = gc.isenabled()
+                gc.disable()
+            self.users += 1
+
+    def __exit__(self, *error):
+        with self.lock:
+            self.users -= 1
+            if not self.users and self.enabled:
+                gc.enable()
+
+
+no_collection = _NoCollection()
+
+
+@no_collection
 def simplify(graph: Any) -> Any:
     """Do what PyMC does before it takes gradients, less what never pays here."""
     fgraph = FunctionGraph(outputs=graph if isinstance(graph, list) else [graph], clone=False)
@@ -50,6 +109,7 @@ def simplify_block(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> F
     return inner
 
 
+@no_collection
 def function(inputs: Sequence[Variable], outputs: Any, mode: Any = ONCE, **kwargs) -> Any:
     """Return a function of variables, some of which may not be needed."""
     return compile_pymc(inputs, outputs, mode=mode, on_unused_input="ignore", **kwargs)

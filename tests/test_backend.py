@@ -1,8 +1,10 @@
 """Which backend NUTS takes, and what is compiled for numba."""
 
 import ctypes
+import gc
 import importlib.util
 import json
+import threading
 
 import numpy as np
 import pymc as pm
@@ -11,9 +13,11 @@ import pytensor.tensor as pt
 import pytest
 
 from modes import RAW
+from pytensor.compile.builders import SymbolicOp
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.compile import function, no_collection
 from pymc_vsgp.fit import backend
 from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose
 
@@ -179,11 +183,14 @@ def test_what_nutpie_calls_has_the_codes_of_nutpie():
 
     theirs = [getattr(module, name) for name in ("_make_c_logp_func", "_make_c_expand_func")]
     user = module.make_user_data({}, {})
+    compile_model = module._compile_pymc_model_numba
     with lean_callables():
+        assert module._compile_pymc_model_numba.__wrapped__ is compile_model
         makers = [getattr(module, f.__name__) for f in theirs]
         raw = makers[0](3, density, user, [], {}), makers[1](3, 4, expand, user, [], {})
     assert not set(makers) & set(theirs)
     assert theirs == [getattr(module, f.__name__) for f in theirs]
+    assert module._compile_pymc_model_numba is compile_model
     logp, expanded = (numba.cfunc(types)(function) for function, types in raw)
     arrays = [np.array([1.0, 4.0, 9.0]), np.zeros(3), np.zeros(1), np.zeros(4)]
     at = [a.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for a in arrays]
@@ -258,3 +265,43 @@ def test_sums_over_an_axis():
         expected = given.sum(axis=0), given.sum(axis=1), R.T.sum(axis=1)
         for a, b in zip((down, across, of_R), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_again_after_the_last_one_has_compiled(enabled):
+    """Whoever is first and last: one within another, or a thread that ends before."""
+    was, inside = gc.isenabled(), threading.Event()
+
+    def other():
+        with no_collection:
+            inside.wait()
+
+    try:
+        (gc.enable if enabled else gc.disable)()
+        thread = threading.Thread(target=other)
+        with pytest.raises(KeyError), no_collection, no_collection:
+            thread.start()
+            raise KeyError
+        assert not gc.isenabled()
+        inside.set()
+        thread.join()
+        assert gc.isenabled() == enabled
+        function([], pt.as_tensor(1.0))
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_where_nothing_is_compiled_no_op_has_a_graph_that_is():
+    """Not within the Ops either that gradients of a diagonal and of a factor are made of."""
+    x = pt.tensor(shape=(2, 3, 3), dtype="float64")
+    K = pt.matmul(x, x.mT) + pt.eye(3)
+    log_det = 2.0 * pt.log(pt.diagonal(pt.linalg.cholesky(K), axis1=1, axis2=2)).sum()
+    fn = function([x], [pytensor.grad(log_det, x), pt.diagonal(x, axis1=1, axis2=2)])
+    ops = [getattr(node.op, "core_op", node.op) for node in fn.maker.fgraph.apply_nodes]
+    assert not any(isinstance(op, SymbolicOp) for op in ops)
+    at = np.random.default_rng(0).normal(size=(2, 3, 3))
+    gradient, diagonal = fn(at)
+    expected = 2.0 * np.linalg.solve(at @ at.transpose(0, 2, 1) + np.eye(3), at)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10)
+    np.testing.assert_array_equal(diagonal, [np.diag(a) for a in at])

@@ -20,7 +20,6 @@ from pymc_vsgp.fit import importance, walk
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
-from pymc_vsgp.fit.weights import logsumexp
 
 N = 40
 
@@ -455,14 +454,3 @@ def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, logger="pymc"):
         assert vsgp.sample(50, stage=stage, model=model, progressbar=False) == "nuts"
     assert "goes with the rows depends on parameters. NUTS takes over" in caplog.text
-
-
-def test_logsumexp_is_that_of_scipy():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(3, 4)) * 300.0
-    x[0], x[1, 2] = -np.inf, -np.inf
-    for axis in (None, 0, 1):
-        np.testing.assert_allclose(logsumexp(x, axis), scipy.special.logsumexp(x, axis), rtol=1e-14)
-    x[2, 1] = np.nan
-    assert np.isnan(logsumexp(x, 1)[2]) and np.isnan(logsumexp(x))
-    assert logsumexp(np.array([np.inf, 0.0])) == np.inf

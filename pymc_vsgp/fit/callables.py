@@ -10,12 +10,16 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import numba
 import numpy as np
 
 from numba import types
 
+from pymc_vsgp.compile import no_collection
+
+COMPILE = "_compile_pymc_model_numba"
 SIZE, NUMBERS, DATA = types.uint64, types.CPointer(types.double), types.voidptr
 
 
@@ -78,13 +82,15 @@ def lean_callables() -> Iterator[None]:
     if not same or theirs[0] is ours[0] or not hasattr(nutpie, "make_extraction_fn"):
         yield
         return
-    for f in ours:
-        setattr(nutpie, f.__name__, f)
+    new: dict[str, Any] = {f.__name__: f for f in ours}
+    known = dict(zip(new, theirs, strict=True))
+    if (whole := getattr(nutpie, COMPILE, None)) is not None:
+        known[COMPILE], new[COMPILE] = whole, no_collection(whole)
+    vars(nutpie).update(new)
     try:
         yield
     finally:
-        for f, known in zip(ours, theirs, strict=True):
-            setattr(nutpie, f.__name__, known)
+        vars(nutpie).update(known)
 
 
 def _takes(function):

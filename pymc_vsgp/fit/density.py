@@ -17,7 +17,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 
-from pymc_vsgp.compile import ONCE, function, simplify
+from pymc_vsgp.compile import ONCE, function, no_collection, simplify
 from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
@@ -71,6 +71,7 @@ class Points:
         key = tuple(v.name for v in variables)
         return self._known(key, lambda: self.model.replace_rvs_by_values(variables))
 
+    @no_collection
     def _known(self, key, build, mesh=None) -> Any:
         """Compile what is asked for the first time. Sites and data may change after that."""
         if key not in self._functions:

@@ -15,7 +15,7 @@ from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import ONCE, no_collection
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
@@ -225,6 +225,7 @@ class Fitter:
     What it compiles stays valid where data change, so one serves many data sets.
     """
 
+    @no_collection
     def __init__(
         self,
         model: Model,

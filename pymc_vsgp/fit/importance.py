@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 
 from pymc.model.core import Model
-from scipy.special import gammaincinv
+from scipy.special import gammaincinv, logsumexp
 
+from pymc_vsgp.compile import no_collection
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.weights import logsumexp, smooth_weights
+from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.progress import progress
 
 __all__ = ["Weighed", "Weigher", "weigh"]
@@ -155,6 +156,7 @@ class Weigher:
     What it compiles stays valid where data and coordinates change, so one serves many data sets.
     """
 
+    @no_collection
     def __init__(self, model: Model, mesh: Any = None):
         self.points = Points(model, mesh)
         try:

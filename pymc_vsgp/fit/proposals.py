@@ -5,12 +5,11 @@ import pymc as pm
 
 from pytensor.graph.traversal import ancestors
 from scipy.linalg import solve_triangular
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.fit.weights import logsumexp
 from pymc_vsgp.model.variable import inducing_variables
 
 

@@ -5,12 +5,12 @@ import xarray as xr
 
 from arviz_stats.base import array_stats
 from pymc.model.core import Model
+from scipy.special import logsumexp
 
 from pymc_vsgp.fit.collapsed import Collapsed
 from pymc_vsgp.fit.importance import Weighed, finite
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
-from pymc_vsgp.fit.weights import logsumexp
 
 __all__ = ["disagreement", "draws_of"]
 
