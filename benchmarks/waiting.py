@@ -1,15 +1,19 @@
 """How long one waits: from the start of Python to a gradient, to draws, to a plot.
 
-Each run is a process of its own with a cache of compiled code of its own: empty (cold), filled by
-the same run (warm), or filled by another model (second). CPU seconds, user and system, are what
-counts: wall seconds depend on what else the machine does.
+Ten everyday models, by this package and by others where they can say the model. Each run is a
+process of its own with a cache of compiled code of its own: empty (cold), filled by the same run
+(warm), or filled by another model (second). Runs are in a new order each round, and kept one by
+one: the same command goes on where it was stopped.
 
-    python benchmarks/waiting.py --rounds 5 --cases readme second features
+    python benchmarks/waiting.py --rounds 5
+    python benchmarks/waiting.py --models readme classes --samplers nuts hsgp --rounds 3
 """
 
 import argparse
+import functools
 import json
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -21,21 +25,142 @@ from statistics import median
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-CASES = ("readme", "second", "features", "bernoulli")
+MODELS = {
+    "readme": "Poisson, Matern 5/2, 30 points, N = 100",
+    "negative": "negative binomial, squared exponential, 30 points, N = 100",
+    "normal": "normal noise, Matern 3/2, 30 points, N = 500",
+    "student": "Student's t, Matern 3/2, 30 points, N = 200",
+    "bernoulli": "Bernoulli, Matern 5/2, 40 points, two inputs, N = 300",
+    "features": "Poisson, Matern 5/2, Fourier features, N = 100",
+    "labels": "Bernoulli, squared exponential, Fourier features, N = 200",
+    "two": "two processes: mean and log of the noise, N = 200",
+    "classes": "softmax, K = 6 classes, 20 points, N = 300",
+    "groups": "Poisson, Matern 5/2, 20 points, ten group effects, N = 200",
+}
 LARGER = {
     "poisson": "Poisson, N = 1000, M = 50, two inputs",
     "pines": "pines, 32 x 32 cells, Fourier features",
     "gaussian": "normal noise, N = 20,000, M = 200, eight inputs",
 }
-EVENTS = ("import", "gradient", "start", "draws", "plot")
 SAMPLERS = {
-    "gradient": "value and gradient alone, numba",
     "default": "vsgp.sample()",
     "nuts": "vsgp.sample(method='nuts', backend='numba')",
     "nuts-jax": "vsgp.sample(method='nuts', backend='jax')",
+    "gradient": "value and gradient alone, numba",
     "hsgp": "pm.gp.HSGP, pm.sample()",
     "latent": "pm.gp.Latent, pm.sample()",
 }
+PEERS = ("hsgp", "latent")
+UNSAID = {"features", "labels", "two", "classes", *LARGER}
+"""What peers have no process for, or the same one as of another model here."""
+STATES = ("cold", "warm", "second")
+EVENTS = {
+    "plot": "to the plot",
+    "draws": "to 1000 draws of each of four chains",
+    "draw": "to the first draw of NUTS; importance weights give all of them at once",
+    "gradient": "to the first gradient",
+}
+
+
+def data(case):
+    """Return inputs, the function, and a source of what is observed of it."""
+    import numpy as np
+
+    rng = np.random.default_rng(list(MODELS).index(case))
+    n = {"normal": 500, "bernoulli": 300, "classes": 300}.get(case, 200)
+    X = np.sort(rng.uniform(size=(n, 2 if case == "bernoulli" else 1)) * 10.0, axis=0)
+    return X, np.sin(X).sum(axis=1), rng
+
+
+def build(case, sampler):
+    """Return the model of a case, by us or by a peer, and its inputs."""
+    if case in LARGER:
+        return build_larger(case)
+    import numpy as np
+    import pymc as pm
+
+    import pymc_vsgp as vsgp
+
+    kernels = {"negative": "ExpQuad", "labels": "ExpQuad", "normal": "Matern32"}
+    kernel = getattr(pm.gp.cov, kernels.get(case, "Matern32" if case == "student" else "Matern52"))
+    coal = case in ("readme", "negative", "features")
+    if coal:
+        counts = vsgp.datasets.coal_counts(bins=100)
+        X, y = counts["year"].to_numpy()[:, None], counts["count"].to_numpy()
+        width = counts["width"][0]
+    else:
+        X, f, rng = data(case)
+    D = X.shape[1]
+    points = {"bernoulli": 40, "classes": 20, "groups": 20}.get(case, 30)
+    with pm.Model() as model:
+
+        def process(name, **settings):
+            """Return a process, or the values of a peer's."""
+            mu, sigma = (20, 10) if coal else (2, 1)
+            ls = pm.InverseGamma(f"lengthscale_{name}", mu=mu, sigma=sigma)
+            scale = pm.HalfNormal(f"scale_{name}", 1)
+            mean = pm.gp.mean.Constant(pm.Normal(f"mean_{name}", 0, 1))
+            cov = scale**2 * kernel(D, ls=ls)
+            if sampler in PEERS:
+                how = {"m": [20 if D == 2 else 30] * D, "c": 1.5} if sampler == "hsgp" else {}
+                gp = getattr(pm.gp, {"hsgp": "HSGP", "latent": "Latent"}[sampler])
+                return gp(mean_func=mean, cov_func=cov, **how).prior(name, X)
+            gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov)
+            if case in ("features", "labels"):
+                gp.prior(name, inducing=vsgp.inducing.Fourier.for_data(X, cov))
+            else:
+                Xu = vsgp.inducing.kmeans(X, points) if D == 2 else vsgp.inducing.grid(X, points)
+                gp.prior(name, Xu=Xu, **settings)
+            return gp
+
+        gp = process("f", **({"n_outputs": 6} if case == "classes" else {}))
+
+        def observe(likelihood, peer):
+            if sampler in PEERS:
+                peer()
+            else:
+                vsgp.likelihood("y", likelihood, gp, X=X, y=y)
+
+        if case in ("readme", "features"):
+            observe(
+                vsgp.Poisson(exposure=width),
+                lambda: pm.Poisson("y", pm.math.exp(gp) * width, observed=y),
+            )
+        elif case == "negative":
+            alpha = pm.Exponential("alpha", 1)
+            observe(
+                vsgp.NegativeBinomial(alpha=alpha),
+                lambda: pm.NegativeBinomial("y", mu=pm.math.exp(gp), alpha=alpha, observed=y),
+            )
+        elif case == "normal":
+            sigma, y = pm.HalfNormal("sigma", 1), rng.normal(f, 0.3)
+            observe(vsgp.Gaussian(sigma), lambda: pm.Normal("y", gp, sigma, observed=y))
+        elif case == "student":
+            sigma, y = pm.HalfNormal("sigma", 1), f + 0.3 * rng.standard_t(4, size=len(f))
+            observe(
+                vsgp.StudentT(4.0, sigma),
+                lambda: pm.StudentT("y", nu=4.0, mu=gp, sigma=sigma, observed=y),
+            )
+        elif case in ("bernoulli", "labels"):
+            y = rng.binomial(1, 1.0 / (1.0 + np.exp(-2.0 * f)))
+            observe(vsgp.Bernoulli(), lambda: pm.Bernoulli("y", logit_p=gp, observed=y))
+        elif case == "two":
+            gp, y = [gp, process("g")], rng.normal(f, np.exp(0.5 * np.cos(X[:, 0]) - 1.0))
+            observe(vsgp.HeteroskedasticGaussian(), None)
+        elif case == "classes":
+            scores = np.sin(X + np.arange(6.0)) + 0.3 * rng.gumbel(size=(len(X), 6))
+            y = np.argmax(scores, axis=1)
+            observe(vsgp.Softmax(6), None)
+        else:
+            group = np.arange(len(X)) % 10
+            spread = pm.HalfNormal("spread", 1)
+            effect = pm.Normal("effect", 0, 1, shape=10) * spread
+            y = rng.poisson(np.exp(f + 0.5 * rng.normal(size=10)[group]))
+            observe(
+                vsgp.Poisson(exposure=pm.math.exp(effect[group])),
+                lambda: pm.Poisson("y", pm.math.exp(gp + effect[group]), observed=y),
+            )
+    return model, X
 
 
 def build_larger(case):
@@ -72,52 +197,7 @@ def build_larger(case):
     return model, X
 
 
-def build(case, sampler):
-    """Return the model of a case: ours, or the same by a peer."""
-    if case in LARGER:
-        return build_larger(case)
-    import numpy as np
-    import pymc as pm
-
-    import pymc_vsgp as vsgp
-
-    counts = vsgp.datasets.coal_counts(bins=100)
-    X, y = counts["year"].to_numpy()[:, None], counts["count"].to_numpy()
-    rng = np.random.default_rng(0)
-    with pm.Model() as model:
-        lengthscale = pm.InverseGamma("lengthscale", mu=20, sigma=10)
-        scale = pm.HalfNormal("scale", 1)
-        mean = pm.gp.mean.Constant(pm.Normal("intercept", 0, 1))
-        kernel = pm.gp.cov.ExpQuad if case == "second" else pm.gp.cov.Matern52
-        cov = scale**2 * kernel(1, ls=lengthscale)
-        if sampler in ("hsgp", "latent"):
-            settings = {"m": [30], "c": 1.5} if sampler == "hsgp" else {}
-            gp = getattr(pm.gp, {"hsgp": "HSGP", "latent": "Latent"}[sampler])(
-                mean_func=mean, cov_func=cov, **settings
-            )
-            f = gp.prior("f", X)
-            if case == "second":
-                alpha = pm.Exponential("alpha", 1)
-                pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=alpha, observed=y)
-            else:
-                pm.Poisson("y", pm.math.exp(f) * counts["width"][0], observed=y)
-            return model, X
-        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov)
-        if case == "features":
-            gp.prior("u", inducing=vsgp.inducing.Fourier.for_data(X, cov))
-        else:
-            gp.prior("u", Xu=vsgp.inducing.grid(X, 30))
-        likelihood = {
-            "second": lambda: vsgp.NegativeBinomial(alpha=pm.Exponential("alpha", 1)),
-            "bernoulli": vsgp.Bernoulli,
-        }.get(case, lambda: vsgp.Poisson(exposure=counts["width"][0]))()
-        if case == "bernoulli":
-            y = rng.integers(0, 2, len(y))
-        gp.likelihood("y", likelihood, X=X, y=y)
-    return model, X
-
-
-def worker(case, sampler):
+def worker(case, sampler, draws):
     """Do what a user does, and say when what was done."""
     began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _started()
     import matplotlib
@@ -125,7 +205,6 @@ def worker(case, sampler):
     matplotlib.use("Agg")
     import arviz as az  # noqa: F401  (its import is part of what one waits for)
     import numpy as np
-    import nutpie
     import pymc as pm
 
     import pymc_vsgp as vsgp
@@ -136,12 +215,21 @@ def worker(case, sampler):
         used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         seen[event] = [time.time() - began, sum(u.ru_utime + u.ru_stime for u in used)]
 
-    def sample(*args, known=nutpie.sample, **kwargs):
-        tick("start")
-        return known(*args, **kwargs)
+    known = pm.sample
 
-    nutpie.sample = sample
+    @functools.wraps(known)
+    def sample(*args, **kwargs):
+        # Not before: a user whose draws are importance weights does not wait for this import.
+        import nutpie
 
+        draw = nutpie.sample
+        nutpie.sample = lambda *args, **kwargs: (tick("draw"), draw(*args, **kwargs))[1]
+        try:
+            return known(*args, **kwargs)
+        finally:
+            nutpie.sample = draw
+
+    pm.sample = sample
     tick("import")
     model, X = build(case, sampler)
     with model:
@@ -151,22 +239,38 @@ def worker(case, sampler):
             model.logp_dlogp_function(ravel_inputs=True, mode="NUMBA")(at)
             tick("gradient")
         else:
-            if sampler in ("hsgp", "latent"):
-                idata = pm.sample(1000, random_seed=1, progressbar=False)
+            if sampler in PEERS:
+                idata = pm.sample(draws, random_seed=1, progressbar=False, nuts_sampler="nutpie")
             else:
                 settings = {"nuts": {"backend": "numba"}, "nuts-jax": {"backend": "jax"}}
                 method = {"method": "nuts"} if sampler.startswith("nuts") else {}
                 method |= settings.get(sampler, {})
-                idata = vsgp.sample(1000, random_seed=1, progressbar=False, **method)
+                idata = vsgp.sample(draws, random_seed=1, progressbar=False, **method)
                 note = idata["posterior"].attrs.get("method", "")
             tick("draws")
-            if X.shape[1] > 2:
+            seen.setdefault("draw", seen["draws"])
+            if sampler in PEERS:
+                _plot_values(idata, X)
+            elif X.shape[1] > 2:
                 vsgp.predict(idata, X[:200], "mean", random_seed=1, progressbar=False)
-                tick("plot")
-            elif sampler not in ("hsgp", "latent"):
+            else:
                 vsgp.plot_function(idata, X if X.shape[1] == 1 else None, random_seed=1)
-                tick("plot")
+            tick("plot")
     print("RESULT " + json.dumps({"seen": seen, "method": note}), flush=True)
+
+
+def _plot_values(idata, X):
+    """Plot what a peer has of the function: its values at the data."""
+    import matplotlib.pyplot as plt
+
+    f = idata["posterior"]["f"]
+    low, middle, high = f.quantile([0.05, 0.5, 0.95], dim=["chain", "draw"])
+    _, ax = plt.subplots()
+    if X.shape[1] == 2:
+        ax.scatter(*X.T, c=middle)
+    else:
+        ax.fill_between(X[:, 0], low, high, alpha=0.3)
+        ax.plot(X[:, 0], middle)
 
 
 def _started():
@@ -175,13 +279,15 @@ def _started():
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def run(case, sampler, cache, limit):
-    """Run one process; None where it does not end in time."""
+def run(case, sampler, cache, limit, draws=1000):
+    """Run one process; says what failed where it does not end in time."""
     sys.path.insert(0, str(HERE))
     from envs import variables
 
-    env = variables(1, cache)
-    command = [sys.executable, __file__, "--worker", case, sampler]
+    # Modules are compiled once, as an installed package's are.
+    env = variables(1, cache) | {"PYTHONPYCACHEPREFIX": str(HERE / ".cache" / "modules")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, __file__, "--draws", str(draws), "--worker", case, sampler]
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=limit, check=False
@@ -195,80 +301,124 @@ def run(case, sampler, cache, limit):
 
 
 def measure(args):
-    """Run what was asked for, in turns, and keep it after each process."""
+    """Run what was asked for and is not there yet, and keep it after each process."""
     from envs import fresh_cache, machine
 
     path = RESULTS / f"{args.output}.json"
-    found = json.loads(path.read_text()) if path.exists() and args.add else {"runs": []}
-    found["machine"] = machine()
-    for _ in range(args.rounds):
-        for sampler in args.samplers:
-            cache = fresh_cache()
-            try:
-                for state, case in [(s, c) for c in args.cases for s in ("cold", "warm")]:
-                    # One cache for all cases: the first is cold, and others come second.
-                    if state == "cold" and case != args.cases[0]:
-                        state = "second"
-                    got = run(case, sampler, cache, args.limit)
-                    load = os.getloadavg()[0]
-                    entry = {"case": case, "sampler": sampler, "state": state, "load": load}
-                    found["runs"].append(entry | got)
-                    path.write_text(json.dumps(found, indent=1) + "\n")
-                    print(entry, got, flush=True)
-            finally:
-                shutil.rmtree(cache, ignore_errors=True)
-    table(found, RESULTS / f"{args.output}.md")
+    found = json.loads(path.read_text()) if path.exists() and not args.fresh else {}
+    # Files of an earlier form have no rounds.
+    found = {"machine": machine(), "runs": [r for r in found.get("runs", ()) if "round" in r]}
+    filled: dict[tuple, str] = {}
+
+    def cache_of(case, sampler):
+        """Return a copy of the cache that another model has filled."""
+        other = "negative" if case == "readme" else "readme"
+        if (other, sampler) not in filled:
+            filled[other, sampler] = fresh_cache()
+            run(other, sampler, filled[other, sampler], args.limit, args.draws)
+        cache = fresh_cache()
+        shutil.copytree(filled[other, sampler], cache, dirs_exist_ok=True)
+        return cache
+
+    run("readme", "default", filled.setdefault(("", ""), fresh_cache()), args.limit, 10)
+    try:
+        for i in range(args.rounds):
+            todo = [
+                (c, s)
+                for c in args.models
+                for s in args.samplers
+                if not (s in PEERS and c in UNSAID)
+            ]
+            random.Random(i).shuffle(todo)
+            for case, sampler in todo:
+                keys = [{"model": case, "sampler": sampler, "state": s, "round": i} for s in STATES]
+                done = [r for r in found["runs"] if any(r.items() >= k.items() for k in keys)]
+                if len(done) == len(STATES):
+                    continue
+                found["runs"] = [r for r in found["runs"] if r not in done]
+                cold, second = fresh_cache(), cache_of(case, sampler)
+                try:
+                    for key, cache in zip(keys, (cold, cold, second), strict=True):
+                        got = run(case, sampler, cache, args.limit, args.draws)
+                        found["runs"].append(key | {"load": os.getloadavg()[0]} | got)
+                        path.write_text(json.dumps(found, indent=1) + "\n")
+                        print(found["runs"][-1], flush=True)
+                        table(found, path.with_suffix(".md"))
+                        if "failed" in got:
+                            break
+                finally:
+                    for cache in (cold, second):
+                        shutil.rmtree(cache, ignore_errors=True)
+    finally:
+        for cache in filled.values():
+            shutil.rmtree(cache, ignore_errors=True)
 
 
 def table(found, path):
-    """Write the medians, and the range of the last event."""
-    groups = {}
+    """Write a table for each event: a row a model and library, medians and ranges."""
+    groups: dict[tuple, list] = {}
     for r in found["runs"]:
-        groups.setdefault((r["case"], r["sampler"], r["state"]), []).append(r)
-    head = ["case", "what", "cache", "runs", *EVENTS, "wall", "load"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for (case, sampler, state), runs in groups.items():
-        good = [r for r in runs if "seen" in r]
-        cells = [case, SAMPLERS[sampler], state, str(len(runs))]
-        if not good:
-            lines.append("| " + " | ".join([*cells, runs[0]["failed"]]) + " |")
+        groups.setdefault((r["model"], r["sampler"], r["state"]), []).append(r)
+    rows = [
+        (m, s) for m in MODELS | LARGER for s in SAMPLERS if any(g[:2] == (m, s) for g in groups)
+    ]
+
+    def cell(runs, event, clock):
+        at = [r["seen"][event][clock] for r in runs if event in r.get("seen", ())]
+        if not at:
+            return next((r["failed"] for r in runs if "failed" in r), "")
+        spread = f" ({min(at):.1f} to {max(at):.1f})" if len(at) > 1 else ""
+        return f"{median(at):.1f}{spread}"
+
+    used = {m: (MODELS | LARGER)[m] for m, _ in rows}
+    m = found["machine"]
+    load = median([r["load"] for r in found["runs"]])
+    runs = max(len(g) for g in groups.values())
+    lines = [
+        "# Waiting",
+        "",
+        "From the start of Python, each run in a process of its own: with an empty cache of "
+        "compiled code (cold), with\nthat of the same run (warm), with that of another model "
+        "(second). Seconds of the clock, then CPU seconds of all\nthreads: medians, and ranges of "
+        f"up to {runs} runs. {m['cores']} cores, {m['processor']}; the load was {load:.1f} in the "
+        "middle:\nabove the number of cores it stretches the clock.",
+        "",
+        *(f"* {name}: {text}" for name, text in used.items()),
+    ]
+    for event, title in EVENTS.items():
+        some = [
+            r
+            for r in rows
+            if any(event in x.get("seen", ()) for s in STATES for x in groups.get((*r, s), ()))
+        ]
+        some = some if event != "plot" else [r for r in rows if r[1] != "gradient"]
+        if not some:
             continue
-        for event in EVENTS:
-            at = [r["seen"][event][1] for r in good if event in r["seen"]]
-            spread = f" ({min(at):.1f} to {max(at):.1f})" if len(at) > 1 else ""
-            cells.append(f"{median(at):.1f}{spread}" if at else "")
-        wall = [max(t for t, _ in r["seen"].values()) for r in good]
-        cells += [f"{median(wall):.0f}", f"{median([r['load'] for r in good]):.0f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    m, done = found["machine"], {(case, sampler) for case, sampler, _ in groups}
-    wanted = [(c, s) for c in CASES for s in SAMPLERS] + [(c, "default") for c in LARGER]
-    left = [f"{c}: {SAMPLERS[s]}" for c, s in wanted if (c, s) not in done]
-    path.write_text(
-        "# Waiting\n\nCPU seconds from the start of Python to the end of imports, the first "
-        "gradient, the start of nutpie, 1000 draws\nof each of four chains, and a plot (with more "
-        "than two inputs, predictions): medians, and ranges of several\nruns. NUTS takes both "
-        "cores, importance weights one. "
-        + "; ".join(f"{k}: {v}" for k, v in LARGER.items())
-        + ".\nWall seconds are those of a "
-        f"machine ({m['cores']} cores, {m['processor']}) that others used:\na load above the "
-        "number of cores stretches them by about as much.\n\n"
-        + "\n".join(lines)
-        + ("\n\nNot run: " + "; ".join(left) + ".\n" if left else "\n")
-    )
+        head = ["model", "what", *STATES, *(f"{s}, CPU" for s in STATES), "by"]
+        lines += ["", f"**{title[0].upper()}{title[1:]}**", ""]
+        lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        for row in some:
+            each = [groups.get((*row, s), []) for s in STATES]
+            by = sorted({r["method"] for g in each for r in g if r.get("method")})
+            cells = [row[0], f"`{SAMPLERS[row[1]]}`" if row[1] != "gradient" else SAMPLERS[row[1]]]
+            cells += [cell(g, event, clock) for clock in (0, 1) for g in each]
+            lines.append("| " + " | ".join([*cells, ", ".join(by)]) + " |")
+    path.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--worker", nargs=2)
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=list(SAMPLERS))
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=[*MODELS, *LARGER])
+    parser.add_argument("--samplers", nargs="+", default=["default"], choices=list(SAMPLERS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a process")
     parser.add_argument("--output", default="waiting")
-    parser.add_argument("--add", action="store_true", help="to the results that are there")
+    parser.add_argument("--fresh", action="store_true", help="forget the results that are there")
     given = parser.parse_args()
     if given.worker:
-        worker(*given.worker)
+        worker(*given.worker, given.draws)
     else:
         sys.path.insert(0, str(HERE))
         measure(given)

@@ -5,7 +5,6 @@ import numpy as np
 import xarray as xr
 
 
-
 def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
     """Pareto-smoothed log weights, and the shape of their tail, where there are enough for one."""
     if len(log_w) < 25:
