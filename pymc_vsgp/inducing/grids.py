@@ -2,8 +2,10 @@
 
 import itertools
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
@@ -17,26 +19,39 @@ MOST_CELLS = 3  # of a grid for each row, beyond which the waves of the rows tak
 SAME_PLACE = 1e-9  # of the step of a series: what rounding does to it
 
 
-class Layout(Protocol):
+class Layout(ABC):
     """How places lie, where that makes sums of waves faster than a matrix of all waves."""
 
+    @abstractmethod
     def axes(self, X) -> list[TensorVariable]:
         """Return what of the places X the waves are computed from."""
 
+    @abstractmethod
     def holds(self, X, axes) -> TensorVariable:
         """Whether the rows of `X` still lie like this."""
 
+    @abstractmethod
     def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return what `combine` needs of the waves, from the axes."""
 
     def combine(self, features: Features, waves, w) -> TensorVariable:
         """Sum of the waves, with weights, in the order of the rows."""
+        return by_column(partial(self._sum, features), waves, w)
 
     def combine_squares(self, features: Features, waves, s) -> TensorVariable:
         """Return the same of the squares of the waves."""
+        return by_column(partial(self._sum_of_squares, features), waves, s)
+
+    @abstractmethod
+    def _sum(self, features: Features, waves, w) -> TensorVariable:
+        """Do the former for a vector of weights."""
+
+    def _sum_of_squares(self, features: Features, waves, s) -> TensorVariable:
+        return self._sum(features, [b**2 for b in waves], s)
 
 
-class Grid(NamedTuple):
+@dataclass(frozen=True)
+class Grid(Layout):
     """A grid in two or three dimensions whose places are the rows of a matrix."""
 
     shape: tuple[int, ...]
@@ -45,7 +60,6 @@ class Grid(NamedTuple):
     """The columns, the one that moves slowest first."""
 
     def axes(self, X):
-        """Return the axis of each column."""
         out = []
         for d in range(len(self.shape)):
             at = self.order.index(d)
@@ -53,8 +67,7 @@ class Grid(NamedTuple):
             out.append(X[: step * self.shape[d] : step, d])
         return out
 
-    def holds(self, X, axes) -> TensorVariable:
-        """Whether the rows of `X` still are this grid."""
+    def holds(self, X, axes):
         shape = [self.shape[c] for c in self.order]
         same = []
         for at, c in enumerate(self.order):
@@ -63,20 +76,11 @@ class Grid(NamedTuple):
             same.append(pt.all(pt.eq(X[:, c], places)))
         return pt.all(pt.stack(same))
 
-    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Functions of each input along its axis."""
+    def waves(self, features, axes):
         return features.waves_at(axes)
 
-    def combine(self, features: Features, waves, w) -> TensorVariable:
-        """Sum of the products of waves, with weights, in the order of the rows."""
-        return by_column(lambda b, c: self._combine(features.sizes, b, c), waves, w)
-
-    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
-        """Return the same of the squares of the products."""
-        return self.combine(features, [b**2 for b in waves], s)
-
-    def _combine(self, sizes, waves, w):
-        first, *rest = waves
+    def _sum(self, features, waves, w):
+        (first, *rest), sizes = waves, features.sizes
         f = pt.dot(first, w.reshape((sizes[0], -1)))
         if len(rest) == 1:
             f = pt.dot(f, rest[0].T)
@@ -89,7 +93,7 @@ class Grid(NamedTuple):
         return f.transpose(*self.order).reshape((-1,))
 
 
-class Cells:
+class Cells(Layout):
     """Rows that are some of the cells of a grid, in any order: some may be missing, or repeated.
 
     The sums are those of the whole grid.
@@ -103,32 +107,22 @@ class Cells:
         """A row for each place on each column's axis."""
 
     def axes(self, X):
-        """Return the axis of each column."""
         return [X[rows, d] for d, rows in enumerate(self.rows)]
 
-    def holds(self, X, axes) -> TensorVariable:
-        """Whether the rows of `X` still are these cells."""
+    def holds(self, X, axes):
         same = [pt.all(pt.eq(X[:, d], a[self.at[:, d]])) for d, a in enumerate(axes)]
         return pt.all(pt.stack(same))
 
-    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Functions of each input along its axis."""
+    def waves(self, features, axes):
         return self.grid.waves(features, axes)
 
-    def combine(self, features: Features, waves, w) -> TensorVariable:
-        """Sum of the products of waves, with weights, in the order of the rows."""
-        return self.grid.combine(features, waves, w)[self._cells]
-
-    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
-        """Return the same of the squares of the products."""
-        return self.grid.combine_squares(features, waves, s)[self._cells]
-
-    @property
-    def _cells(self):
-        return np.ravel_multi_index(tuple(self.at.T), self.grid.shape)
+    def _sum(self, features, waves, w):
+        cells = np.ravel_multi_index(tuple(self.at.T), self.grid.shape)
+        return self.grid._sum(features, waves, w)[cells]
 
 
-class Series(NamedTuple):
+@dataclass(frozen=True)
+class Series(Layout):
     """Places at equal distances, in their order: a grid of stretches, and places in a stretch."""
 
     n_rows: int
@@ -139,33 +133,24 @@ class Series(NamedTuple):
         return int(np.ceil(np.sqrt(self.n_rows)))
 
     def axes(self, X):
-        """Return where each stretch begins, and the places in it from there."""
+        # Where each stretch begins, and the places in it from there.
         return [X[:: self.length, 0], X[: self.length, 0] - X[0, 0]]
 
-    def holds(self, X, axes) -> TensorVariable:
-        """Whether the rows of `X` still are such a series."""
+    def holds(self, X, axes):
         off = pt.max(pt.abs(X[:, 0] - self._places(axes)))
         return pt.le(off, SAME_PLACE * pt.abs(axes[1][1]))
 
     def _places(self, axes):
         return (axes[0][:, None] + axes[1][None, :]).reshape((-1,))[: self.n_rows]
 
-    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Cosines and sines of the beginnings, and of the places."""
+    def waves(self, features, axes):
+        # Cosines and sines of the beginnings, and of the places.
         k = np.arange(1.0, features.n_frequencies[0] + 1.0)
         k = k * (2.0 * np.pi / features.period[0])
         begin, place = axes[0] - np.float64(features.center[0]), axes[1]
         return [f(x[:, None] * k) for x in (begin, place) for f in (pt.cos, pt.sin)]
 
-    def combine(self, features: Features, waves, w) -> TensorVariable:
-        """Sum of waves, with weights, in the order of the rows."""
-        return by_column(self._combine, waves, w)
-
-    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
-        """Return the same of the squares of the waves."""
-        return by_column(self._combine_squares, waves, s)
-
-    def _combine(self, waves, w):
+    def _sum(self, features, waves, w):
         # cos(a + b) = cos a cos b - sin a sin b and sin(a + b) = sin a cos b + cos a sin b
         ca, sa, cb, sb = waves
         n = (w.shape[0] - 1) // 2
@@ -173,7 +158,7 @@ class Series(NamedTuple):
         f = pt.dot(ca * of_cos + sa * of_sin, cb.T) + pt.dot(ca * of_sin - sa * of_cos, sb.T)
         return w[0] + f.reshape((-1,))[: self.n_rows]
 
-    def _combine_squares(self, waves, s):
+    def _sum_of_squares(self, features, waves, s):
         # 2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t
         ca, sa, cb, sb = waves
         n = (s.shape[0] - 1) // 2

@@ -1,14 +1,11 @@
 """Data at any places: sums of waves by interpolation, where that is faster than the waves."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
 
-from pytensor.tensor.variable import TensorVariable
-
-from pymc_vsgp.inducing.features import Features, by_column
+from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.grids import Cells, Grid, Layout, Series
 from pymc_vsgp.ops.interpolation import FromGrid
 from pymc_vsgp.ops.window import WIDTH, transform
@@ -20,7 +17,8 @@ FEWEST_WAVES = {1: 16, 2: 100}  # by the number of inputs; in three a window has
 FEWEST_OF_A_SERIES = {1: 300}
 
 
-class Scattered(NamedTuple):
+@dataclass(frozen=True)
+class Scattered(Layout):
     """Any places in one or two dimensions. Unlike on a grid they may be replaced."""
 
     @classmethod
@@ -33,30 +31,23 @@ class Scattered(NamedTuple):
         return n_rows >= FEWEST_ROWS and enough
 
     def axes(self, X):
-        """Return the places."""
         return [X]
 
-    def holds(self, X, axes) -> TensorVariable:
-        """Any places will do."""
+    def holds(self, X, axes):
         return pt.constant(np.array(True))  # of a bool alone PyTensor makes an int8
 
-    def waves(self, features: Features, axes: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return the places, in steps of the fine grid."""
+    def waves(self, features, axes):
+        # The places, in steps of the fine grid.
         steps = np.array(_shape(features)) / np.array(features.period)
         return [(axes[0] - np.array(features.center)) * steps]
 
-    def combine(self, features: Features, waves, w) -> TensorVariable:
-        """Sum of waves, with weights, in the order of the rows."""
-        return by_column(lambda places, c: _at(features, places[0], c), waves, w)
+    def _sum(self, features, waves, w):
+        return _at(features, waves[0], w)
 
-    def combine_squares(self, features: Features, waves, s) -> TensorVariable:
-        """Return the same of the squares of the waves.
-
-        2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t: waves of half the period.
-        """
+    def _sum_of_squares(self, features, waves, s):
+        # 2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t: waves of half the period.
         half = Features(tuple(p / 2.0 for p in features.period), features.n_frequencies)
-        places = [2.0 * p for p in waves]
-        return by_column(lambda x, c: _at(half, x[0], _of_squares(features.sizes, c)), places, s)
+        return _at(half, 2.0 * waves[0], _of_squares(features.sizes, s))
 
 
 def _shape(features: Features) -> tuple[int, ...]:
