@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from modes import RAW, REWRITTEN
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.sampling.jax import get_jaxified_graph
+from pytensor.tensor.type_other import NoneConst
 
 import pymc_vsgp as vsgp
 
@@ -420,3 +421,10 @@ def test_sampling_takes_no_memory_for_a_memmap(tmp_path):
     parts = [float(line) for line in run.stdout.split()]
     assert len(parts) == 5, run.stderr
     assert max(parts) < 0.1, parts
+
+
+def test_a_constant_that_stands_for_a_file_is_no_array():
+    """numba's linker asks each constant; one that failed left a traceback, and slower code."""
+    linked = pytest.importorskip("pymc_vsgp.ops.backends.linked_numba")
+    assert not linked._is_data(NoneConst)
+    assert linked._is_data(pt.constant(np.ones(2)))

@@ -217,4 +217,5 @@ def link(fgraph: FunctionGraph) -> None:
 def _is_data(x):
     """Whether this is an array of numbers, not one of places or shapes."""
     known = isinstance(x, Constant) or mapped_array(x) is not None
-    return known and x.type.ndim and x.type.dtype == "float64"
+    # A constant may be None, which stands for an array in a file.
+    return known and getattr(x.type, "ndim", 0) and x.type.dtype == "float64"
