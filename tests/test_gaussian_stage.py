@@ -381,3 +381,18 @@ def test_the_number_of_iterations_is_checked(data):
             vsgp.fit_gaussian(model=model, progressbar=False, **wrong)
     with pytest.raises(TypeError, match="maxiter here"):
         vsgp.fit_gaussian("advi", n=10, model=model, progressbar=False)
+
+
+def test_a_model_within_another(data, rng):
+    """Sites are taken out of both, so that the next stage can put its own in."""
+    X, Xu, f = data
+    with pm.Model() as outer:
+        model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+        stage = vsgp.fit_gaussian(model=model, maxiter=3, progressbar=False)
+        assert "u_sites_root" in outer.named_vars
+        assert stage.to_datatree(3, random_seed=1)["posterior"].sizes["draw"] == 3
+        vsgp.reset(model)
+        for m in (model, outer):
+            assert "u_sites_root" not in m.named_vars
+            assert not any(d.name == "u_sites_root" for d in m.data_vars)
+        vsgp.fit_gaussian(model=model, maxiter=3, progressbar=False)

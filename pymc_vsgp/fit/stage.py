@@ -302,10 +302,12 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
         u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
         if is_sparse(u):
             u.owner.inputs[7] = pt.constant(NO_COLUMNS)
-        for name in names:
-            model.named_vars.pop(name, None)
-            if name in (data := {d.name: d for d in model.data_vars}):
-                model.data_vars.remove(data[name])
+        while model is not None:  # a model within another shares its variables with that
+            for name in names:
+                model.named_vars.pop(name, None)
+            for data in [d for d in model.data_vars if d.name in names]:
+                model.data_vars.remove(data)
+            model = model.parent
         return
     diagonal = sites.root.ndim == 2
     if diagonal:
