@@ -15,6 +15,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.minibatch import judge
+from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.inducing.coordinates import Sites
 
 N, M, D = 40, 6, 2
@@ -396,3 +397,11 @@ def test_a_model_within_another(data, rng):
             assert "u_sites_root" not in m.named_vars
             assert not any(d.name == "u_sites_root" for d in m.data_vars)
         vsgp.fit_gaussian(model=model, maxiter=3, progressbar=False)
+
+
+def test_a_curvature_that_is_not_finite_is_told():
+    fit = Natural.__new__(Natural)
+    fit.theta = np.zeros(2)
+    fit._slope = lambda theta: np.full(2, np.nan)
+    with pytest.raises(ValueError, match="not finite around"):
+        fit.curvature()

@@ -176,9 +176,15 @@ class Natural:
             step = np.zeros(d)
             step[i] = h
             H[i] = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
+        if not np.isfinite(H).all():
+            raise ValueError(
+                "The ELBO is not finite around the parameters at which the Gaussian stage stopped. "
+                "Start it elsewhere: give the parameters initval=..., such as a lengthscale of a "
+                "few distances between inputs, or tighter priors."
+            )
         w, V = np.linalg.eigh((H + H.T) / 2.0)
         # Directions that the bound does not curve in are as wide as a weak prior.
-        w = np.clip(w, 0.25, None) if np.isfinite(w).all() else np.ones(d)
+        w = np.clip(w, 0.25, None)
         return (V / w) @ V.T
 
     def _slope(self, theta) -> np.ndarray:

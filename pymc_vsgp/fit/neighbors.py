@@ -93,7 +93,10 @@ class NeighborsBound(Variables):
         linear, root = self.shared[0][0], self.shared[1][0, :, 0]
         args = model.replace_rvs_by_values(of.args)
         conditional: Any = of.conditional
-        elbo += conditional.posterior(args, mean, linear, root).evidence
+        evidence = conditional.posterior(args, mean, linear, root).evidence
+        # An incomplete factor may be unstable. Sites integrate to their maximum at most.
+        most = pt.sum(pt.switch(pt.gt(root, 0.0), (linear / root) ** 2 / 2.0, np.inf))
+        elbo += pt.switch(pt.le(evidence, most + 1.0), evidence, np.float64(np.nan))
         elbo += pt.sum(root**2 * (u**2 + sd**2) / 2.0 - linear * u)
         slopes = [sum(x.slopes[0][0] for x in new), sum(x.grams[0][0] for x in new)]
         elbo, *slopes = simplify([elbo, *slopes])
