@@ -14,7 +14,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.ops.neighbors import coarse_to_fine, predecessors
+from pymc_vsgp.ops.neighbors import maximin, predecessors
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 KERNELS = ("Exponential", "Matern32", "Matern52", "ExpQuad")
@@ -37,7 +37,7 @@ def log_variances(K, order, neighbors):
 def main():
     """Make the table."""
     X = np.random.default_rng(0).uniform(size=(1000, 2))
-    order, rows = coarse_to_fine(X), []
+    order, rows = maximin(X), []
     near = {m: predecessors(X, order, m) for m in NUMBERS}
     for kernel in KERNELS:
         for ls in LENGTHSCALES:

@@ -12,7 +12,7 @@ from pytensor.gradient import verify_grad
 from pymc_vsgp.ops.neighbors import (
     Nearest,
     SparseSolve,
-    coarse_to_fine,
+    maximin,
     predecessors,
     solve_each,
 )
@@ -50,7 +50,7 @@ def test_adjoints_of_small_systems(rng):
 
 
 def sparse_triangle(rng):
-    order = coarse_to_fine(Z)
+    order = maximin(Z)
     neighbors = predecessors(Z, order, 3)
     weights = 0.5 * rng.normal(size=neighbors.shape)
     B = np.zeros((12, 12))
@@ -103,7 +103,7 @@ def test_the_middle_of_a_gap_has_both_sides():
 @pytest.mark.parametrize("n_columns", [1, 2, 5])
 def test_predecessors(n_columns, rng):
     A = rng.normal(size=(150, n_columns))
-    order = coarse_to_fine(A)
+    order = maximin(A)
     assert sorted(order) == list(range(150))
     found = predecessors(A, order, 6)
     for rank, i in enumerate(order):
@@ -112,11 +112,17 @@ def test_predecessors(n_columns, rng):
         assert sorted(found[i][found[i] >= 0]) == sorted(expected)
 
 
-def test_the_first_in_order_are_far_apart(rng):
-    A = rng.uniform(size=(400, 2))
-    first = A[coarse_to_fine(A)[:16]]
-    apart = np.sqrt(((first[:, None] - first) ** 2).sum(axis=-1)) + 9.0 * np.eye(16)
-    assert apart.min() > 0.1  # 0.03 in any order, 0.25 on a regular grid
+@pytest.mark.parametrize("n_columns", [2, 3])
+def test_each_in_order_is_nearly_the_farthest_of_what_is_left(n_columns, rng):
+    A = rng.uniform(size=(300, n_columns))
+    A[200:] = A[:100].round(1)  # a part of a grid, and rows that are equal
+    order = maximin(A)
+    apart = np.sqrt(((A[:, None] - A) ** 2).sum(axis=-1))
+    assert sorted(order) == list(range(300))
+    for r in range(1, 300):
+        near = apart[order[r:]][:, order[:r]].min(axis=1)
+        assert near[0] >= 0.9 * near.max() - 1e-12
+    np.testing.assert_array_equal(maximin(np.ones((4, 2)))[1:], [1, 2, 3])
 
 
 @pytest.mark.filterwarnings("ignore:Skipping Assert")  # of shapes, by JAX

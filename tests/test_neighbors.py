@@ -19,7 +19,7 @@ from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import NeighborsPrior
 from pymc_vsgp.model.observation import processes
-from pymc_vsgp.ops.neighbors import coarse_to_fine
+from pymc_vsgp.ops.neighbors import maximin
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 3.0, size=(40, 2))
@@ -82,7 +82,7 @@ def test_all_neighbors_are_the_exact_process():
 def test_a_few_neighbors_are_those_of_numpy():
     found = in_units(build(4))
     jitter = 1e-8 * POINT["sd"] ** 2
-    root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 4, jitter)
+    root = reference.precision_root(kernel, Z, maximin(Z), 4, jitter)
     v = root @ (U - POINT["level"])
     logp = -0.5 * v @ v + np.log(np.diag(root)).sum() - 6.0 * np.log(2.0 * np.pi)
     np.testing.assert_allclose(found["u"], logp, rtol=1e-7)
@@ -136,7 +136,7 @@ def test_prior_draws():
         gp = vsgp.VariationalSparse(cov_func=cov, mean_func=pm.gp.mean.Constant(0.4))
         u = gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Z, 3), n_outputs=4000)
     draws = pm.draw(u, random_seed=1, mode=RAW)
-    root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 3, 1e-8 * POINT["sd"] ** 2)
+    root = reference.precision_root(kernel, Z, maximin(Z), 3, 1e-8 * POINT["sd"] ** 2)
     v = (draws - 0.4) @ root.T
     np.testing.assert_allclose(v.mean(axis=0), 0.0, atol=0.08)
     np.testing.assert_allclose(np.cov(v.T), np.eye(12), atol=0.12)
@@ -201,7 +201,7 @@ def test_covariance_that_the_values_explain():
     (process,) = processes(model).values()
     A = pytensor.function([], process.solve(pt.constant(X[:7])), mode=RAW)()
     jitter = 1e-8 * POINT["sd"] ** 2
-    root = reference.precision_root(kernel, Z, coarse_to_fine(Z), 3, jitter)
+    root = reference.precision_root(kernel, Z, maximin(Z), 3, jitter)
     # Each unit vector of whitened values at a time.
     for v, row in zip(np.eye(12), A, strict=True):
         mu, _ = reference.moments(kernel, Z, np.linalg.solve(root, v), X[:7], 3, jitter)
@@ -500,3 +500,31 @@ def test_values_outside_of_a_likelihood():
         pm.Potential("more", -pt.sum(model["u"] ** 2))
         with pytest.raises(ValueError, match="outside of a likelihood"):
             vsgp.fit_gaussian(progressbar=False)
+
+
+@pytest.mark.slow
+def test_counts_closer_than_the_function_varies(rng):
+    """From a start at a lengthscale of four times the right one, where orders matter most."""
+    n, ls = 600, 0.05
+    X = rng.uniform(size=(n, 2)) * np.sqrt(n / 1e4)
+    r = np.sqrt(3.0) * np.sqrt(((X[:, None] - X) ** 2).sum(axis=-1)) / ls
+    K = 0.5 * (1.0 + r) * np.exp(-r) + 1e-8 * np.eye(n)
+    f = 1.0 + np.linalg.cholesky(K) @ rng.normal(size=n)
+    with pm.Model() as model:
+        scale = pm.LogNormal("lengthscale", -2.0, 1.0, initval=4.0 * ls)
+        cov = pm.HalfNormal("sd", 2.0) ** 2 * pm.gp.cov.Matern32(2, ls=scale)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(pm.Normal("level", 0.0, 3.0)), cov_func=cov
+        )
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, 10))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(f)))
+        stage = vsgp.fit_gaussian(progressbar=False)
+    u = stage.to_datatree(200, random_seed=1)["posterior"]["u"].values[0]
+    assert stage.converged
+    assert 0.9 < np.mean(np.abs(u.mean(axis=0) - f) < 1.96 * u.std(axis=0)) < 0.98
+    # Variances beyond those of the prior are no ELBO's.
+    bound = NeighborsBound(model)
+    theta = np.concatenate([np.ravel(x) for x in stage.theta_unconstrained.values()])
+    assert np.isfinite(bound(theta, [stage.sites["u"]]).value)
+    bound.draws = 1e3 * bound.draws
+    assert np.isnan(bound(theta, [stage.sites["u"]]).value)

@@ -8,13 +8,13 @@ import pytest
 from modes import RAW
 from pytensor.gradient import verify_grad
 
-from pymc_vsgp.ops.neighbors import coarse_to_fine, predecessors
+from pymc_vsgp.ops.neighbors import maximin, predecessors
 from pymc_vsgp.ops.precision import incomplete_factor, precision_solve
 
 N = 14
 RNG = np.random.default_rng(0)
 Z = RNG.uniform(0.0, 3.0, size=(N, 2))
-ORDER = coarse_to_fine(Z)
+ORDER = maximin(Z)
 SD, PRECISION, RIGHT = RNG.uniform(0.4, 1.5, N), RNG.uniform(0.0, 3.0, N), RNG.normal(size=N)
 BACKENDS = [RAW, *(pytest.param(b, marks=pytest.mark.slow) for b in ("NUMBA", "JAX"))]
 

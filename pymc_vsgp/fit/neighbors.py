@@ -35,6 +35,7 @@ from pymc_vsgp.model.variable import inducing_variables, is_sparse
 __all__ = ["GivenNeighbors", "NeighborsBound", "has_neighbors"]
 
 
+TOO_WIDE = 4.0  # for variances that are found from draws, over those of the prior
 ERROR = 1e-4  # of the ELBO, for each value, as variances are those of draws
 
 
@@ -67,9 +68,11 @@ class NeighborsBound(Variables):
         with sites_put_in(model, {p.u.name: self.no_sites()[0]}):
             inputs = p.u.owner.inputs
             self.shared, pattern = inputs[3:5], inputs[5:7]
-            mean, columns = model.replace_rvs_by_values([inputs[1], inputs[7]])
+            places = of.conditional.points(of.args)
+            _, prior = of.conditional.cross(places, places, of.args)
+            mean, columns, prior = model.replace_rvs_by_values([inputs[1], inputs[7], prior])
         self.pattern = [x.get_value() for x in pattern]
-        self._maps = function(self.values, simplify([mean, columns]), mode)
+        self._maps = function(self.values, simplify([mean, columns, prior]), mode)
 
         u, sd = (pt.tensor(dtype="float64", shape=(p.n_inducing,)) for _ in range(2))
         _, logp, nodes = loops(model)
@@ -119,9 +122,12 @@ class NeighborsBound(Variables):
         """Return the ELBO at theta, and what improves it."""
         self.shared[0].set_value(sites[0].linear)
         self.shared[1].set_value(sites[0].root[:, :, None])
-        mean, columns = self._maps(*self.unravel(theta).values())
+        mean, columns, prior = self._maps(*self.unravel(theta).values())
         w, sd = moments_of(columns, self.pattern, self.draws)
-        return self._evaluate(theta, mean, w, sd)
+        found = self._evaluate(theta, mean, w, sd)
+        # Data narrow what is known, unless an incomplete factor is unstable.
+        unstable = not np.all(sd**2 <= TOO_WIDE * prior)
+        return found._replace(value=np.nan) if unstable else found
 
     def held(self, theta, q: Evaluation) -> Evaluation:
         """Return the same for the q of u that there is, and the sites of the last call."""

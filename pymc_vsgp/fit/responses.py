@@ -1,7 +1,7 @@
 r"""Values that depend on their neighbors integrated out, where noise is normal.
 
 Observations at the same value are one, their mean with a noise of :math:`\sigma^2 / c_i`. Given
-theta each depends on those of the m nearest inputs before it, in an order from coarse to fine,
+theta each depends on those of the m nearest inputs before it, in the maximin order,
 
 .. math::
 
@@ -29,7 +29,7 @@ from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import PLACES, SCALE
-from pymc_vsgp.ops.neighbors import Nearest, coarse_to_fine, predecessors
+from pymc_vsgp.ops.neighbors import Nearest, maximin, predecessors
 
 WHITE = 1e-4
 """Share of the variance of f that is not white noise but rounding."""
@@ -119,7 +119,7 @@ class Responses:
         seen = np.flatnonzero(count)
         Z = self.places[seen] / self.scale
         near = np.full((len(seen), self.conditional.m), -1)
-        found = predecessors(Z, coarse_to_fine(Z), self.conditional.m)
+        found = predecessors(Z, maximin(Z), self.conditional.m)
         near[:, : found.shape[1]] = np.where(found >= 0, seen[found], -1)
         return _Taken(count.astype("float64"), total, squares, seen, near)
 

@@ -1,6 +1,6 @@
 r"""Values of the function at many inputs, each given those of its nearest neighbors.
 
-The prior of u is the Vecchia approximation: in an order from coarse to fine, each value depends on
+The prior of u is the Vecchia approximation: in the maximin order, each value depends on
 those of the m nearest inputs before it alone,
 
 .. math::
@@ -43,8 +43,8 @@ from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.neighbors import (
     Nearest,
-    coarse_to_fine,
     gather,
+    maximin,
     predecessors,
     solve_each,
     sparse_solve,
@@ -204,7 +204,7 @@ class NeighborsPrior(InducingPrior):
         # Covariates that only the mean uses have no distance.
         active = np.isin(np.arange(kind.n_columns), getattr(cov_func, "active_dims", []))
         scale = np.where(active | ~active.any(), kind.scale, np.inf)
-        order = coarse_to_fine(kind.Xu / scale)
+        order = maximin(kind.Xu / scale)
         neighbors = predecessors(kind.Xu / scale, order, self.m)
         # Not data of the model: they say how its density is computed, and nobody may change them.
         self.Xu = pytensor.shared(kind.Xu, name=f"{name}_places", shape=kind.Xu.shape)

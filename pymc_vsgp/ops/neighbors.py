@@ -17,6 +17,8 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.ops.loop import Loop, WithJAX
 
+NEARLY = 0.9  # of the largest distance
+
 
 class SolveEach(Loop):
     """Solutions b of ``C b = c`` for many small, symmetric, positive definite C.
@@ -181,32 +183,32 @@ def all_around(X, Z, found, number: int) -> np.ndarray:
     return np.take_along_axis(found, first, axis=1)
 
 
-def coarse_to_fine(X: np.ndarray) -> np.ndarray:
-    """Return an order in which each of the first rows is far from all before it.
+def maximin(X: np.ndarray) -> np.ndarray:
+    """Return an order in which each row is as far as can be from all before it.
 
-    A single column is sorted. Otherwise the cells of finer and finer grids take turns, each with
-    the row that is nearest to its middle: nearly the maximin order, at M log M operations.
+    A single column is sorted. Otherwise distances are within a tenth of the largest: rows that are
+    at most that far apart take turns by the distance they had, so no heap is needed. Orders that
+    let neighbors in early make incomplete factors unstable.
     """
-    n, n_columns = X.shape
-    if n_columns == 1:
+    if X.shape[1] == 1:
         return np.argsort(X[:, 0], kind="stable")
-    low, width = X.min(axis=0), float(np.ptp(X, axis=0).max()) or 1.0
-    left, parts, size = np.arange(n), [], width
-    rng = np.random.default_rng(0)
-    while len(left):
-        at = (X[left] - low) / size
-        cells = np.floor(at).astype("int64")
-        away = ((at - cells - 0.5) ** 2).sum(axis=1)
-        by = np.argsort(away, kind="stable")
-        _, first = np.unique(cells[by], axis=0, return_index=True)
-        chosen = rng.permutation(np.sort(by[first]))
-        parts.append(left[chosen])
-        left = np.delete(left, chosen)
-        size /= 2.0
-        if size < 1e-9 * width:  # rows that no grid tells apart
-            parts.append(left)
-            break
-    return np.concatenate(parts)
+    tree = cKDTree(X)
+    near = np.full(len(X), np.inf)  # how far the nearest of the chosen is; -1 for those
+    order: list[int] = []
+
+    def choose(i, reach):
+        order.append(i)
+        ball = tree.query_ball_point(X[i], reach, return_sorted=False)
+        near[ball] = np.minimum(near[ball], np.sqrt(((X[ball] - X[i]) ** 2).sum(axis=1)))
+        near[i] = -1.0
+
+    choose(int(np.argmin(((X - X.mean(axis=0)) ** 2).sum(axis=1))), np.inf)
+    while (reach := near.max()) > 0.0:
+        (far,) = np.nonzero(near >= NEARLY * reach)
+        for i in far[np.argsort(-near[far], kind="stable")]:
+            if near[i] >= NEARLY * reach:
+                choose(i, reach)
+    return np.concatenate([order, np.flatnonzero(near == 0.0)]).astype(np.int64)
 
 
 def predecessors(X: np.ndarray, order: np.ndarray, m: int) -> np.ndarray:
