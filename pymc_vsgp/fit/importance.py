@@ -43,6 +43,7 @@ EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
 NOISIEST = 4.0  # variance of log weights given theta that no number of epsilon makes up for
+MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
@@ -331,6 +332,10 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         K = 4 if of_epsilon < of_theta else 2
     first, best = cov, 0.0
     elsewhere = [_student(points, other) for other in stage.elsewhere]
+    if points.n_epsilon >= MANY:
+        q = _mixture(center, cov, weigher.prior, elsewhere)
+        if (batch := _without_hope(weigher, q, K)) is not None:
+            return q, K, batch
     rounds: list[tuple[Any, _Batch]] = []
     spread: list[float] = []
     for i in range(ROUNDS):
@@ -353,6 +358,14 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         best = max(ess, best)
         center, cov = _adapt(rounds, first, d)
     return q, K, batch
+
+
+def _without_hope(weigher: Weigher, q, K) -> _Batch | None:
+    """Return a few proposals if their log weights vary too much in any coordinates."""
+    batch = weigher(q, PROBES, K)
+    if _log_variance(batch) > NOISIEST and weigher.refine():
+        batch, weigher.density = weigher(q, PROBES, K), weigher.plain
+    return batch if _log_variance(batch) > NOISIEST else None
 
 
 def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:
