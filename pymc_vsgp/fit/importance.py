@@ -286,8 +286,6 @@ def weigh(
     thin, K = 1, batch.inner.shape[1]
     final = interrupted or hopeless or refused
     while not final and not _refuse(log_w) and (doubt := _doubt(log_w)):
-        if len(log_w) >= max(4 * n, ENOUGH):
-            break
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
             more = weigher.more(q.draw(3 * len(log_w), rng), K, advance)
@@ -486,5 +484,7 @@ def _refuse(log_w) -> str:
 def _doubt(log_w) -> str:
     """Whether k-hat may be small by chance: few weights of a heavy tail may look light."""
     khat, n = _tail(log_w)[0], len(log_w)
+    if n >= ENOUGH:
+        return ""
     error = (1.0 + khat) / np.sqrt(min(0.2 * n, 3.0 * np.sqrt(n)))
     return "" if khat + error <= LARGEST_K else f"k-hat {khat:.2f} ± {error:.2f}"
