@@ -28,7 +28,7 @@ FIRST = 20  # steps of q alone
 WINDOW = 100  # steps at least, or a fourth, whose mean is compared with that of those before
 SMALLEST = 1 / 8  # part of the first steps: below it they end
 COOLING = 0.25  # of all steps: where they run out, their size falls to zero
-ROWS = 5000  # that say how the ELBO curves in the end
+ROWS, BATCHES = 5000, 20  # at most, that say how the ELBO curves in the end
 FAILURES = 20  # in a row, each with half the rate
 COUNTS = ("taken", "begun", "updates", "since", "failures", "part", "converged")
 
@@ -215,7 +215,7 @@ class Minibatches(Natural):
         elif self.interrupted:
             self.message = f"Interrupted after {self.taken} steps. Continue with start=stage."
         self.converged = self.converged or (flat and not self.interrupted)
-        n = min(self.n_data, max(self.n_rows, ROWS))
+        n = min(self.n_data, max(self.n_rows, min(ROWS, BATCHES * self.n_rows)))
         # Apart from the batches, which go on as if there had been no end.
         self.rows = np.random.default_rng(self.taken).choice(self.n_data, n, replace=False)
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
