@@ -50,6 +50,7 @@ def run():
     return model, gp, idata
 
 
+@pytest.mark.long
 def test_numbers(run):
     _, _, idata = run
     summary = az.summary(idata, round_to="none")

@@ -422,7 +422,7 @@ def test_single_numbers_are_those_of_every_input():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_dense", [0, 1000])
+@pytest.mark.parametrize("most_dense", [0, pytest.param(1000, marks=pytest.mark.long)])
 def test_nested_features_raise_the_bound(most_dense, monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", most_dense)
     X, y = data_of(2, n=60)
@@ -678,7 +678,7 @@ def test_a_short_period_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_dense", [0, 1000])
+@pytest.mark.parametrize("most_dense", [0, pytest.param(1000, marks=pytest.mark.long)])
 def test_minibatches(most_dense, monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", most_dense)
     X, y = data_of(1, n=60)

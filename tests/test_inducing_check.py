@@ -284,7 +284,9 @@ def test_how_predictions_would_move(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["counts", "classes", "noise"])
+@pytest.mark.parametrize(
+    "kind", ["counts", pytest.param("classes", marks=pytest.mark.long), "noise"]
+)
 def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     """With the added points in the model, and all parameters fixed."""
     X, f, rng = data

@@ -364,7 +364,7 @@ BY_LOOPS = [
 @pytest.mark.parametrize(
     ("mode", "names"),
     [
-        ("CVM", ["Bernoulli-probit"]),
+        pytest.param("CVM", ["Bernoulli-probit"], marks=pytest.mark.long),
         ("NUMBA", BY_LOOPS),
         pytest.param("JAX", CASES, marks=pytest.mark.long),
     ],

@@ -518,7 +518,11 @@ def test_streamed_equals_the_ordinary_graph(name):
 
 # All take long to compile: several processes, and several functions of one. Robust-max, which has
 # loops of its own on each backend, is in `test_robust_max.py`; for other likelihoods see above.
-COMPILED = [("shared_kernel", "JAX"), ("list_of_processes", "JAX"), ("list_of_processes", "NUMBA")]
+COMPILED = [
+    ("shared_kernel", "JAX"),
+    ("list_of_processes", "JAX"),
+    pytest.param("list_of_processes", "NUMBA", marks=pytest.mark.long),
+]
 
 
 @pytest.mark.slow

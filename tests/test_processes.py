@@ -197,6 +197,7 @@ def test_nuts_of_two_processes_draws_what_that_of_one_does(processes, alone, tmp
             )
 
 
+@pytest.mark.long
 @pytest.mark.slow  # starts Python twice
 def test_process_that_ends_ends_the_run(processes):
     folder, (survivor, dead), ended = processes
@@ -208,6 +209,7 @@ def test_process_that_ends_ends_the_run(processes):
     assert vsgp.open_draws(folder / "store_0").posterior.sizes["draw"] >= DRAWS
 
 
+@pytest.mark.long
 @pytest.mark.slow  # starts Python twice
 @pytest.mark.parametrize(
     ("what", "why"),

@@ -43,6 +43,7 @@ def test_numbers_are_those_of_the_record(name, recorded):
     compare(record.evaluate(name, kinds), recorded)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE_BUT_SLOW)
 def test_bounds_and_predictions_are_those_of_the_record(name, recorded):

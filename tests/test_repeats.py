@@ -89,7 +89,7 @@ def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows
     same(evaluate(model), evaluate(plain))
 
 
-COMPILED = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("NUMBA", "JAX")]
+COMPILED = [pytest.param(mode, marks=pytest.mark.long) for mode in ("NUMBA", "JAX")]
 
 
 @pytest.mark.parametrize("mode", [REWRITTEN, *COMPILED])
@@ -166,6 +166,7 @@ def test_inputs_that_hardly_repeat_stay_as_they_are():
     assert orders(model) == [None]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of a few draws of the prior
 def test_loo_and_draws_have_the_order_of_the_rows(by_rows):

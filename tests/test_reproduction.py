@@ -135,6 +135,7 @@ def test_mnist_scores_are_those_of_the_marginals(scripts, rng, monkeypatch):
 # --- the scripts ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
 @pytest.mark.parametrize("name", ["coal", "snelson", "pines", "image", "raetsch", "mnist", "dense"])

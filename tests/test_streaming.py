@@ -158,7 +158,7 @@ def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
     [
         # JAX compiles for each: blocks and a rest, whole blocks, and a row.
         (plain, "JAX", [(16, 5), (14, 3), (1, 1)]),
-        (composed, "NUMBA", [(30, 5), (14, 3), (1, 1)]),
+        pytest.param(composed, "NUMBA", [(30, 5), (14, 3), (1, 1)], marks=pytest.mark.long),
     ],
 )
 def test_backends_equal_the_ordinary_graph(recipe, mode, sizes):
