@@ -403,6 +403,8 @@ def table(found, path):
             cells = [row[0], f"`{SAMPLERS[row[1]]}`" if row[1] != "gradient" else SAMPLERS[row[1]]]
             cells += [cell(g, event, clock) for clock in (0, 1) for g in each]
             lines.append("| " + " | ".join([*cells, ", ".join(by)]) + " |")
+    left = [f"{n} ({text})" for n, text in (MODELS | LARGER).items() if n not in used]
+    lines += ["", "Not run: " + "; ".join(left) + "."] if left else []
     path.write_text("\n".join(lines) + "\n")
 
 
