@@ -284,20 +284,19 @@ def weigh(
                 batch = batch if more is None else batch.joined(more)
                 log_w = batch.log_marginal - q.logpdf(batch.theta)
     thin, K = 1, batch.inner.shape[1]
-    final = interrupted or hopeless or refused
-    while not final and not _refuse(log_w) and (doubt := _doubt(log_w)):
+    refused, doubt = refused or _refuse(log_w), _doubt(log_w)
+    while doubt and not (interrupted or hopeless or refused):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
             more = weigher.more(q.draw(3 * len(log_w), rng), K, advance)
-        if more is None:
-            interrupted = True
-            break
-        thin *= 4
-        batch = _Batch.concatenated([batch, more])
-        log_w = batch.log_marginal - q.logpdf(batch.theta)
+        interrupted = more is None
+        if more is not None:
+            thin *= 4
+            batch = _Batch.concatenated([batch, more])
+            log_w = batch.log_marginal - q.logpdf(batch.theta)
+            refused, doubt = _refuse(log_w), _doubt(log_w)
     khat, ess = _tail(log_w)
     log_z = logsumexp(log_w) - np.log(len(log_w))
-    refused = refused or _refuse(log_w) or _doubt(log_w)
     return Weighed(
         theta=batch.theta,
         epsilon=batch.epsilon,
@@ -309,7 +308,7 @@ def weigh(
         n_inner=K,
         thin=thin,
         seconds=time.perf_counter() - began,
-        refused=refused,
+        refused=refused or doubt,
         interrupted=interrupted,
         start=start,
         points=weigher.points,
