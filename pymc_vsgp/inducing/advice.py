@@ -15,7 +15,7 @@ from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
 from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
-from pymc_vsgp.inducing.spectrum import of_columns, spectral_density
+from pymc_vsgp.inducing.spectrum import active_columns, of_columns, spectral_density
 from pymc_vsgp.ops.window import WIDTH
 
 # Rows and points that the rank of the kernel matrix is found from.
@@ -121,7 +121,7 @@ def suggest_inducing(
             gp.prior("u", **suggestion.prior_kwargs)
     """
     table, X = X, as_inputs(X, "X")
-    active = sorted({int(d) for d in getattr(cov_func, "active_dims", range(X.shape[1]))})
+    active = active_columns(cov_func, X.shape[1])
     own = X[:, active]
     n, n_columns = own.shape
     rng = np.random.default_rng(random_seed)

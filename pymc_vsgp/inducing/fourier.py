@@ -25,7 +25,7 @@ from pymc_vsgp.checks import as_inputs, check_columns, column_names
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
-from pymc_vsgp.inducing.spectrum import of_columns
+from pymc_vsgp.inducing.spectrum import active_columns, of_columns
 from pymc_vsgp.inducing.torus import FourierPrior
 
 # Copies on either side, and steps around the torus, from which the number of waves is found.
@@ -124,7 +124,7 @@ class Fourier(Features, InducingVariables):
         names = column_names(X, "X")
         X = as_inputs(X, "X")
         check_columns(X, getattr(cov_func, "input_dim", X.shape[1]), "X", "the kernel")
-        active = active_columns(cov_func, X.shape[1])
+        active = few_columns(cov_func, X.shape[1])
         known = _periods(periodic or {}, names, active, X.shape[1])
         covariates = tuple(np.delete(X, active, axis=1).mean(axis=0).tolist())
         X, cov_func = X[:, active], of_columns(cov_func, active)
@@ -166,7 +166,7 @@ class Fourier(Features, InducingVariables):
         return replace(self, n_frequencies=tuple(np.floor(counts).astype(int)))
 
     def of_kernel(self, cov_func) -> "FourierOfKernel":
-        active = active_columns(cov_func, self.n_columns)
+        active = few_columns(cov_func, self.n_columns)
         n, found = len(active), self
         if self.n_columns == 1 < n:
             each = ("period", "n_frequencies", "center", "periodic")
@@ -220,10 +220,9 @@ class FourierOfKernel(InducingVariables):
         return FourierPrior(self.features, name, cov_func, mean_at, self.active, self.example)
 
 
-def active_columns(cov_func, n_columns: int) -> list[int]:
+def few_columns(cov_func, n_columns: int) -> list[int]:
     """Return the columns that a kernel uses, of which there may be three."""
-    n = getattr(cov_func, "input_dim", n_columns)
-    active = sorted({int(d) for d in getattr(cov_func, "active_dims", range(n))})
+    active = active_columns(cov_func, getattr(cov_func, "input_dim", n_columns))
     if len(active) > 3:
         raise ValueError(
             f"The kernel has {len(active)} inputs, and Fourier features grow too many beyond "

@@ -57,6 +57,11 @@ class Spectrum(NamedTuple):
     left_out: TensorVariable
 
 
+def active_columns(cov_func: BaseCovariance, n_columns: int) -> list[int]:
+    """Return the columns that a kernel uses, of so many where it does not say."""
+    return sorted({int(d) for d in getattr(cov_func, "active_dims", range(n_columns))})
+
+
 def of_columns(cov_func: BaseCovariance, active: Sequence[int]) -> BaseCovariance:
     """Return a kernel as one of these columns alone, in increasing order."""
     if not isinstance(cov_func, Covariance):
