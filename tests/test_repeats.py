@@ -33,15 +33,33 @@ INDUCING = {
 }
 
 
-def build(inducing="points", several=False, block_size=16):
-    """A model with a parameter of each row, whose inputs and observations can be replaced."""
+def with_own(X, own):
+    """Put a column between the two of X."""
+    return np.insert(X, 1, own, axis=1)
+
+
+OWN = with_own(X, rng.normal(size=N))
+OF_KERNEL = {
+    "points": {"Xu": with_own(PLACES[:5], 0.3)},
+    "features": {"inducing": vsgp.inducing.Fourier(n_frequencies=3, period=12.0)},
+    "neighbors": {"inducing": vsgp.inducing.NearestNeighbors(with_own(PLACES, -0.2), m=4)},
+}
+
+
+def build(inducing="points", several=False, block_size=16, own=False):
+    """A model with a parameter of each row, whose inputs and observations can be replaced.
+
+    With an input of its `own` for each row, which the kernel leaves out.
+    """
     with pm.Model() as model:
-        x = pm.Data("x", X, dims=("row", "column"))
+        x = pm.Data("x", OWN if own else X, dims=("row", "column"))
         y = pm.Data("seen", Y, dims="row")
-        ls, slope = pm.Gamma("ls", 3, 2), pm.Normal("slope", shape=2)
-        cov, mean = pm.gp.cov.Matern52(2, ls=ls), pm.gp.mean.Linear(coeffs=slope)
+        ls, slope = pm.Gamma("ls", 3, 2), pm.Normal("slope", shape=2 + own)
+        cov = pm.gp.cov.Matern52(2 + own, ls=ls, active_dims=[0, 2] if own else [0, 1])
+        mean = pm.gp.mean.Linear(coeffs=slope)
         gp = vsgp.VariationalSparse(cov_func=cov, mean_func=mean)
-        gp.prior("u", **INDUCING[inducing], n_outputs=2 if several else 1)
+        kind = (OF_KERNEL if own else INDUCING)[inducing]
+        gp.prior("u", **kind, n_outputs=2 if several else 1)
         if several:
             likelihood = vsgp.HeteroskedasticNegativeBinomial(exposure=pm.Data("size", 1.0 + AT))
         else:
@@ -89,23 +107,39 @@ def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows
     same(evaluate(model), evaluate(plain))
 
 
-COMPILED = [pytest.param(mode, marks=pytest.mark.long) for mode in ("NUMBA", "JAX")]
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("inducing", "several"), [("points", True), ("features", False), ("neighbors", True)]
+)
+def test_rows_with_a_mean_of_their_own(inducing, several, by_rows):
+    model, plain = build(inducing, several, own=True), by_rows(inducing, several, own=True)
+    assert orders(model)[0].repeats == N // DISTINCT and orders(plain) == [None]
+    same(evaluate(model), evaluate(plain))
 
 
-@pytest.mark.parametrize("mode", [REWRITTEN, *COMPILED])
-def test_backends_agree(mode, by_rows):
-    same(evaluate(build(), mode), evaluate(by_rows()))
+COMPILED = [pytest.param(True, mode, marks=pytest.mark.long) for mode in ("NUMBA", "JAX")]
 
 
-def test_moments_are_computed_once_for_each_distinct_input():
-    (node,) = block_sums(build(several=True).logp())
-    order, distinct = by_value(X)
+@pytest.mark.parametrize(("own", "mode"), [(False, REWRITTEN), (True, REWRITTEN), *COMPILED])
+def test_backends_agree(own, mode, by_rows):
+    same(evaluate(build(own=own), mode), evaluate(by_rows(own=own)))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["all", "own"])
+@pytest.mark.parametrize("inducing", INDUCING)
+def test_moments_are_computed_once_for_each_distinct_input(inducing, own):
+    (node,) = block_sums(build(inducing, own=own).logp())
+    (conditional, *_, args), *_ = node.op.recipe.given(node.inputs)
+    columns, rows = [0, 2] if own else [0, 1], OWN if own else X
+    assert conditional.base.active == columns
+    order, distinct = by_value(rows, columns)
     assert distinct == DISTINCT
-    given = node.op.recipe.given(node.inputs)
-    (conditional, _, args), ranked = given[0], pt.constant(X[order])
+    ranked = pt.constant(rows[order])
+    args = [a[order] if k in conditional.rows else a for k, a in enumerate(args)]
     pieces, _ = conditional.moments(ranked, args)
-    np.testing.assert_array_equal(pieces.X.eval(), np.unique(X, axis=0))
-    np.testing.assert_array_equal(pieces.X.eval()[pieces.rank.eval()], X[order])
+    np.testing.assert_array_equal(pieces.X.eval()[:, columns], np.unique(X, axis=0))
+    assert pieces.moments.mu.type.ndim == pieces.moments.gamma.type.ndim == 1
+    np.testing.assert_array_equal(pieces.X.eval()[pieces.rank.eval()][:, columns], X[order])
 
 
 @pytest.mark.parametrize("mode", ["py", pytest.param("NUMBA", marks=pytest.mark.slow)])
@@ -126,7 +160,7 @@ def test_runs(mode):
 @pytest.mark.slow
 def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
     found = []
-    for model in (build(), by_rows()):
+    for model in (build(own=True), by_rows(own=True)):
         bound = Bound(model, mode=ONCE)
         small = Bound(model, n_rows=20, mode=ONCE)
         theta = bound.ravel(model.initial_point()) + 0.1
@@ -137,7 +171,7 @@ def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
 
 @pytest.mark.slow
 def test_replaced_data_of_any_length_and_order(by_rows):
-    model, plain = build("points", True), by_rows("points", True)
+    model, plain = build("points", True, own=True), by_rows("points", True, own=True)
     fns = [
         m.compile_fn([m.logp(), m.dlogp(), *m.logp(vars=m.observed_RVs, sum=False)], mode=REWRITTEN)
         for m in (model, plain)
@@ -145,7 +179,8 @@ def test_replaced_data_of_any_length_and_order(by_rows):
     other = np.random.default_rng(4)
     for n in (N, 25, 3 * N):
         at = other.integers(0, 4, n)
-        new = {"x": other.normal(size=(4, 2))[at], "seen": at + 1, "size": np.ones(n)}
+        rows = with_own(other.normal(size=(4, 2))[at], other.normal(size=n))
+        new = {"x": rows, "seen": at + 1, "size": np.ones(n)}
         for checked in (False, True):
             for m in (model, plain):
                 with m:
@@ -154,7 +189,7 @@ def test_replaced_data_of_any_length_and_order(by_rows):
                     check_data(m)
             same(*(fn(m.initial_point()) for fn, m in zip(fns, (model, plain), strict=True)))
     (o,) = observations(model).values()
-    ranked = new["x"][o.order.get_value()]
+    ranked = new["x"][o.order.get_value()][:, [0, 2]]
     assert (ranked[1:] != ranked[:-1]).any(axis=1).sum() == 3
 
 

@@ -10,6 +10,7 @@ is the same for a copy of the model, for draws of the posterior, and within the 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,6 +152,8 @@ class Conditional(ABC):
         Name of u, which copies of the model keep.
     n_columns : int
         Number of inputs of f.
+    active : sequence of int, optional
+        Those that anything but the mean depends on. By default all.
     """
 
     noun: str = "inducing variables"
@@ -162,8 +165,15 @@ class Conditional(ABC):
     by: str | None = None
     """Dimension of the groups that have a function each."""
 
-    def __init__(self, process: str, n_columns: int):
+    def __init__(self, process: str, n_columns: int, active: Sequence[int] | None = None):
         self.process, self.n_columns = process, n_columns
+        self.active = list(range(n_columns) if active is None else active)
+
+    def own(self, X):
+        """Return the active columns of X."""
+        if len(self.active) == self.n_columns:
+            return X
+        return pt.stack([X[:, d] for d in self.active], axis=1)
 
     @property
     def width(self) -> int | None:

@@ -40,6 +40,7 @@ from pymc_vsgp.inducing.base import (
     gradients_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.neighbors import (
     Nearest,
@@ -202,8 +203,8 @@ class NeighborsPrior(InducingPrior):
     def __init__(self, kind: NearestNeighbors, name: str, cov_func, mean_at, jitter):
         self.kind, self.m = kind, kind.number(cov_func)
         # Covariates that only the mean uses have no distance.
-        active = np.isin(np.arange(kind.n_columns), getattr(cov_func, "active_dims", []))
-        scale = np.where(active | ~active.any(), kind.scale, np.inf)
+        active = np.isin(np.arange(kind.n_columns), active_columns(cov_func, kind.n_columns))
+        scale = np.where(active, kind.scale, np.inf)
         order = maximin(kind.Xu / scale)
         neighbors = predecessors(kind.Xu / scale, order, self.m)
         # Not data of the model: they say how its density is computed, and nobody may change them.
@@ -237,7 +238,8 @@ class NeighborsPrior(InducingPrior):
     def given(self, u, cov_func, mean_at, X, layout=None):
         """Return p(f | u) of the process with this kernel and mean, and its args."""
         local, theta = Local.of(cov_func, mean_at, self.kind.n_columns)
-        conditional = GivenNeighbors(u.name, self.kind.n_columns, self.m, local)
+        n_columns, active = self.kind.n_columns, active_columns(cov_func, self.kind.n_columns)
+        conditional = GivenNeighbors(u.name, n_columns, active, self.m, local)
         args = [self.linear(u), self.factor, self.Xu, self.scale, *self.pattern, self.shift]
         args += theta
         return conditional, args
@@ -285,8 +287,8 @@ class GivenNeighbors(Conditional):
     noun = "nearest-neighbor inputs"
     follows_X = False
 
-    def __init__(self, process, n_columns, m: int, local: Local):
-        super().__init__(process, n_columns)
+    def __init__(self, process, n_columns, active, m: int, local: Local):
+        super().__init__(process, n_columns, active)
         self.m, self.local = m, local
 
     def nearest(self) -> "GivenNeighbors":
@@ -294,7 +296,7 @@ class GivenNeighbors(Conditional):
 
         It is not where the kernel has white noise, which is another one at each row.
         """
-        return GivenNeighbors(self.process, self.n_columns, 1, self.local)
+        return GivenNeighbors(self.process, self.n_columns, self.active, 1, self.local)
 
     @property
     def width(self):

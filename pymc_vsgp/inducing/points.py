@@ -1,6 +1,7 @@
 """Values of the function at inducing points, and other variables with a covariance matrix."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytensor.tensor as pt
@@ -20,6 +21,7 @@ from pymc_vsgp.inducing.base import (
     spread_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.linalg import weighted_gram
@@ -44,6 +46,10 @@ class Dense(InducingVariables):
     @abstractmethod
     def mean(self, mean_at) -> TensorVariable:
         """Mean of u, where `mean_at` is the mean of f."""
+
+    def active(self, cov_func) -> Sequence[int]:
+        """Columns of X that `cross` depends on."""
+        return range(self.n_columns)
 
     def under(self, name, cov_func, mean_at, jitter):
         R, _ = factor(self.covariance(cov_func), jitter)
@@ -73,7 +79,8 @@ class DensePrior(InducingPrior):
         ]
         outputs = [*pass_gradients(outputs, [x, *z]), cov_func(other, x)]
         (kernel, covariance), theta = as_ops(([x, *z], outputs[:3]), ([x, other], outputs[3:]))
-        conditional = GivenDense(u.name, self.kind.n_columns, kernel, covariance, len(z))
+        n_columns, active = self.kind.n_columns, self.kind.active(cov_func)
+        conditional = GivenDense(u.name, n_columns, active, kernel, covariance, len(z))
         return conditional, [self.linear(u), self.factor, *places, *theta]
 
 
@@ -99,6 +106,9 @@ class Points(Dense):
         z = self.Xu.type()
         Kuu = pass_gradients([cov_func(z)], [z])
         return graph_replace(Kuu, {z: self.Xu}, strict=False)[0]
+
+    def active(self, cov_func):
+        return active_columns(cov_func, self.n_columns)
 
     def cross(self, cov_func, X, Z):
         return cov_func(Z, X)
@@ -131,8 +141,10 @@ class GivenDense(Conditional):
     =====================================  ===========  ====================================
     """
 
-    def __init__(self, process, n_columns, kernel: Kernel, covariance: Kernel, n_places: int):
-        super().__init__(process, n_columns)
+    def __init__(
+        self, process, n_columns, active, kernel: Kernel, covariance: Kernel, n_places: int
+    ):
+        super().__init__(process, n_columns, active)
         self.noun = "points" if n_places else "inducing variables"
         self.kernel, self.covariance, self.theta = kernel, covariance, 2 + n_places
 
@@ -187,7 +199,9 @@ class GivenDense(Conditional):
         return args[2] if self.theta > 2 else super().points(args)
 
     def prior_mean(self, X, args):
-        return self.moments(X, [pt.zeros_like(args[0]), *args[1:]])[1].mu
+        mean = inline(self.kernel, X, *args[2:])[2]
+        several = args[0].type.ndim == 2
+        return mean[:, None] + pt.zeros((1, args[0].shape[1])) if several else mean
 
     def cross(self, X, Z, args):
         (K,) = inline(self.covariance, X, Z, *args[self.theta :])

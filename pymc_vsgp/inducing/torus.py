@@ -172,8 +172,8 @@ class GivenCoefficients(Conditional):
     def __init__(
         self, process, n_columns, features, active, mean: Kernel, covariance: Kernel, layout=None
     ):
-        super().__init__(process, n_columns)
-        self.features, self.active = features, active
+        super().__init__(process, n_columns, active)
+        self.features = features
         self.mean, self.covariance, self.layout = mean, covariance, layout
         n_mean, n_prior = len(mean.inner_inputs) - 1, len(covariance.inner_inputs) - 2
         self.theta = slice(REST, REST + n_mean)
@@ -193,15 +193,9 @@ class GivenCoefficients(Conditional):
         found.layout = None
         return found
 
-    def _own(self, X):
-        """Return the columns of X that the features are of."""
-        if len(self.active) == self.n_columns:
-            return X
-        return pt.stack([X[:, d] for d in self.active], axis=1)
-
     def block_args(self, X, args):
         """Append whether the rows lie as they should, and the axes of the layout."""
-        X, (low, high) = self._own(X), (args[WINDOW][0], args[WINDOW][1])
+        X, (low, high) = self.own(X), (args[WINDOW][0], args[WINDOW][1])
         inside = pt.all(pt.ge(pt.min(X, axis=0), low) & pt.le(pt.max(X, axis=0), high))
         axes = [] if self.layout is None else self.layout.axes(X)
         if self.layout is not None:
@@ -210,7 +204,7 @@ class GivenCoefficients(Conditional):
 
     def complaint(self, X, args):
         """Say that rows are beyond the window, or do not lie as those of the model did."""
-        X, (low, high) = X[:, list(self.active)], np.asarray(known_value(args[WINDOW]))
+        X, (low, high) = X[:, self.active], np.asarray(known_value(args[WINDOW]))
         if (X.min(axis=0) < low).any() or (X.max(axis=0) > high).any():
             return (
                 "has rows beyond the window that the Fourier features were set up for. "
@@ -236,7 +230,7 @@ class GivenCoefficients(Conditional):
     def moments(self, X, args):
         """Build the moments in a block, and the features."""
         if self.layout is None:
-            waves = self.features.waves(self._own(X))
+            waves = self.features.waves(self.own(X))
         else:
             waves = self.layout.waves(self.features, args[self.valid + 1 :])
         f = self._combine(waves, args[W])
@@ -262,7 +256,7 @@ class GivenCoefficients(Conditional):
         return spread_of(self._matrix(X).T, root)
 
     def _matrix(self, X):
-        return self.features.matrix(self.features.waves(self._own(X)))
+        return self.features.matrix(self.features.waves(self.own(X)))
 
     def _combine_squares(self, waves, squares):
         weights = squares if squares.type.ndim == 1 else squares.T
@@ -314,14 +308,14 @@ class GivenCoefficients(Conditional):
         return Nearest(places, plane(X - places, origin)[:, 0] / variance, variance)
 
     def anywhere(self, X, args):
-        near = self._nearest(self._own(X), args)
+        near = self._nearest(self.own(X), args)
         f = self.features.combine(self.features.waves(near.places), args[W])
         rho = near.rho if f.type.ndim == 1 else near.rho[:, None]
         mu, gamma = self._moments(rho * f, X, args, args[RESIDUAL])
         return Moments(mu, near.rho**2 * gamma + (1.0 - near.rho**2) * near.variance)
 
     def joint(self, X, args):
-        own = self._own(X)
+        own = self.own(X)
         near = self._nearest(own, args)
         p = near.places
         A = (self.features.matrix(self.features.waves(p)) * args[SCALE]).T
@@ -334,7 +328,7 @@ class GivenCoefficients(Conditional):
         return mean[:, None] + pt.zeros((1, args[W].shape[1])) if several else mean
 
     def cross(self, X, Z, args):
-        K = inline(self.covariance, self._own(Z), self._own(X), *args[self.prior])[0]
+        K = inline(self.covariance, self.own(Z), self.own(X), *args[self.prior])[0]
         return K, pt.ones_like(X[:, 0]) * self._variance(args)
 
     def prior_covariance(self, X, args):
@@ -348,6 +342,6 @@ class GivenCoefficients(Conditional):
 
     def wrap(self, X, args):
         """Correlation of the first row of X with the others that is due to the torus alone."""
-        X = self._own(X)
+        X = self.own(X)
         torus, plane = inline(self.covariance, X[:1], X, *args[self.prior])
         return pt.max(pt.abs(torus - plane)[0, 1:]) / self._variance(args)

@@ -49,7 +49,8 @@ def _check_observation(o: Observation) -> None:
     check_param_shapes(o.likelihood, len(y), what)
     o.likelihood.check_observed(y)
     if X is not None and isinstance(o.order, SharedVariable):
-        o.order.set_value(by_value(X)[0])
+        columns = sorted({d for part in o.parts for d in part.conditional.active})
+        o.order.set_value(by_value(X, columns)[0])
     for part in o.parts:
         if X is not None and (wrong := part.conditional.complaint(X, part.args)):
             raise ValueError(f"{what} {wrong}")

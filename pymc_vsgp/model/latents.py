@@ -38,6 +38,7 @@ from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.inducing.repeats import ByValue
+from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.ops.mapped import mapped_array
 
@@ -207,8 +208,11 @@ def _layouts(
     value = np.asarray(value, dtype="float64")
     found = [gp._prior.kind.layout(value) for gp in gps] if block_size is None else none
     if any(layout is None for layout in found):
-        columns = value.shape[1] - any(gp._prior.kind.by is not None for gp in gps)
-        return none, ByValue.of(value, f"{name}_order", columns)
+        columns: set[int] = set()
+        for gp in gps:
+            n = value.shape[1] - (gp._prior.kind.by is not None)
+            columns.update(active_columns(gp.cov_func, n))
+        return none, ByValue.of(value, f"{name}_order", sorted(columns))
     return found, None
 
 

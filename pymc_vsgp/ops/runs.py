@@ -1,5 +1,7 @@
 """Equal rows of a matrix that follow one another."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytensor.tensor as pt
 
@@ -42,8 +44,9 @@ class Runs(WithJAX):
 runs = Runs()
 
 
-def by_value(X: np.ndarray, n: int | None = None) -> tuple[np.ndarray, int]:
-    """Return an order of rows by their columns, and how many differ in the first n of these."""
-    order = np.lexsort(X.T[::-1])
-    ranked = X[order, :n]
+def by_value(X: np.ndarray, columns: Sequence[int]) -> tuple[np.ndarray, int]:
+    """Return an order of rows, by these columns first, and how many of them differ in these."""
+    first = X[:, columns]
+    order = np.lexsort([*np.delete(X, columns, axis=1).T, *first.T[::-1]])
+    ranked = first[order]
     return order, 1 + int((ranked[1:] != ranked[:-1]).any(axis=1).sum())
