@@ -126,6 +126,15 @@ CASES = {
             inducing=vsgp.inducing.Fourier(period=26.0, n_frequencies=12),
         ),
     ),
+    "Poisson, nearest neighbors": (
+        COUNTS,
+        lambda y: one(
+            y,
+            vsgp.Poisson(exposure=HOURS),
+            kernel=pm.gp.cov.Matern32,
+            inducing=vsgp.inducing.NearestNeighbors(X, m=10),
+        ),
+    ),
 }
 
 

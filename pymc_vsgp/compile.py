@@ -59,7 +59,9 @@ def without_symbolic(fgraph, node):
 optdb.register("without_symbolic", dfs_rewriter(without_symbolic), position=48.6)
 
 # For BLAS PyTensor would ask a C compiler what to link to.
-ONCE = Mode(linker="py", optimizer="fast_compile").excluding(*SEARCHES, "BlasOpt")
+ONCE = Mode(linker="py", optimizer="fast_compile")
+# What makes graphs alike takes longer than it saves: `simplify` has done it before gradients.
+ONCE = ONCE.excluding("canonicalize", *SEARCHES, "BlasOpt")
 ONCE = ONCE.including("without_symbolic")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 

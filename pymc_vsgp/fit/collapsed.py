@@ -54,42 +54,57 @@ class Collapsed(NamedTuple):
     """To be called where the data have changed."""
 
 
-def loops(model: Model):
-    """Loops over the data in the log density, with the value of u that they use."""
-    (u,) = inducing_variables(model)
+class Loop(NamedTuple):
+    """The loop over the data that the inducing values integrate out of."""
+
+    u: TensorVariable
+    logp: TensorVariable
+    """The log density of all but u, given u."""
+    node: Apply
+
+
+def integrable(model: Model) -> Loop | None:
+    """Return the loop, where the model has one process, seen by normal noise alone."""
+    us = inducing_variables(model)
+    if len(us) != 1 or us[0].type.ndim != 1:
+        return None
+    (u,) = us
+    value = model.rvs_to_values[u]
+    logp, nodes = loops(model, u)
+    if len(nodes) != 1 or not isinstance(nodes[0].op.recipe.likelihood, Gaussian):
+        return None
+    (node,) = nodes
+    if len(node.op.recipe.parts) != 1:
+        return None
+    (part,) = node.op.recipe.parts
+    if is_sparse(u):
+        if not has_responses(node, model):
+            return None
+    elif part.conditional.basis is not None:
+        if not has_sums(node, model.value_vars):
+            return None
+    elif not is_independent(u) and node.inputs[part.v] is not value:
+        return None
+    # Nothing else of the model may depend on u, and the loop has to count once.
+    term = pt.dscalar()
+    (rest,) = graph_replace([logp], {node.outputs[0]: term}, strict=False)
+    (slope,) = rewrite_graph([grad(rest, term)], include=("canonicalize",))
+    once = isinstance(slope, Constant) and slope.data == 1.0
+    return Loop(u, logp, node) if once and value not in ancestors([rest]) else None
+
+
+def loops(model: Model, u: TensorVariable) -> tuple[TensorVariable, list[Apply]]:
+    """Return the log density of all but u, and the loops over the data in it."""
     others = [rv for rv in model.free_RVs if rv is not u]
     with whitened_coordinates(model):
         terms = [*others, *model.observed_RVs, *model.potentials]
         logp = simplify(model.logp(vars=terms))
-    return u, logp, block_sums(logp)
+    return logp, block_sums(logp)
 
 
 def can_collapse(model: Model) -> bool:
-    """Whether the inducing values integrate out: one process, seen by normal noise alone."""
-    us = inducing_variables(model)
-    if len(us) != 1 or us[0].type.ndim != 1:
-        return False
-    u, logp, nodes = loops(model)
-    value = model.rvs_to_values[u]
-    if len(nodes) != 1 or not isinstance(nodes[0].op.recipe.likelihood, Gaussian):
-        return False
-    if len(nodes[0].op.recipe.parts) != 1:
-        return False
-    (part,) = nodes[0].op.recipe.parts
-    if is_sparse(u):
-        if not has_responses(nodes[0], model):
-            return False
-    elif part.conditional.basis is not None:
-        if not has_sums(nodes[0], model.value_vars):
-            return False
-    elif not is_independent(u) and nodes[0].inputs[part.v] is not value:
-        return False
-    # Nothing else of the model may depend on u, and the loop has to count once.
-    term = pt.dscalar()
-    (rest,) = graph_replace([logp], {nodes[0].outputs[0]: term}, strict=False)
-    (slope,) = rewrite_graph([grad(rest, term)], include=("canonicalize",))
-    once = isinstance(slope, Constant) and slope.data == 1.0
-    return once and value not in ancestors([rest])
+    """Whether the inducing values integrate out."""
+    return integrable(model) is not None
 
 
 def collapse(model: Model, gradient: bool = True) -> Collapsed:
@@ -99,7 +114,8 @@ def collapse(model: Model, gradient: bool = True) -> Collapsed:
     as long.
     """
     new = clone_model(model)
-    u, _, (node,) = loops(new)
+    (u,) = inducing_variables(new)
+    _, (node,) = loops(new, u)
     # The graph of the log density is one of unconstrained values; a potential wants variables.
     others = [rv for rv in new.free_RVs if rv is not u]
     values = (new.rvs_to_values[rv] for rv in others)

@@ -15,30 +15,21 @@ from pytensor.graph.replace import graph_replace
 
 from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation, Variables
-from pymc_vsgp.fit.collapsed import can_collapse, integrate, loops
+from pymc_vsgp.fit.collapsed import Loop, integrate
 from pymc_vsgp.fit.responses import Responses
 from pymc_vsgp.inducing.coordinates import Sites, root_of
-from pymc_vsgp.model.variable import inducing_variables, is_independent
 from pymc_vsgp.ops.neighbors import SparseSolve
 
 DRAWS = 32, 512  # of values given neighbors, that variances are found from, at least and at most
 DRAWN = 1_000_000  # values in all of these
 
 
-def is_exact(model: Model) -> bool:
-    """Whether the best q(v) has a closed form that takes no pass over the data."""
-    if not all(is_independent(u) for u in inducing_variables(model)) or not can_collapse(model):
-        return False
-    _, _, (node,) = loops(model)
-    return node.op.recipe.parts[0].conditional.basis is not None
-
-
 class ExactBound:
-    """As `Bound`, of theta alone."""
+    """As `Bound`, of theta alone: for Fourier coefficients, which take no pass over the data."""
 
-    def __init__(self, bound: Bound, model: Model):
+    def __init__(self, bound: Bound, model: Model, loop: Loop):
         self.bound = bound
-        u, rest, (node,) = loops(model)
+        u, rest, node = loop
         value = model.rvs_to_values[u]
         whole = integrate(node, value, bound.processes[0].n_inducing, model.value_vars)
         self.refresh = whole.refresh
@@ -97,10 +88,10 @@ class ResponseBound(Variables):
 
     sites = staticmethod(ExactBound.sites)
 
-    def __init__(self, model: Model, mode: Any = None):
+    def __init__(self, model: Model, loop: Loop, mode: Any = None):
         super().__init__(model)
         self.moving: list = []
-        u, rest, (node,) = loops(model)
+        u, rest, node = loop
         whole = Responses(node)
         self.refresh = whole.refresh
         self.pattern = [x.get_value() for x in u.owner.inputs[5:7]]

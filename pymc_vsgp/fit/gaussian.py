@@ -20,8 +20,8 @@ from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.checkpoint import Checkpoint
-from pymc_vsgp.fit.collapsed import can_collapse
-from pymc_vsgp.fit.exact import ExactBound, ResponseBound, is_exact
+from pymc_vsgp.fit.collapsed import integrable
+from pymc_vsgp.fit.exact import ExactBound, ResponseBound
 from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
@@ -29,7 +29,7 @@ from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, warnings_at
-from pymc_vsgp.model.variable import require_inducing
+from pymc_vsgp.model.variable import is_independent, require_inducing
 from pymc_vsgp.progress import progress
 
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
@@ -246,15 +246,18 @@ class Fitter:
                     "Nearest neighbors take method='natural', and stay where they are. "
                     "Drop method= and move_inducing=."
                 )
-            if can_collapse(model):
-                self.bound = self.exact = ResponseBound(model, mode)
+            if (loop := integrable(model)) is not None:
+                self.bound = self.exact = ResponseBound(model, loop, mode)
             else:
                 self.bound = NeighborsBound(model, mode)
             return
         held = self.batch_size is not None
         self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
-        if method == "natural" and mesh is None and is_exact(model):
-            self.exact = ExactBound(self.bound, model)
+        independent = all(is_independent(p.u) for p in self.bound.processes)
+        if method == "natural" and mesh is None and independent:
+            loop = integrable(model)
+            if loop is not None and loop.node.op.recipe.parts[0].conditional.basis is not None:
+                self.exact = ExactBound(self.bound, model, loop)
 
     def __call__(
         self,

@@ -75,7 +75,7 @@ class NeighborsBound(Variables):
         self._maps = function(self.values, simplify([mean, columns, prior]), mode)
 
         u, sd = (pt.tensor(dtype="float64", shape=(p.n_inducing,)) for _ in range(2))
-        _, logp, nodes = loops(model)
+        logp, nodes = loops(model, p.u)
         if not nodes:
             raise ValueError(
                 "No likelihood of the model streams over its data. "
