@@ -77,11 +77,15 @@ def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 @pytest.mark.parametrize(
     ("mode", "block_size"),
-    [*((REWRITTEN, size) for size in (None, 7, False))]
-    + [pytest.param(mode, 7, marks=pytest.mark.slow) for mode in ("NUMBA", "JAX")],
+    [
+        *((REWRITTEN, size) for size in (None, 7, False)),
+        ("JAX", 7),
+        pytest.param("NUMBA", 7, marks=pytest.mark.long),
+    ],
 )
 def test_log_density_and_gradient_are_those_of_separate_models(mode, block_size):
     value, gradient = log_density(build(block_size=block_size), {"u_whitened__": V}, mode)

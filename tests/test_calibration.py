@@ -144,6 +144,7 @@ def posterior_of(y):
     return gain @ y, K - gain @ K
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "shift"), [(1.0, 0.0), (0.3, 0.0), (1.0, 0.7)])
 def test_ranks_of_known_draws(width, shift, monkeypatch):
     """Of the posterior, of what is too narrow, and of what is beside it."""

@@ -106,6 +106,7 @@ def in_a_container(frame):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["frame", "array", "container", "waves"])
 def test_data_in_another_order_than_Xu(kind):
     """The log density is that of the columns in the order of Xu, or of the first X."""

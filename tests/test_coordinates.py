@@ -35,7 +35,7 @@ def random_sites(rng, n_functions):
 
 @pytest.mark.parametrize(
     ("n_functions", "mode"),
-    [(None, RAW), (3, RAW), pytest.param(3, "NUMBA", marks=pytest.mark.slow)],
+    [(None, RAW), (3, RAW), pytest.param(3, "NUMBA", marks=pytest.mark.long)],
 )
 def test_density_of_u_does_not_depend_on_the_sites(n_functions, mode, rng):
     model = build(n_functions)

@@ -109,6 +109,7 @@ def fitted():
     return model, gp, prior_draws(model, 40)
 
 
+@pytest.mark.slow
 def test_new_places_with_covariates(fitted):
     """Rows of a table by the names of its columns, which may come in any order."""
     model, gp, idata = fitted
@@ -237,6 +238,7 @@ def dense_sum(table, point):
     return f, g, gamma, left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("W", [(1.0, 1.0), (0.5, -2.0)])
 def test_a_sum_of_processes_is_one_output(W):
     table, y = table_of(20)
@@ -253,6 +255,7 @@ def test_a_sum_of_processes_is_one_output(W):
     assert model["y"].type.ndim == 1 and model.named_vars_to_dims["y"] == ("y_obs",)
 
 
+@pytest.mark.slow
 def test_draws_of_a_sum():
     table, y = table_of(20)
     model, total = sum_of(table, y, vsgp.Poisson())

@@ -89,6 +89,7 @@ def test_a_mean_of_both_signs():
     np.testing.assert_allclose(got / scale, np.sinh(MU) * np.exp(SD**2 / 2) / scale, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lik", "log_of_f", "log_of_g"),
     [

@@ -65,6 +65,7 @@ def ordinary(inputs, point):
     return evaluated(FAMILIES, inputs, point, RAW, block_size=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_terms_equal_the_reference(family, streamed, inputs, point):
     X, Xu = inputs
@@ -79,6 +80,7 @@ def test_terms_equal_the_reference(family, streamed, inputs, point):
     np.testing.assert_allclose(streamed[2][family], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_log_density_is_that_of_terms_and_priors(streamed, point):
     value, _, terms = streamed
     log_prior = (
@@ -96,6 +98,7 @@ def test_the_log_density_is_that_of_terms_and_priors(streamed, point):
     np.testing.assert_allclose(value, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blocks_equal_the_ordinary_graph(family, streamed, ordinary):
     """Their terms, and the slope in the parameter that only this family has."""
@@ -115,6 +118,7 @@ def same(found, wanted, tolerance):
             np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * scale, err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradients_of_blocks_are_those_of_the_ordinary_graph(streamed, ordinary):
     same(streamed, ordinary, 1e-9)
 
@@ -123,7 +127,10 @@ def test_gradients_of_blocks_are_those_of_the_ordinary_graph(streamed, ordinary)
 @pytest.mark.parametrize(
     ("mode", "names"),
     # `test_likelihoods.py` has the others, without the loop over the data.
-    [("NUMBA", ["student_t"]), ("JAX", ["student_t", "weibull"])],
+    [
+        pytest.param("NUMBA", ["student_t"], marks=pytest.mark.long),
+        ("JAX", ["student_t", "weibull"]),
+    ],
     ids=["NUMBA", "JAX"],
 )
 def test_backends_agree(mode, names, inputs, point):

@@ -218,6 +218,7 @@ def test_data_longer_than_the_period_are_refused():
             gp.likelihood("z", vsgp.Poisson(), X=X[:, :1] + 1.5, y=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["shuffled", "moved"])
 def test_a_grid_whose_rows_are_replaced_is_never_wrong(change):
     X = grid_of((4, 5), (0, 1))
@@ -360,6 +361,7 @@ def fitted(request):
     return X, y, features, bound, theta, sites, offsets
 
 
+@pytest.mark.slow
 def test_bound_equals_an_independent_one(fitted):
     X, y, features, bound, theta, sites, offsets = fitted
     point = {name: np.asarray(x) for name, x in bound.unravel(theta).items()}

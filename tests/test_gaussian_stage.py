@@ -384,6 +384,7 @@ def test_the_number_of_iterations_is_checked(data):
         vsgp.fit_gaussian("advi", n=10, model=model, progressbar=False)
 
 
+@pytest.mark.slow
 def test_a_model_within_another(data, rng):
     """Sites are taken out of both, so that the next stage can put its own in."""
     X, Xu, f = data

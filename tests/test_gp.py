@@ -219,6 +219,7 @@ def test_predict_equals_reference(inputs, rng):
         np.testing.assert_allclose(var if diag else np.diag(var), gamma, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_conditionals_have_the_moments_of_predict(inputs, rng):
     X, Xu = inputs
     cov = 1.3 * pm.gp.cov.ExpQuad(D, ls=1.2)

@@ -336,6 +336,7 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     assert not any(importance._refuse(w) or importance._doubt(w) for w in light)
 
 
+@pytest.mark.slow
 def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     model, stage = made(counts)
     weigher = Weigher(model)
@@ -362,6 +363,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert found.refused == "k-hat 0.45 ± 0.11"
 
 
+@pytest.mark.slow
 def test_settings_of_nuts_ask_for_it(monkeypatch):
     model, stage = made(counts)
     monkeypatch.setattr("pymc_vsgp.fit.sampling.Weigher", None)  # fails where it is called
@@ -375,6 +377,7 @@ def test_settings_of_nuts_ask_for_it(monkeypatch):
         vsgp.sample(stage=stage, method="gibbs", model=model)
 
 
+@pytest.mark.slow
 def test_chains_that_disagree_are_refused(monkeypatch, rng):
     """Weights may look well where hardly any of them is what the others miss."""
     theta = rng.normal(size=(2, 4, 100))

@@ -137,6 +137,7 @@ def test_points_that_are_needed_whole(stop_at, stage, monkeypatch):
         assert [len(x) for x in fn(*at, lambda n: None)] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [vsgp.Poisson, vsgp.Gaussian])
 def test_draws_of_proposals(likelihood, monkeypatch):
     if likelihood is vsgp.Gaussian:

@@ -174,6 +174,7 @@ def test_lengths_of_chains():
         assert length == n
 
 
+@pytest.mark.slow
 def test_refusals(moved, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing at .*Pass the path"):
         vsgp.open_draws(tmp_path / "missing.zarr")

@@ -347,6 +347,7 @@ def test_gradients_in_the_moments(name, rng):
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_jax_agrees(rng):
     """All of these in one function, with gradients."""

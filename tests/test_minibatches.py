@@ -38,6 +38,7 @@ def some_sites():
     return Sites(rng.normal(size=(K, M)), 0.7 * rng.normal(size=(K, M, M)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [vsgp.Softmax(K), vsgp.RobustMax(K)], ids=str)
 def test_a_density_that_is_held_has_the_same_elbo(likelihood):
     """On the mean over the batches of an epoch; so has its gradient in u, by one full step."""
@@ -206,6 +207,7 @@ def test_ctrl_c_before_a_step_and_in_sample(monkeypatch):
         vsgp.sample(5, model=of_classes(), fit_kwargs=kwargs, progressbar=False)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_where_it_would_have(monkeypatch, tmp_path):
     path, whole = tmp_path / "fit", fitted()
     monkeypatch.setattr("pymc_vsgp.fit.checkpoint.SECONDS", -1.0)
@@ -224,6 +226,7 @@ def test_a_run_that_was_killed_ends_where_it_would_have(monkeypatch, tmp_path):
     same(fitted(checkpoint=path), whole)  # nothing left to do
 
 
+@pytest.mark.slow
 def test_checkpoints_that_do_not_fit(tmp_path):
     path = tmp_path / "fit.npz"
     other = np.random.Generator(np.random.MT19937(1))
@@ -241,6 +244,7 @@ def test_checkpoints_that_do_not_fit(tmp_path):
             fitted(checkpoint=path, **more)
 
 
+@pytest.mark.slow
 def test_tol_is_what_a_pass_has_to_gain():
     """Windows are of 34 passes with 3 batches; steps are halved after each two that gain less."""
     stage = fitted(tol=1e9, maxiter=1000, move_inducing=False)

@@ -452,6 +452,7 @@ def test_the_stage_takes_a_single_function():
         vsgp.fit_gaussian(progressbar=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_inputs", [True, False])
 def test_elbo_of_the_stage(at_inputs, rng):
     """With all neighbors that of dense matrices, and its gradient in theta."""

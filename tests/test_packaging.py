@@ -310,10 +310,19 @@ def quick(page):
     return shorter
 
 
+LONG_PAGES = {f"docs/{name}.md" for name in ("likelihoods", "many_latents", "coming_from")}
+
+
 @pytest.mark.slow
 # Twenty draws are enough to run, and too few for the importance weights of leave-one-out.
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
-@pytest.mark.parametrize("page", pages_with_code)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.long] if page in LONG_PAGES else [])
+        for page in pages_with_code
+    ],
+)
 def test_examples_of_a_page_run(page, tmp_path, monkeypatch, request):
     if page == COMPILED:
         request.getfixturevalue("default_mode")

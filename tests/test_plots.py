@@ -150,6 +150,7 @@ ESTIMATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [

@@ -478,6 +478,7 @@ def density_of(at, events, link):
     return at_events - integral
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["log", "square", "softplus"])
 def test_without_bins_is_the_density_of_the_points(link, rng):
     times = np.sort(rng.uniform(*WINDOW, size=25))
@@ -613,6 +614,7 @@ def test_intensity_of_a_fit(coal, fitted):
     assert at.dims == ("chain", "draw", "point")
 
 
+@pytest.mark.slow
 def test_intensity_of_other_likelihoods(coal, fitted):
     pattern, build = coal
     model, tree = fitted

@@ -236,6 +236,7 @@ def test_parameters_with_rows(data):
     np.testing.assert_allclose(scaled, new * rate, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["mean", "quantiles", "density"])
 def test_parameters_with_rows_go_with_their_chunk(what, data):
     pytest.importorskip("dask", reason="dask is not installed")

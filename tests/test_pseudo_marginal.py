@@ -101,6 +101,7 @@ def test_gaussian_likelihood_is_exact():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["laplace", "ep"])
 def test_estimates_are_unbiased(which):
     """With five labels, whose probability is that of an orthant."""
@@ -214,6 +215,7 @@ def test_beside_other_steps(tmp_path):
     np.testing.assert_array_equal(twice.values, 2.0 * f.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [[0, 0, 1, 2], [1, 2, 3, 0]])
 def test_observations_in_another_order(order):
     """Laplace takes them, and EP would give one's site to another."""

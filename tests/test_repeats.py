@@ -120,6 +120,7 @@ def test_rows_with_a_mean_of_their_own(inducing, several, by_rows):
 COMPILED = [pytest.param(True, mode, marks=pytest.mark.long) for mode in ("NUMBA", "JAX")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "mode"), [(False, REWRITTEN), (True, REWRITTEN), *COMPILED])
 def test_backends_agree(own, mode, by_rows):
     same(evaluate(build(own=own), mode), evaluate(by_rows(own=own)))

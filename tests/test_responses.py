@@ -151,6 +151,7 @@ def test_new_data():
         whole.refresh()
 
 
+@pytest.mark.slow
 def test_what_does_not_integrate_out():
     """Rows elsewhere, and white noise of each row."""
     assert can_collapse(build())

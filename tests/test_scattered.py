@@ -39,8 +39,12 @@ def everywhere(monkeypatch):
     [(RAW, 1), (RAW, 2)]
     # numba's loops are those that Python runs, and take long to compile with what is around them.
     + [
-        pytest.param(m, d, marks=pytest.mark.slow)
-        for m, d in (("NUMBA", 2), ("JAX", 1), ("JAX", 2))
+        pytest.param(m, d, marks=mark)
+        for m, d, mark in (
+            ("NUMBA", 2, pytest.mark.long),
+            ("JAX", 1, pytest.mark.slow),
+            ("JAX", 2, pytest.mark.slow),
+        )
     ],
 )
 def test_sums_equal_those_of_the_waves(mode, D, rng):

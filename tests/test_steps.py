@@ -125,6 +125,7 @@ def test_posterior(which, nuts):
         assert abs(x.mean() - mean) < 4.0 * float(az.mcse(x)), (x.mean(), mean)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nuts(nuts):
     """What step methods are compared with."""

@@ -182,6 +182,7 @@ def inputs(rng):
     return rng.normal(size=(N, D)), rng.normal(size=(M, D))
 
 
+@pytest.mark.slow
 def test_terms_with_cotangents_of_their_own(inputs, rng):
     """A density that weighs its terms, and adds their sum as well."""
     point, weights = unconstrained(random_point(rng)), np.linspace(-1.0, 2.0, N)

@@ -116,6 +116,7 @@ def test_the_stage_and_predictions(fitted):
     np.testing.assert_allclose(at["variance"], gamma, atol=1e-9)
 
 
+@pytest.mark.slow
 # The draws are those of a Gaussian approximation, of which some observations weigh much.
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
 def test_what_one_does_with_draws(fitted):
