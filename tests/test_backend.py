@@ -19,14 +19,14 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import function, no_collection
 from pymc_vsgp.fit import backend
-from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose
+from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose, warn_of_file
 
 
-def build(n=20, cov=pm.gp.cov.Matern52, name="y"):
-    X = np.linspace(0.0, 1.0, n)[:, None]
+def build(n=20, cov=pm.gp.cov.Matern52, name="y", X=None):
+    X = np.linspace(0.0, 1.0, n)[:, None] if X is None else X
     with pm.Model() as model:
         gp = vsgp.VariationalSparse(cov_func=cov(1, ls=pm.Gamma("ls", 2.0, 2.0)))
-        gp.prior("u", Xu=X[:4])
+        gp.prior("u", Xu=np.array(X[:4]))
         gp.likelihood(name, vsgp.Poisson(), X=X, y=np.arange(n) % 3)
     return model
 
@@ -305,3 +305,19 @@ def test_where_nothing_is_compiled_no_op_has_a_graph_that_is():
     expected = 2.0 * np.linalg.solve(at @ at.transpose(0, 2, 1) + np.eye(3), at)
     np.testing.assert_allclose(gradient, expected, rtol=1e-10)
     np.testing.assert_array_equal(diagonal, [np.diag(a) for a in at])
+
+
+def test_inputs_in_a_file_are_for_numba(times, tmp_path):
+    """JAX would copy them, and is chosen for this model where they are in memory."""
+    X = np.memmap(tmp_path / "X", dtype="float64", mode="w+", shape=(20, 1))
+    X[:, 0] = np.linspace(0.0, 1.0, 20)
+    model = build(X=X)
+    assert chosen(build()).backend == "jax"
+    choice = chosen(model)
+    assert choice.backend == "numba" and "in a file" in choice.why
+    mode = {"compile_kwargs": {"mode": "JAX"}}
+    for sampler, kwargs in [("numpyro", {}), ("nutpie", {"backend": "jax"}), ("nutpie", mode)]:
+        with pytest.warns(UserWarning, match=r"JAX copies it into memory several times. Use nutp"):
+            warn_of_file(model, sampler, kwargs)
+        warn_of_file(build(), sampler, kwargs)
+    warn_of_file(model, "nutpie", {"backend": "numba"})

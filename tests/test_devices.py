@@ -79,11 +79,16 @@ for a, b in zip(found, expected, strict=True):
 settings = {"chains": 2, "random_seed": 1, "progressbar": False, "method": "importance"}
 settings |= {"stage": stage, "model": model}
 idata = vsgp.sample(20, **settings)
-on_eight = vsgp.sample(20, devices=devices, **settings)
-assert list(idata.posterior) == list(on_eight.posterior)
-for name, x in idata.posterior.items():
-    scale = np.abs(x.values).max()
-    np.testing.assert_allclose(on_eight.posterior[name], x, rtol=1e-8, atol=1e-8 * scale)
+table = np.reshape(devices, (2, 4))
+tables = devices, table, jax.sharding.Mesh(table.T, ("rows", "draws"))
+assert [mesh_of(d).shape for d in tables] == [{"draws": a, "rows": 8 // a} for a in (1, 2, 2)]
+assert mesh_of(tables[1]) == mesh_of(tables[2]) == mesh_of(table.tolist())
+for some in tables[:2]:
+    on_eight = vsgp.sample(20, devices=some, **settings)
+    assert list(idata.posterior) == list(on_eight.posterior)
+    for name, x in idata.posterior.items():
+        scale = np.abs(x.values).max()
+        np.testing.assert_allclose(on_eight.posterior[name], x, rtol=1e-10, atol=1e-10 * scale)
 print("drawn")
 
 # JAX does not know how many rows a slice has, so numpy takes what goes with an exposure.
@@ -91,7 +96,7 @@ Xnew = np.linspace(0.0, 3.0, 7)[:, None]
 more = {"at": np.array([0.0, 1.0]), "likelihood": vsgp.Poisson(exposure=np.linspace(1.0, 2.0, 7))}
 for what, more in {"f": {}, "moments": {}, "density": more}.items():
     kwargs = {"random_seed": 1, "progressbar": False, "model": model, **more}
-    a, b = (vsgp.predict(idata, Xnew, what, **d, **kwargs) for d in ({}, {"devices": devices}))
+    a, b = (vsgp.predict(idata, Xnew, what, **d, **kwargs) for d in ({}, {"devices": table}))
     for x, z in zip(*(d.values() if what == "moments" else [d] for d in (a, b)), strict=True):
         np.testing.assert_allclose(x, z, rtol=1e-9, atol=1e-9)
 mean = {"likelihood": vsgp.Poisson(), "random_seed": 1, "progressbar": False, "model": model}
@@ -112,6 +117,9 @@ fitted = vsgp.fit_gaussian(model=grid, progressbar=False)
 for function, kwargs in [
     (vsgp.fit_gaussian, {"method": "minibatch", **few}),
     (vsgp.fit_gaussian, few | {"devices": ["cpu"]}),
+    (vsgp.fit_gaussian, few | {"devices": [devices, devices]}),
+    (vsgp.sample, few | {"devices": [devices[:3], devices[3:]]}),
+    (vsgp.sample, few | {"devices": jax.sharding.Mesh(table, ("x", "y"))}),
     (vsgp.fit_gaussian, few | {"model": grid}),
     (vsgp.fit_gaussian, few | {"model": whole}),
     (vsgp.sample, {"fit_kwargs": {"method": "minibatch"}, **few}),
@@ -131,6 +139,9 @@ for function, kwargs in [
 REFUSED = [
     "ValueError Data spread over devices with method='natural' alone",
     "TypeError devices is ['cpu'], but different devices of JAX are needed",
+    "TypeError devices is [[",
+    "TypeError devices is [[",
+    "ValueError The axes of the mesh are ('x', 'y'). Name them 'rows' and 'draws'",
     "ValueError There are 5 rows of the data for 8 devices",
     "ValueError The model uses inducing values outside of a likelihood of their process",
     "ValueError Data spread over devices with method='natural' alone",

@@ -10,6 +10,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit import sampling
 from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.fit.store import keep_written
@@ -70,6 +71,52 @@ def test_the_gaussian_stage_leaves_the_model_alone(monkeypatch):
         vsgp.sample(model=model, **QUICK)
     assert model.compile_logp(mode="FAST_COMPILE")(point) == before
     assert not [name for name in model.named_vars if "sites" in name]
+
+
+def stop_at(monkeypatch, k, real=Natural.evaluate):
+    """Let Ctrl-C meet evaluation k of the ELBO; return a list with the arguments of all."""
+    found = []
+
+    def evaluate(self, *args):
+        found.append(args)
+        if len(found) == k:
+            raise KeyboardInterrupt
+        return real(self, *args)
+
+    monkeypatch.setattr(Natural, "evaluate", evaluate)
+    return found
+
+
+def test_some_rounds(stage, monkeypatch):
+    """Wherever in a round it comes, q and the parameters are what the ELBO is of."""
+    fitter = Fitter(build(X, Y))
+    for k in (15, 16, 18, 19):  # the second round, which is the last
+        with monkeypatch.context() as patch:
+            stop_at(patch, k)
+            some = fitter()
+        assert some.interrupted and not some.converged
+        assert stage.elbo >= some.elbo >= some.elbo_history[0]
+        theta, sites = fitter.bound.ravel(some.theta_unconstrained), list(some.sites.values())
+        assert fitter.bound(theta, sites).value == pytest.approx(some.elbo, rel=1e-12)
+        more = fitter(some)
+        assert more.converged and more.elbo == pytest.approx(stage.elbo, abs=2e-3)
+
+
+def test_an_interrupted_fit_says_so_and_sets_coordinates(stage, monkeypatch, caplog):
+    """Also one of several: those that had ended are not lost."""
+    found = stop_at(monkeypatch, None)
+    vsgp.fit_gaussian(model=build(X, Y), progressbar=False)
+    first = len(found)
+    for k, n, said in [
+        (15, 1, "Interrupted in round 2. Continue with start=stage."),
+        (first + 3, 9, "Interrupted in start 2 of 9. The best of them so far is kept."),
+    ]:
+        model = build(X, Y)
+        stop_at(monkeypatch, k)
+        some = vsgp.fit_gaussian(n_starts=n, model=model, **QUICK)
+        assert some.interrupted and some.elbo == pytest.approx(stage.elbo, abs=2e-3)
+        assert caplog.records[-1].message == some.message == said
+        np.testing.assert_array_equal(model["u_sites_root"].get_value(), some.sites["u"].root)
 
 
 def test_some_proposals(stage, second_call_interrupted, caplog):

@@ -402,9 +402,11 @@ def run(N):
         yield growth(lambda: vsgp.fit_gaussian(maxiter=2, **quiet)), X.nbytes
         settings = {"method": "importance", "fit_kwargs": {"maxiter": 1}, "draws": 20, **quiet}
         yield growth(lambda: vsgp.sample(**settings)), X.nbytes
+        settings |= {"method": "nuts", "draws": 5, "tune": 5, "chains": 2}
+        yield growth(lambda: vsgp.sample(**settings)), X.nbytes
 
 list(run(100))
-for grown, size in run(5_000):
+for grown, size in run(10_000):
     print(grown / size)
 """
 
@@ -420,7 +422,7 @@ def test_sampling_takes_no_memory_for_a_memmap(tmp_path):
         check=False,
     )
     parts = [float(line) for line in run.stdout.split()]
-    assert len(parts) == 5, run.stderr
+    assert len(parts) == 6, run.stderr
     assert max(parts) < 0.1, parts
 
 

@@ -2,6 +2,7 @@
 
 Rows live on their device and never move. An evaluation sends parameters and inducing values out,
 and adds up the values and gradients of the devices: some M^2 numbers, however many rows there are.
+A mesh has a second axis, of one device unless the user gives it more, that draws are spread over.
 """
 
 import importlib.util
@@ -25,6 +26,8 @@ from pymc_vsgp.engine.streaming import BlockSum, block_sums
 
 __all__ = [
     "AXIS",
+    "DRAWS",
+    "Placed",
     "ShardedSum",
     "gathered",
     "generator",
@@ -34,7 +37,7 @@ __all__ = [
     "together",
 ]
 
-AXIS = "rows"
+AXIS, DRAWS = "rows", "draws"  # of a mesh
 
 APART = (
     "The processes of this run are at different parameters. Pass the same random_seed to all of "
@@ -49,13 +52,14 @@ class ShardedSum(BlockSum):
     ----------
     mesh : jax.sharding.Mesh
         The devices.
-    at_once : int
-        Number of points that JAX evaluates it at, all at once: they share the room of a block.
+    at_once : int, optional
+        Number of points that a device evaluates it at, all at once: they share the room of a block.
+        Whoever evaluates it there has mapped over the devices. By default it does so itself.
     *args, **kwargs
         Of `BlockSum`.
     """
 
-    def __init__(self, *args, mesh: Any, at_once: int = 1, **kwargs):
+    def __init__(self, *args, mesh: Any, at_once: int | None = None, **kwargs):
         super().__init__(*args, **kwargs)
         self.mesh, self.at_once = mesh, at_once
 
@@ -106,26 +110,45 @@ def local_rows(n: int) -> slice:
 
 
 def mesh_of(devices: Any) -> Any:
-    """Return a mesh of devices. Raise where they are none, or not of all processes that run."""
+    """Return a mesh of devices, with the axes of draws and of rows.
+
+    Raise where they are none, or not of all processes that run.
+    """
     _require_jax()
     import jax
 
     # It turns on 64 bits, without which the data would lose digits.
     import_module("pytensor.link.jax.dispatch")
-    devices = list(devices) if isinstance(devices, Sequence | np.ndarray) else [devices]
-    strange = [d for d in devices if not isinstance(d, jax.Device)]
-    if strange or not devices or len(set(devices)) < len(devices):
+    found = devices
+    if isinstance(devices, jax.sharding.Mesh):
+        names, found = devices.axis_names, devices.devices
+        if names not in ((AXIS,), (DRAWS,), (DRAWS, AXIS), (AXIS, DRAWS)):
+            raise ValueError(
+                f"The axes of the mesh are {names}. "
+                f"Name them {AXIS!r} and {DRAWS!r}, after what is to be spread over each."
+            )
+        found = found[:, None] if names == (DRAWS,) else found
+        found = found.T if names == (AXIS, DRAWS) else found
+    found = np.atleast_2d(np.array(found, dtype=object))
+    different = set(found.flat) if all(isinstance(d, jax.Device) for d in found.flat) else ()
+    if found.ndim > 2 or not 0 < found.size == len(different):
         raise TypeError(
             f"devices is {devices!r}, but different devices of JAX are needed. "
-            "Pass jax.devices(), or some of them."
+            "Pass jax.devices(), some of them, or a table with a row for each part of the draws."
         )
-    found, n = {d.process_index for d in devices}, jax.process_count()
-    if found not in ({jax.process_index()}, set(range(n))):
+    owners, n = np.array([[d.process_index for d in some] for some in found]), jax.process_count()
+    known = set(owners.flat)
+    if known not in ({jax.process_index()}, set(range(n))):
         raise ValueError(
-            f"devices are of the processes {sorted(found)}, and {n} run. "
+            f"devices are of the processes {sorted(known)}, and {n} run. "
             "Pass jax.devices(), or jax.local_devices()."
         )
-    return jax.sharding.Mesh(np.array(devices), (AXIS,))
+    if (owners != owners[0]).any():
+        raise ValueError(
+            "A column of devices has the same rows of the data, and one is of several processes. "
+            "Put devices of one process into each column."
+        )
+    return jax.sharding.Mesh(found, (DRAWS, AXIS))
 
 
 def _require_jax() -> None:
@@ -171,8 +194,10 @@ def together(mesh: Any, store: Any = None) -> Iterator[None]:
         ) from error
 
 
-def on_devices(outputs: Sequence[Variable], mesh: Any, at_once: int = 1) -> list[Variable]:
-    """Let the loops over the data in graphs run on the devices of a mesh, at some points at once.
+def on_devices(
+    outputs: Sequence[Variable], mesh: Any, at_once: int | None = None
+) -> list[Variable]:
+    """Let the loops over the data in graphs run on the devices of a mesh; see `ShardedSum`.
 
     A process has its own rows, and all else is the same for all of them.
     """
@@ -234,7 +259,7 @@ def _placed(x: Variable, is_weights: bool, mesh: Any, name: str) -> Variable:
     from jax.sharding import NamedSharding, PartitionSpec
 
     value = _known(x)
-    here = [d.process_index == jax.process_index() for d in mesh.devices.flat]
+    here = [d.process_index == jax.process_index() for d in mesh.devices[0]]
     n, own = len(value), sum(here)
     # The same number on all devices, so that of the process with the most for each.
     size = int(gathered(mesh, -(-n // own)).max())
@@ -242,7 +267,7 @@ def _placed(x: Variable, is_weights: bool, mesh: Any, name: str) -> Variable:
         raise ValueError(
             f"There are {n} rows of the data for {own} devices. Pass at most {n} devices."
         )
-    shape = (size * mesh.size, *value.shape[1:])
+    shape = (size * len(here), *value.shape[1:])
     first = {i * size: k * size for k, i in enumerate(np.flatnonzero(here))}
 
     def part(index):

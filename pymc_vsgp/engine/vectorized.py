@@ -28,7 +28,6 @@ from pytensor.tensor.random.op import RandomVariable
 from threadpoolctl import ThreadpoolController
 
 from pymc_vsgp.compile import ONCE, function, no_collection
-from pymc_vsgp.engine.sharded import AXIS
 from pymc_vsgp.engine.streaming import BlockSum, Held
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
@@ -189,7 +188,8 @@ def _spread(inputs, outputs, mesh) -> Any:
     def part(each, same):
         return jax.lax.map(lambda point: fn(*point, *same), each, batch_size=AT_ONCE)
 
-    specs = {"in_specs": (P(AXIS), P()), "out_specs": P(AXIS), "check_vma": False}
+    everywhere = P(mesh.axis_names)
+    specs = {"in_specs": (everywhere, P()), "out_specs": everywhere, "check_vma": False}
     return jax.jit(jax.shard_map(part, mesh=mesh, **specs))
 
 

@@ -6,11 +6,12 @@ What compiling took is kept beside what was compiled, so that both go together.
 import importlib.util
 import json
 import os
+import warnings
 
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.model.variable import inducing_variables, is_independent
+from pymc_vsgp.ops.mapped import mapped_array
 
 LEAPFROGS, FLOPS = 10, 2e10  # of a draw; a second, of one core
 
@@ -80,13 +82,33 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
         return Choice(backend, compiling, seconds, why, name)
 
     why = "compiled before" if name in again else "a kind of model that it has not met"
+    if in_file(target):
+        why = "data in a file, which JAX would copy"
     numba = candidate("numba", NUMBA, again.get(name, first), why)
-    if nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
+    if in_file(target) or nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
         return numba
     jax = candidate("jax", JAX, JAX.again, "few steps, and quick to compile")
     best, other = sorted([numba, jax], key=lambda c: c.compiling + c.sampling)
     best.why += f"; {other.backend} takes some {other.compiling + other.sampling:.0f} s in all"
     return best
+
+
+def in_file(model: Model) -> bool:
+    """Whether a model reads inputs from a file."""
+    return any(mapped_array(v) is not None for v in ancestors(model.basic_RVs))
+
+
+def warn_of_file(model: Model, nuts_sampler: str, kwargs: dict[str, Any]) -> None:
+    """Warn where JAX is to sample a model that reads inputs from a file."""
+    backend = (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
+    jax = nuts_sampler in ("numpyro", "blackjax") or str(backend).lower() == "jax"
+    if jax and in_file(model):
+        warnings.warn(
+            "X is in a file, and JAX copies it into memory several times. "
+            "Use nutpie with backend='numba', which reads it from the file.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _operations(model: Model, collapsed: bool) -> float:

@@ -18,7 +18,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 
 from pymc_vsgp.compile import ONCE, function, no_collection, simplify
-from pymc_vsgp.engine.sharded import gathered, on_devices
+from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
@@ -26,7 +26,7 @@ from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
-MANY = 64  # points that devices are given
+MANY = 64  # points that a device is given
 
 
 class Points:
@@ -84,7 +84,9 @@ class Points:
         With `advance`, which is told how many are done, it returns less than was asked for if it
         is interrupted. Its `cost` is that of a theta, and of an epsilon, in about the same unit.
         """
-        spread = None if mesh is None else _on_devices(self.outer, self.inner, outputs, mesh)
+        spread, most = None, 0
+        if mesh is not None:
+            spread, most = _on_devices(self.outer, self.inner, outputs, mesh)
         outputs = _value_alone(outputs)
         # First over epsilon, then over theta: what depends on theta alone is computed once.
         many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in self.inner]
@@ -99,7 +101,7 @@ class Points:
         def evaluate(theta, epsilon, advance=None):
             K = epsilon.shape[1]
             largest = max([widest**2, *(max(a, K * b) for a, b in sizes)])
-            step = MANY if spread else max(1, BATCH_BYTES // (8 * largest))
+            step = most or max(1, BATCH_BYTES // (8 * largest))
             parts: list[list] = []
             for i in range(0, len(theta), step):
                 at = slice(i, i + step)
@@ -133,25 +135,32 @@ def _on_devices(outer, inner, outputs, mesh) -> Any:
     """Return a function of points, and of some epsilon at each, that devices evaluate."""
     import jax
 
-    fn = function([*outer, *inner], on_devices(outputs, mesh, AT_ONCE), "JAX")
+    from jax.sharding import PartitionSpec as P
 
-    @jax.jit
-    def at_all(thetas, epsilons, shared):
+    fn = function([*outer, *inner], on_devices(outputs, mesh, AT_ONCE), "JAX")
+    places = [P(AXIS) if isinstance(s, Placed) else P() for s in fn.get_shared()]
+
+    def part(thetas, epsilons, shared):
         def at_theta(point):
             theta, some = point
             return jax.vmap(lambda epsilon: fn.vm.jit_fn(*theta, *epsilon, *shared))(some)
 
-        return jax.lax.map(at_theta, (thetas, epsilons), batch_size=AT_ONCE)
+        found = jax.lax.map(at_theta, (thetas, epsilons), batch_size=AT_ONCE)
+        return jax.lax.all_gather(found, DRAWS, tiled=True)
+
+    specs = {"in_specs": (P(DRAWS), P(DRAWS), places), "out_specs": P(), "check_vma": False}
+    at_all = jax.jit(jax.shard_map(part, mesh=mesh, **specs))
+    most = MANY * mesh.shape[DRAWS]
 
     def evaluate(*arrays):
         n = len(arrays[0])
         # XLA compiles for each number of points anew.
-        filled = [np.concatenate([x, np.repeat(x[-1:], MANY - n, axis=0)]) for x in arrays]
+        filled = [np.concatenate([x, np.repeat(x[-1:], most - n, axis=0)]) for x in arrays]
         shared = [s.get_value(borrow=True) for s in fn.get_shared()]
         found = at_all(filled[: len(outer)], filled[len(outer) :], shared)
         return [np.asarray(x)[:n] for x in found]
 
-    return evaluate
+    return evaluate, most
 
 
 def _sizes(outputs, mesh=None) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Fit the Gaussian stage."""
 
+import logging
 import os
 import time
 import warnings
@@ -32,6 +33,8 @@ from pymc_vsgp.model.observation import observations, warnings_at
 from pymc_vsgp.model.variable import is_independent, require_inducing
 from pymc_vsgp.progress import progress
 
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
+
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
@@ -63,7 +66,8 @@ def fit_gaussian(
     The fit is a Gaussian posterior of the inducing values and a point estimate of everything else.
     It is fast and approximate, and :func:`sample` starts from it. The coordinates make the
     posterior look like a standard normal for every value of the parameters. The posterior that is
-    sampled stays the same.
+    sampled stays the same. Ctrl-C ends a fit with what it has reached, after
+    a round or a step.
 
     Parameters
     ----------
@@ -93,8 +97,7 @@ def fit_gaussian(
         an observation where inducing inputs move. Minibatches halve their steps when 100 of them,
         or a pass over the data if that is more, gain less; by default 0.0005 an observation.
     batch_size : int, optional
-        Observations in a minibatch, by default 256. Ctrl-C ends minibatches with what they have
-        reached.
+        Observations in a minibatch, by default 256.
     checkpoint : str or path-like, optional
         File for minibatches that take long. It is written every minute, and a fit that finds it
         continues from it: so a script that was killed can be run again, and ends where it would
@@ -105,7 +108,7 @@ def fit_gaussian(
         Whether to show the ELBO.
     compile_kwargs : dict, optional
         Passed to the compilation of the ELBO; ``mode`` is its backend.
-    devices : sequence of jax.Device, optional
+    devices : sequence of jax.Device, array of them, or jax.sharding.Mesh, optional
         Devices of JAX to spread the rows of the data over, such as ``jax.devices()``; for the
         method "natural". They stay there, and an evaluation adds up what the devices find. Data
         that are changed later need another fit. In several processes each model has its own rows:
@@ -203,6 +206,8 @@ def fit_gaussian(
             )
     stage.compile_seconds = compiled
     stage.apply()
+    if stage.interrupted:
+        _log.warning("%s", stage.message)
     for text in [said, *warnings_at(model, stage.theta_unconstrained)]:
         if text:
             warnings.warn(text, stacklevel=2)
@@ -325,7 +330,7 @@ class Fitter:
         names = [p.u.name for p in bound.processes]
         return GaussianStage(
             method=self.method,
-            elbo=fit.history[-1],
+            elbo=float(fit.history[-1]),
             elbo_history=np.asarray(fit.history),
             n_steps=fit.n_steps,
             converged=fit.converged,
@@ -348,7 +353,7 @@ class Fitter:
             Xu_before=before,
             Xu=after,
             model=self.model,
-            interrupted=getattr(fit, "interrupted", False),
+            interrupted=fit.interrupted,
             state=getattr(fit, "reached", None),
         )
 

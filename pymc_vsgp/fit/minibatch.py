@@ -65,8 +65,9 @@ class Minibatches(Natural):
         zeros = np.zeros_like(x)
         self.x, self.rate, self.first, self.second = x, np.concatenate(rates), zeros, zeros
         self.taken = self.begun = self.updates = self.since = self.failures = 0
-        self.part, self.interrupted = 1.0, False
-        self.noisy: list[float] = []
+        self.part = 1.0
+        # Arrays that are made anew, so that a state of each step costs nothing to keep.
+        self.noisy, self.history = np.empty(0), np.empty(0)
         self.last: Any = (x, self.sites)
 
     def state(self) -> State:
@@ -79,8 +80,8 @@ class Minibatches(Natural):
             rate=self.rate,
             rows=self.rows,
             left=self.batches.left,
-            noisy=np.asarray(self.noisy),
-            history=np.asarray(self.history),
+            noisy=self.noisy,
+            history=self.history,
             counts={name: getattr(self, name) for name in COUNTS},
             rng=self.batches.rng.bit_generator.state,
             data=[self.n_data, self.n_rows],
@@ -94,7 +95,7 @@ class Minibatches(Natural):
 
     def resume(self, state: State) -> None:
         """Go on from there, exactly."""
-        for name in ("x", "first", "second", "rate", "rows"):
+        for name in ("x", "first", "second", "rate", "rows", "noisy", "history"):
             setattr(self, name, getattr(state, name))
         for name, value in state.counts.items():
             setattr(self, name, value)
@@ -104,7 +105,6 @@ class Minibatches(Natural):
         ]
         self.last = (self.x, self.sites)
         self.theta, self.moved = self.split(self.x, range(len(self.moved)))
-        self.noisy, self.history = state.noisy.tolist(), state.history.tolist()
         self.batches.left = state.left
         self.batches.rng = np.random.default_rng()  # not that of the user
         self.batches.rng.bit_generator.state = state.rng
@@ -166,7 +166,7 @@ class Minibatches(Natural):
             self.theta, self.moved = self.split(self.x, range(len(self.moved)))
             return
         self.failures, self.last = 0, (self.x, self.sites)
-        self.noisy.append(ev.value)
+        self.noisy = np.append(self.noisy, ev.value)
         size = self.part * min(cooling, 1.0)
         # A running mean over rows, of a few at first.
         least = min(self.n_rows / (EPOCHS * self.n_data), LONGEST)
@@ -184,7 +184,7 @@ class Minibatches(Natural):
         mean = self._mean()
         self.report(self.taken, mean)
         if self.taken % 20 == 0:
-            self.history.append(mean)
+            self.history = np.append(self.history, mean)
         self.since += 1
         self._judge()
 
@@ -195,7 +195,7 @@ class Minibatches(Natural):
         if since % window or since < 2 * window:
             return
         n = max(since // 4 // epoch * epoch, window)
-        rise, error = _rise(np.asarray(self.noisy[-2 * n :]), epoch)
+        rise, error = _rise(self.noisy[-2 * n :], epoch)
         if rise < max(2.0 * error, self.tolerance):
             self.part, self.since = self.part / 2.0, 0
             self.converged = self.part < SMALLEST
@@ -209,7 +209,7 @@ class Minibatches(Natural):
         return float(np.mean(self.noisy[-max(self.epoch, 20) :]))
 
     def _finish(self):
-        flat, self.message = judge(np.asarray(self.noisy), 0.0, self.epoch)
+        flat, self.message = judge(self.noisy, 0.0, self.epoch)
         if self.converged:
             self.message = f"Stopped after {self.taken} steps: the ELBO no longer rose."
         elif self.interrupted:
@@ -220,7 +220,7 @@ class Minibatches(Natural):
         self.rows = np.random.default_rng(self.taken).choice(self.n_data, n, replace=False)
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         self.follow()
-        self.history.append(self._mean())
+        self.history = np.append(self.history, self._mean())
 
     def in_model(self) -> list[Sites]:
         """Return the sites of u that make this q."""

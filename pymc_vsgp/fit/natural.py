@@ -1,5 +1,7 @@
 """Natural-gradient steps of q(u), and L-BFGS steps of the rest."""
 
+from typing import Any
+
 import numpy as np
 import scipy.linalg
 import scipy.optimize
@@ -30,8 +32,8 @@ class Natural:
         self.moved = [*Xu, *bound.no_offsets()]
         self.n_Xu = len(Xu)
         self.tolerance, self.report, self.rows = tolerance, report, rows
-        self.history: list[float] = []
-        self.converged, self.message = False, ""
+        self.history: Any = []
+        self.converged, self.interrupted, self.message = False, False, ""
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         if not np.isfinite(self.evaluation.value):
             raise ValueError(
@@ -46,7 +48,21 @@ class Natural:
         return found
 
     def run(self, maxiter: int) -> None:
-        """Improve until a round gains too little."""
+        """Improve until a round gains too little, or until Ctrl-C after a round."""
+        try:
+            self._rounds(maxiter)
+        except KeyboardInterrupt:
+            if not self.history:
+                raise
+            # Of the steps of a round that had ended, whichever was the last one.
+            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+            self.interrupted = True
+            self.message = (
+                f"Interrupted in round {len(self.history) + 1}. Continue with start=stage."
+            )
+            self.history.append(self.evaluation.value)
+
+    def _rounds(self, maxiter: int) -> None:
         # Weights of functions that are all zero are as flat as a saddle, and the fit would stay.
         flat = np.abs(self.evaluation.gradient[: self.theta.size]) < 1e-12
         if flat.any():
@@ -144,10 +160,12 @@ class Natural:
             return -ev.value, -gradient
 
         # A first step of the size of the gradient may leave the region where theta makes sense.
-        scipy.optimize.minimize(
-            objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
-        )
-        _, self.theta, self.moved, self.evaluation = best
+        try:
+            scipy.optimize.minimize(
+                objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
+            )
+        finally:
+            _, self.theta, self.moved, self.evaluation = best
 
     def _at(self, theta, moved) -> Evaluation:
         return self.evaluate(theta, self.sites, moved)

@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
-from pymc_vsgp.fit.backend import choose
+from pymc_vsgp.fit.backend import choose, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -122,11 +122,11 @@ def sample(
     store : str or path-like, optional
         Folder that draws are written to as they are drawn, so that a run that is killed loses
         nothing: :func:`open_draws` reads it. Takes nutpie, zarr and obstore.
-    devices : sequence of jax.Device, optional
+    devices : sequence of jax.Device, array of them, or jax.sharding.Mesh, optional
         Devices of JAX to spread the rows of the data over, such as ``jax.devices()``, for the
-        stage, the proposals and nutpie. Inducing values are not integrated out then, and chains
-        run one after another. In several processes each model has its own rows: see
-        :func:`local_rows`.
+        stage, the proposals and nutpie. Each row of a table of devices, or of a mesh ("draws",
+        "rows"), has all data and takes its part of the proposals. Inducing values stay then, and
+        chains take turns. In several processes each model has its own rows: :func:`local_rows`.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -214,6 +214,7 @@ def sample(
     if mesh is not None:
         target = spread(model, mesh)
     choice = None
+    warn_of_file(target, nuts_sampler, kwargs)
     if nuts_sampler in ("nutpie", "pymc") and not {"backend", "compile_kwargs"} & set(kwargs):
         choice = choose(model, target, whole is not None, nuts_sampler, (draws + tune) * chains)
         kwargs["backend"] = choice.backend

@@ -32,11 +32,18 @@ def best_of(
         ) from None
     flat = np.concatenate([np.reshape(x, (n - 1, -1)) for x in drawn], axis=1)
     stages = [first]
-    for theta in flat.astype("float64"):
+    for i, theta in enumerate(flat.astype("float64"), start=2):
+        interrupted = False
         try:
             stages.append(fit(theta))
         except ValueError:  # where a prior reaches beyond what floating point does
             continue
+        except KeyboardInterrupt:
+            interrupted = True
+        if interrupted or stages[-1].interrupted:
+            best = max(stages, key=lambda s: s.log_mass)
+            said = f"Interrupted in start {i} of {n}. The best of them so far is kept."
+            return replace(best, interrupted=True, message=said), ""
     modes: list[GaussianStage] = []
     for stage in sorted(stages, key=lambda s: -s.log_mass):
         if all(_distance(stage, other) > APART for other in modes):

@@ -18,6 +18,8 @@ import xarray as xr
 
 from pytensor.graph.basic import Variable
 from scipy.cluster.vq import vq
+from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 
 from pymc_vsgp.checks import as_inputs, check_number
 from pymc_vsgp.inducing.kernel_values import compile_kernel
@@ -257,8 +259,11 @@ def _merge(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _cluster_means(points: np.ndarray, mass: np.ndarray, labels: np.ndarray, M: int) -> np.ndarray:
     total = np.bincount(labels, weights=mass, minlength=M)
-    sums = [np.bincount(labels, weights=mass * column, minlength=M) for column in points.T]
-    return np.stack(sums, axis=1) / total[:, None]
+    order = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=M))
+    shape = (M, len(points))
+    sums = csr_array((mass[order], order, np.concatenate([[0], ends])), shape) @ points
+    return sums / total[:, None]
 
 
 def _seed_centres(
@@ -278,8 +283,8 @@ def _seed_centres(
         else:
             # What is left lies within rounding of the centres: any unused row will do.
             chosen[m] = np.setdiff1d(np.arange(len(points)), chosen[:m])[0]
-        offset = points - points[chosen[m]]
-        np.minimum(nearest, np.einsum("nd,nd->n", offset, offset), out=nearest)
+        new = cdist(points, points[chosen[m], None], "sqeuclidean")[:, 0]
+        np.minimum(nearest, new, out=nearest)
         np.multiply(mass, nearest, out=chance)
     return points[chosen]
 

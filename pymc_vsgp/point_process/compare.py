@@ -93,6 +93,8 @@ def compare_bins(
         model = build(X, y, likelihood)
         check_built(model)
         stage = fit_gaussian(model=model, **({"progressbar": False} | kwargs))
+        if stage.interrupted:
+            raise KeyboardInterrupt
         tree = stage.to_datatree(draws, seed)
         rate = predict(
             tree, X, "mean", likelihood=Poisson(link=link), model=model, progressbar=False

@@ -255,6 +255,8 @@ class _Sampler:
         if self.whole is not None:
             self.whole.refresh()
         stage = self.fitter()
+        if stage.interrupted:
+            raise KeyboardInterrupt
         stage.apply()
         self.inducing = set(stage.mean)
         names = [rv.name for rv in model.free_RVs]

@@ -110,7 +110,7 @@ def predict(
         Whether to show progress.
     compile_kwargs : dict, optional
         ``mode`` is the backend. By default numpy, which starts at once.
-    devices : sequence of jax.Device, optional
+    devices : sequence of jax.Device, array of them, or jax.sharding.Mesh, optional
         Devices of JAX to spread the draws over, such as ``jax.local_devices()``. Random numbers
         are still drawn by numpy.
     model : Model, optional

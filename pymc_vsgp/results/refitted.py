@@ -71,6 +71,8 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     elbos, means, sds = [], [], []
     for m in (model, clone_model(more)):
         stage = fit_gaussian(move_inducing=False, model=m, progressbar=False)
+        if stage.interrupted:
+            raise KeyboardInterrupt
         drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
         mean, spread = Mean(), Spread()
         for at in drawn.slabs(len(fit.X) * drawn.n_functions):

@@ -1,7 +1,5 @@
 """The loop over blocks of rows on several devices: each has its rows, and sums are all-reduced."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,24 +15,30 @@ from pymc_vsgp.engine.sharded import APART, AXIS, ShardedSum
 def jax_funcify_sharded_sum(op, node=None, **kwargs):
     """Run the loop on each device, over its own rows."""
     n_rows, n_sums, n_outputs = op.n_rows, op.n_sums, len(op.fgraph.outputs)
-    loop = jax_funcify_block_sum(op, node=node, at_once=op.at_once, **kwargs)
+    loop = jax_funcify_block_sum(op, node=node, at_once=op.at_once or 1, **kwargs)
 
-    @partial(
-        jax.shard_map,
-        mesh=op.mesh,
-        in_specs=tuple(P(AXIS) if i < n_rows else P() for i in range(len(op.fgraph.inputs))),
-        out_specs=tuple(P() if i < n_sums else P(AXIS) for i in range(n_outputs)),
-        # The gradients are outputs of the loop: none is taken through it.
-        check_vma=False,
-    )
-    def sharded(*inputs):
+    def on_device(*inputs):
         outputs = loop(*inputs)
         value, *sums = jax.lax.psum(tuple(outputs[:n_sums]), AXIS)
         if op.mesh.is_multi_process:
             value += _zero_if_same(inputs[n_rows:])
         return (value, *sums, *outputs[n_sums:])
 
-    return sharded
+    def with_all_rows(*inputs):
+        outputs = on_device(*inputs)
+        joined = jax.lax.all_gather(tuple(outputs[n_sums:]), AXIS, tiled=True)
+        return (*outputs[:n_sums], *joined)
+
+    if op.at_once is not None:
+        return with_all_rows
+    return jax.shard_map(
+        on_device,
+        mesh=op.mesh,
+        in_specs=tuple(P(AXIS) if i < n_rows else P() for i in range(len(op.fgraph.inputs))),
+        out_specs=tuple(P() if i < n_sums else P(AXIS) for i in range(n_outputs)),
+        # The gradients are outputs of the loop: none is taken through it.
+        check_vma=False,
+    )
 
 
 def _zero_if_same(arrays):
