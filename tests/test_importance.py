@@ -336,13 +336,31 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     assert not any(importance._refuse(w) or importance._doubt(w) for w in light)
 
 
+def test_means_do_not_hide_the_tail_of_single_weights(rng):
+    """A mean of 64 looks light where none of them is, and its tail is the same."""
+    heavy = 0.6 * rng.exponential(size=(6, 4000, 64))
+    means = scipy.special.logsumexp(heavy, axis=2) - np.log(64)
+    assert not all(importance._refuse(w) or importance._doubt(w) for w in means)
+    for log_w, each in zip(means, heavy, strict=True):
+        batch = _Batch(np.zeros((4000, 1)), each - 3.0, np.zeros((4000, 1)), log_w)
+        single = importance._single(batch, log_w)
+        np.testing.assert_allclose(single, each.ravel())
+        assert importance._refuse(log_w, single) or importance._doubt(log_w, single)
+        assert importance._shape(log_w, single)[0] >= importance._tail(single)[0]
+    light = 0.2 * rng.exponential(size=(4000, 64))
+    log_w = scipy.special.logsumexp(light, axis=1) - np.log(64)
+    for judge in (importance._refuse, importance._doubt):
+        assert not judge(log_w, light.ravel())
+    assert importance._shape(log_w, log_w) == importance._shape(log_w, ())  # one for each theta
+
+
 @pytest.mark.slow
 def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     model, stage = made(counts)
     weigher = Weigher(model)
     asked = []
 
-    def once(log_w):
+    def once(log_w, single):
         asked.append(len(log_w))
         return "k-hat 0.45 ± 0.11" if len(log_w) == 400 else ""
 
@@ -355,7 +373,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert tree["posterior"].attrs["refused"] == ""
     assert tree["posterior"].sizes["draw"] == tree["sample_stats"].sizes["draw"] == 100
     # Interrupted while there is doubt: what was there is kept, and the doubt is said.
-    monkeypatch.setattr(importance, "_doubt", lambda log_w: "k-hat 0.45 ± 0.11")
+    monkeypatch.setattr(importance, "_doubt", lambda *args: "k-hat 0.45 ± 0.11")
     monkeypatch.setattr(Weigher, "more", lambda *args: None)
     found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
     assert found.interrupted

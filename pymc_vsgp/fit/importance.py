@@ -63,7 +63,7 @@ class Weighed:
     log_weight : ndarray
         Logarithms of the target over the proposal density.
     khat, ess : float
-        Shape of the tail of the weights, and what the sample is worth.
+        Shape of the tail of the weights, single or of theta, and what the sample is worth.
     log_evidence : float
         Logarithm of the mean weight.
     n_evaluations : int
@@ -284,7 +284,8 @@ def weigh(
                 batch = batch if more is None else batch.joined(more)
                 log_w = batch.log_marginal - q.logpdf(batch.theta)
     thin, K = 1, batch.inner.shape[1]
-    refused, doubt = refused or _refuse(log_w), _doubt(log_w)
+    single = _single(batch, log_w)
+    refused, doubt = refused or _refuse(log_w, single), _doubt(log_w, single)
     while doubt and not (interrupted or hopeless or refused):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
@@ -294,8 +295,9 @@ def weigh(
             thin *= 4
             batch = _Batch.concatenated([batch, more])
             log_w = batch.log_marginal - q.logpdf(batch.theta)
-            refused, doubt = _refuse(log_w), _doubt(log_w)
-    khat, ess = _tail(log_w)
+            single = _single(batch, log_w)
+            refused, doubt = _refuse(log_w, single), _doubt(log_w, single)
+    khat, ess = _shape(log_w, single)[0], _tail(log_w)[1]
     log_z = logsumexp(log_w) - np.log(len(log_w))
     return Weighed(
         theta=batch.theta,
@@ -465,9 +467,26 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     return replace(stage, theta_unconstrained=stage._split_theta(center), theta_covariance=cov)
 
 
-def _refuse(log_w) -> str:
+def _single(batch: _Batch, log_w) -> np.ndarray:
+    """Weights of each epsilon by itself, of which those of theta are the means."""
+    return (batch.inner + (log_w - batch.log_marginal)[:, None]).ravel()
+
+
+def _shape(log_w, single) -> tuple[float, float]:
+    """Pareto k-hat and its standard error, of the heavier tail.
+
+    A mean of a few single weights has their tail, but hides it: it begins where no mean has been.
+    """
+    found = []
+    for x in (log_w, single)[: 1 + (len(single) > len(log_w))]:
+        khat, _ = _tail(x)
+        found.append((khat, (1.0 + khat) / np.sqrt(min(0.2 * len(x), 3.0 * np.sqrt(len(x))))))
+    return max(found, key=lambda x: x[0])
+
+
+def _refuse(log_w, single=()) -> str:
     """Why weights are not good enough, or nothing."""
-    khat, ess = _tail(log_w)
+    khat, ess = _shape(log_w, single)[0], _tail(log_w)[1]
     if not khat <= LARGEST_K:
         return f"k-hat {khat:.2f}"
     if ess < SMALLEST_SHARE * len(log_w):
@@ -480,10 +499,9 @@ def _refuse(log_w) -> str:
     return ""
 
 
-def _doubt(log_w) -> str:
+def _doubt(log_w, single=()) -> str:
     """Whether k-hat may be small by chance: few weights of a heavy tail may look light."""
-    khat, n = _tail(log_w)[0], len(log_w)
-    if n >= ENOUGH:
+    khat, error = _shape(log_w, single)
+    if len(log_w) >= ENOUGH or khat + error <= LARGEST_K:
         return ""
-    error = (1.0 + khat) / np.sqrt(min(0.2 * n, 3.0 * np.sqrt(n)))
-    return "" if khat + error <= LARGEST_K else f"k-hat {khat:.2f} ± {error:.2f}"
+    return f"k-hat {khat:.2f} ± {error:.2f}"
