@@ -32,7 +32,7 @@ import pymc_vsgp as vsgp
 
 SEED = 1993
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
-DRAWS = 100 if SMOKE else 500
+DRAWS = 100 if SMOKE else 1000
 
 # %% [markdown]
 # ## Data
@@ -96,7 +96,7 @@ def build(points):
 counties = sids[["x", "y"]].drop_duplicates()
 few = build(vsgp.inducing.kmeans(counties, 40, random_seed=SEED))
 with few:
-    rough = vsgp.sample(DRAWS, random_seed=SEED, progressbar=False)
+    rough = vsgp.sample(DRAWS // 2, random_seed=SEED, progressbar=False)
     check = vsgp.check_inducing(rough, 30, random_seed=SEED, nested=False, progressbar=False)
 panels = vsgp.plot_inducing(check)
 
@@ -164,7 +164,10 @@ for ax, title, values, style in (
     )
     fig.colorbar(dots, ax=ax, shrink=0.85).outline.set_visible(False)
     for i in np.argsort(-np.abs(above - 0.5))[:5]:
-        ax.annotate(names[i], counties.iloc[i], xytext=(7, 5), textcoords="offset points")
+        legible = {"bbox": {"fc": "white", "alpha": 0.7, "lw": 0.0, "pad": 1.0}}
+        ax.annotate(
+            names[i], counties.iloc[i], xytext=(7, 5), textcoords="offset points", **legible
+        )
     ax.set(title=f"{title}; size: births", ylabel="km")
     ax.set_aspect("equal")
     ax.spines[["top", "right"]].set_visible(False)

@@ -34,7 +34,7 @@ import pymc_vsgp as vsgp
 
 SEED = 2011
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
-DRAWS, M, MORE = (50, 15, 20) if SMOKE else (250, 40, 80)
+DRAWS, M, MORE = (50, 15, 20) if SMOKE else (500, 40, 80)
 
 # %% [markdown]
 # ## Data

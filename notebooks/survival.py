@@ -42,7 +42,7 @@ from pymc_vsgp.likelihoods.base import POSITIVE, Likelihood
 
 SEED = 1973
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
-DRAWS, M = (50, 12) if SMOKE else (500, 30)
+DRAWS, M = (50, 12) if SMOKE else (1000, 30)
 
 # %% [markdown]
 # ## Data
