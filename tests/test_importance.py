@@ -9,6 +9,7 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import scipy.integrate
 import scipy.special
 import scipy.stats
 import xarray as xr
@@ -20,6 +21,8 @@ from pymc_vsgp.fit import importance, walk
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
+from pymc_vsgp.fit.proposals import Mixture, StudentT
+from pymc_vsgp.results.calibration import _from_prior
 
 N = 40
 
@@ -475,3 +478,48 @@ def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, logger="pymc"):
         assert vsgp.sample(50, stage=stage, model=model, progressbar=False) == "nuts"
     assert "goes with the rows depends on parameters. NUTS takes over" in caplog.text
+
+
+def test_a_prior_that_draws_in_any_order():
+    """What falls outside is drawn again, and the density stays that of what is kept."""
+
+    class Half:
+        """A normal density, whose negative draws have no unconstrained value."""
+
+        def draw(self, n, rng):
+            z = rng.normal(size=(n, 1))
+            return np.where(z > 0.0, z, np.nan)
+
+        def logpdf(self, theta):
+            return scipy.stats.norm.logpdf(theta[:, 0])
+
+    q = Mixture([(0.6, StudentT(np.full(1, 3.0), None, 5.0)), (0.4, Half())])
+    drawn = q.draw(200_000, np.random.default_rng(1))[:, 0]
+    assert np.isfinite(drawn).all()
+    drawn = drawn[drawn > 0.0]
+
+    def mass(low, high):
+        return scipy.integrate.quad(lambda x: np.exp(q.logpdf(np.array([[x]]))[0]), low, high)[0]
+
+    for edge in (0.5, 1.0, 2.5):
+        expected = mass(0.0, edge) / mass(0.0, 50.0)
+        sd = np.sqrt(expected * (1.0 - expected) / len(drawn))
+        assert abs((drawn < edge).mean() - expected) < 4.0 * sd
+
+
+def test_ordered_cut_points():
+    """As `likelihoods.md` has them: half of what the prior draws is not in order."""
+    X, y = np.linspace(0.0, 4.0, 15)[:, None], np.repeat([0, 1, 2], 5)
+    ordered = pm.distributions.transforms.ordered
+    with pm.Model() as model:
+        cuts = pm.Normal("cuts", 0.0, 1.0, shape=2, transform=ordered, initval=[-0.5, 0.5])
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.5))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 4))
+        gp.likelihood("y", vsgp.Ordinal(cuts), X=X, y=y)
+        idata = vsgp.sample(250, method="importance", random_seed=1, progressbar=False)
+    drawn = idata["posterior"]["cuts"].values
+    assert (np.diff(drawn, axis=-1) > 0.0).all()
+
+    truth, data = _from_prior(model, 40, np.random.default_rng(1))
+    assert (np.diff(truth["cuts"], axis=-1) > 0.0).all()
+    assert len(truth["u"]) == len(data) == 40

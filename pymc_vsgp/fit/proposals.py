@@ -12,6 +12,8 @@ from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.model.variable import inducing_variables
 
+REDRAWS = 100  # at most; hardly any proposals come from the prior
+
 
 class StudentT:
     """A multivariate Student-t; a root of None is the identity."""
@@ -74,11 +76,26 @@ class Mixture:
         self.parts = [(share, q) for share, q in parts if share > 0.0]
 
     def draw(self, n, rng):
-        """Draw, in random order, as nearly as many from each part as its share."""
-        counts = np.floor(n * np.array([share for share, _ in self.parts])).astype(int)
+        """Draw, in random order, as nearly as many from each part as its share.
+
+        A prior draws ordered variables in any order: what has no unconstrained value has no
+        density, and is drawn again.
+        """
+        shares = np.array([share for share, _ in self.parts])
+        counts = np.floor(n * shares).astype(int)
         counts[0] += n - counts.sum()
-        drawn = [q.draw(c, rng) for c, (_, q) in zip(counts, self.parts, strict=True) if c]
-        return rng.permutation(np.concatenate(drawn))
+        theta = self._of_each(counts, rng)
+        for _ in range(REDRAWS):
+            if (ok := np.isfinite(theta).all(axis=1)).all():
+                break
+            again = self._of_each(rng.multinomial(n - ok.sum(), shares / shares.sum()), rng)
+            theta = np.concatenate([theta[ok], again])
+        return rng.permutation(theta)
+
+    def _of_each(self, counts, rng):
+        """Draw these numbers of the parts."""
+        parts = zip(counts, self.parts, strict=True)
+        return np.concatenate([q.draw(int(c), rng) for c, (_, q) in parts if c])
 
     def logpdf(self, theta):
         """Log density of each theta."""

@@ -20,9 +20,12 @@ import scipy.stats
 from pymc.model.core import Model
 
 from pymc_vsgp.checks import check_built, check_number
+from pymc_vsgp.compile import function
+from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.progress import progress
@@ -175,15 +178,7 @@ def calibrate(
             f"The model has {len(model.observed_RVs)} observed variables, and calibration draws "
             "one. Let build return a model with a single likelihood."
         )
-    observed = model.observed_RVs[0].name
-    with model:
-        prior = pm.sample_prior_predictive(
-            n_replicates,
-            random_seed=int(rng.integers(2**31)),
-            compile_kwargs={"mode": "FAST_COMPILE"},
-        )
-    truth = {rv.name: prior["prior"][rv.name].values[0] for rv in model.free_RVs}
-    data = prior["prior_predictive"][observed].values[0]
+    truth, data = _from_prior(model, n_replicates, rng)
     run = _Sampler(model, shared, draws, tune)
     ranks: dict[str, list[int]] = {}
     with progress("Calibrating", n_replicates, progressbar) as advance:
@@ -199,6 +194,40 @@ def calibrate(
                     ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
             advance(1)
     return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks, run.n_nuts)
+
+
+def _from_prior(model, n, rng) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Draw all free variables n times, and what is observed of them.
+
+    PyMC draws ordered variables in any order, but their density is of those in order.
+    """
+    rvs, (y,) = model.free_RVs, model.observed_RVs
+    inside = function(rvs, unconstrained(model, rvs), "FAST_COMPILE")
+    truth: dict[str, list[np.ndarray]] = {rv.name: [] for rv in rvs}
+    data: list[np.ndarray] = []
+    for _ in range(REDRAWS):
+        with model:
+            prior = pm.sample_prior_predictive(
+                n - len(data),
+                random_seed=int(rng.integers(2**31)),
+                compile_kwargs={"mode": "FAST_COMPILE"},
+            )
+        each = {rv.name: prior["prior"][rv.name].values[0] for rv in rvs}
+        with np.errstate(all="ignore"):
+            kept = [
+                i
+                for i in range(n - len(data))
+                if all(np.isfinite(x).all() for x in inside(*(d[i] for d in each.values())))
+            ]
+        for name, drawn in each.items():
+            truth[name] += [drawn[i] for i in kept]
+        data += [prior["prior_predictive"][y.name].values[0, i] for i in kept]
+        if len(data) == n:
+            return {name: np.array(drawn) for name, drawn in truth.items()}, np.array(data)
+    raise ValueError(
+        "Hardly any draw of the prior is where the model has a density. "
+        "Choose a prior whose draws are nearly always in order."
+    )
 
 
 def _tails(n: int, n_ranks: int) -> np.ndarray:
