@@ -91,6 +91,24 @@ for some in tables[:2]:
         np.testing.assert_allclose(on_eight.posterior[name], x, rtol=1e-10, atol=1e-10 * scale)
 print("drawn")
 
+# Chains on the rows of the table, at the same time.
+settings |= {"method": "nuts", "tune": 10, "draws": 10, "model": model}
+on_one = vsgp.sample(devices=devices[:1], **settings)
+rows, set_mesh = set(), jax.set_mesh
+
+def seen(mesh):
+    rows.add(tuple(mesh.devices.flat))
+    return set_mesh(mesh)
+
+jax.set_mesh = seen
+on_table = vsgp.sample(devices=table, **settings)
+jax.set_mesh = set_mesh
+assert rows == set(map(tuple, table)), rows
+for name, x in on_one.posterior.items():
+    found = on_table.posterior[name].sel(chain=x.chain)
+    np.testing.assert_allclose(found, x, rtol=1e-8, atol=1e-8 * np.abs(x).max())
+print("chains")
+
 # JAX does not know how many rows a slice has, so numpy takes what goes with an exposure.
 Xnew = np.linspace(0.0, 3.0, 7)[:, None]
 more = {"at": np.array([0.0, 1.0]), "likelihood": vsgp.Poisson(exposure=np.linspace(1.0, 2.0, 7))}
@@ -148,7 +166,7 @@ REFUSED = [
     'ValueError With devices nutpie samples the whole model on JAX, and sample got ["backend',
     'ValueError With devices nutpie samples the whole model on JAX, and sample got ["nuts_sampler',
     "ValueError With devices nutpie samples the whole model on JAX, and sample got ['collapse",
-    "ValueError cores is 2, but with devices chains take turns",
+    "ValueError cores is 2, but 1 is how many chains devices run at once",
     "ValueError There are 5 rows of the data for 8 devices",
     "ValueError Devices take JAX, and compile_kwargs has a mode",
 ]
@@ -166,8 +184,8 @@ def test_eight_devices_find_what_one_does():
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
     )
     lines = run.stdout.splitlines()
-    assert lines[:4] == ["equal", "equal", "drawn", "predicted"], run.stderr
-    for line, expected in zip(lines[4:], REFUSED, strict=True):
+    assert lines[:5] == ["equal", "equal", "drawn", "chains", "predicted"], run.stderr
+    for line, expected in zip(lines[5:], REFUSED, strict=True):
         assert line.startswith(f"refused {expected}"), lines
 
 

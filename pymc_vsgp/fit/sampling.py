@@ -35,7 +35,7 @@ from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.importance import Weigher, weigh
-from pymc_vsgp.fit.spread import spread
+from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
@@ -124,9 +124,10 @@ def sample(
         nothing: :func:`open_draws` reads it. Takes nutpie, zarr and obstore.
     devices : sequence of jax.Device, array of them, or jax.sharding.Mesh, optional
         Devices of JAX to spread the rows of the data over, such as ``jax.devices()``, for the
-        stage, the proposals and nutpie. Each row of a table of devices, or of a mesh ("draws",
-        "rows"), has all data and takes its part of the proposals. Inducing values stay then, and
-        chains take turns. In several processes each model has its own rows: :func:`local_rows`.
+        stage, the proposals and nutpie. Each row of a table of devices, or of a mesh with the axes
+        "draws" and "rows", has all data, and takes its part of the proposals and chains. Inducing
+        values are not integrated out then. In several processes each model has its own rows, and
+        chains take turns: see :func:`local_rows`.
     model : Model, optional
         By default the model on the context stack.
     **kwargs
@@ -169,7 +170,7 @@ def sample(
     mesh = None
     if devices is not None:
         mesh = mesh_of(devices)
-        kwargs |= _for_devices(kwargs, nuts_sampler, collapse)
+        kwargs |= for_devices(mesh, kwargs, nuts_sampler, collapse)
         fit_kwargs, collapse = {"devices": devices, **(fit_kwargs or {})}, False
         check_stores(store, mesh)
     check_number("draws", draws)
@@ -241,7 +242,7 @@ def sample(
     callables = nullcontext()
     if nuts_sampler == "nutpie":
         callables = import_module("pymc_vsgp.fit.callables").lean_callables()  # loads numba
-    with together(mesh, store), limit, target, callables:
+    with together(mesh, store), limit, target, callables, on_rows_of(mesh):
         if store is not None:
             kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
             kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}
@@ -393,28 +394,6 @@ def _check_kwargs(kwargs, stage, target_accept, store) -> None:
             f"sample doesn't take {refused} together with store, as nutpie then writes the draws "
             "on its own. Drop them, or drop store and save the draws with idata.to_zarr."
         )
-
-
-def _for_devices(kwargs, nuts_sampler, collapse) -> dict[str, Any]:
-    """Return arguments of nutpie for data on devices; refuse what does not go with them."""
-    refused = sorted({"step", "trace", "callback", "init", "return_inferencedata"} & set(kwargs))
-    if nuts_sampler != "nutpie":
-        refused.append(f"nuts_sampler={nuts_sampler!r}")
-    if collapse:
-        refused.append("collapse=True")
-    if (backend := kwargs.get("backend") or "jax") != "jax":
-        refused.append(f"backend={backend!r}")
-    if refused:
-        raise ValueError(
-            f"With devices nutpie samples the whole model on JAX, and sample got {refused}. "
-            "Drop these, or devices."
-        )
-    if (cores := kwargs.get("cores") or 1) != 1:
-        raise ValueError(
-            f"cores is {cores}, but with devices chains take turns: each uses all of them. "
-            "Drop cores, or devices."
-        )
-    return {"backend": "jax", "cores": 1}
 
 
 def _of_target(initvals, target: Model):

@@ -1,5 +1,9 @@
 """Models whose data are on several devices of JAX."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from queue import SimpleQueue
 from typing import Any
 
 import pymc as pm
@@ -9,11 +13,11 @@ from pymc.model.fgraph import clone_model
 from pytensor.graph.replace import graph_replace
 
 from pymc_vsgp.compile import simplify
-from pymc_vsgp.engine.sharded import on_devices
+from pymc_vsgp.engine.sharded import AXIS, DRAWS, on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.collapsed import forget
 
-__all__ = ["spread"]
+__all__ = ["for_devices", "on_rows_of", "spread"]
 
 
 def spread(model: Model, mesh: Any) -> Model:
@@ -42,3 +46,85 @@ def spread(model: Model, mesh: Any) -> Model:
     order = [rv.name for rv in model.free_RVs]
     list.sort(new.free_RVs, key=lambda rv: order.index(rv.name))
     return new
+
+
+def for_devices(mesh: Any, kwargs, nuts_sampler: str, collapse: bool | None) -> dict[str, Any]:
+    """Return arguments of nutpie for data on devices; refuse what does not go with them."""
+    refused = sorted({"step", "trace", "callback", "init", "return_inferencedata"} & set(kwargs))
+    if nuts_sampler != "nutpie":
+        refused.append(f"nuts_sampler={nuts_sampler!r}")
+    if collapse:
+        refused.append("collapse=True")
+    if (backend := kwargs.get("backend") or "jax") != "jax":
+        refused.append(f"backend={backend!r}")
+    if refused:
+        raise ValueError(
+            f"With devices nutpie samples the whole model on JAX, and sample got {refused}. "
+            "Drop these, or devices."
+        )
+    most = _chains_at_once(mesh)
+    if (cores := kwargs.get("cores") or most) > most:
+        raise ValueError(
+            f"cores is {cores}, but {most} is how many chains devices run at once: one on each row "
+            "of a table of them, in one process. Drop cores, or pass such a table."
+        )
+    return {"backend": "jax", "cores": cores}
+
+
+def _chains_at_once(mesh: Any) -> int:
+    """How many; in several processes each would choose its own rows of the table."""
+    return 1 if mesh.is_multi_process else mesh.shape[DRAWS]
+
+
+@contextmanager
+def on_rows_of(mesh: Any) -> Iterator[None]:
+    """Context in which chains of nutpie run at the same time, on rows of a table of devices."""
+    if mesh is None or _chains_at_once(mesh) == 1:
+        yield
+        return
+    import jax
+
+    nutpie = import_module("nutpie.compile_pymc")
+    theirs = nutpie.from_pyfunc
+    rows = [jax.sharding.Mesh(some, (AXIS,)) for some in mesh.devices]
+
+    def from_pyfunc(*, make_logp_fn, shared_data, **kwargs):
+        free: SimpleQueue = SimpleQueue()
+        for row in rows:
+            free.put((row, {name: _on_row(x, row) for name, x in shared_data.items()}))
+
+        def make():
+            logp = make_logp_fn()
+
+            def on_row(x, **shared):
+                row, data = found = free.get()  # two chains on one row would wait for each other
+                try:
+                    with jax.set_mesh(row):
+                        return logp(x, **data)
+                finally:
+                    free.put(found)
+
+            return on_row
+
+        return theirs(make_logp_fn=make, shared_data=shared_data, **kwargs)
+
+    vars(nutpie)["from_pyfunc"] = from_pyfunc
+    try:
+        yield
+    finally:
+        vars(nutpie)["from_pyfunc"] = theirs
+
+
+def _on_row(x: Any, row: Any) -> Any:
+    """Return what these devices have of an array; what is not on them they are given."""
+    import jax
+
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    parts = {s.device: s.data for s in x.addressable_shards}
+    if not {*row.devices.flat} <= {*parts}:
+        return jax.device_put(x, NamedSharding(row, PartitionSpec()))
+    place = NamedSharding(row, PartitionSpec(AXIS))
+    return jax.make_array_from_single_device_arrays(
+        x.shape, place, [parts[d] for d in row.devices.flat]
+    )

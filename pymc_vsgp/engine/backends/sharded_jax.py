@@ -31,14 +31,21 @@ def jax_funcify_sharded_sum(op, node=None, **kwargs):
 
     if op.at_once is not None:
         return with_all_rows
-    return jax.shard_map(
-        on_device,
-        mesh=op.mesh,
-        in_specs=tuple(P(AXIS) if i < n_rows else P() for i in range(len(op.fgraph.inputs))),
-        out_specs=tuple(P() if i < n_sums else P(AXIS) for i in range(n_outputs)),
-        # The gradients are outputs of the loop: none is taken through it.
-        check_vma=False,
-    )
+
+    def everywhere(*inputs):
+        # Of a table of devices, the row that the caller has named; else all of it.
+        here = AXIS in jax.sharding.get_abstract_mesh().axis_names
+        spread = jax.shard_map(
+            on_device,
+            mesh=None if here else op.mesh,
+            in_specs=tuple(P(AXIS) if i < n_rows else P() for i in range(len(op.fgraph.inputs))),
+            out_specs=tuple(P() if i < n_sums else P(AXIS) for i in range(n_outputs)),
+            # The gradients are outputs of the loop: none is taken through it.
+            check_vma=False,
+        )
+        return spread(*inputs)
+
+    return everywhere
 
 
 def _zero_if_same(arrays):
