@@ -1,6 +1,7 @@
 """How to compile."""
 
 import gc
+import operator
 import threading
 
 from collections.abc import Mapping, Sequence
@@ -9,19 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 
 from pymc.model.core import Model
 from pymc.pytensorf import compile as compile_pymc
 from pymc.pytensorf import pregrad_inner_graphs
 from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.mode import Mode, optdb
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import Elemwise
 
 __all__ = [
     "ONCE",
@@ -58,11 +62,33 @@ def without_symbolic(fgraph, node):
 
 optdb.register("without_symbolic", dfs_rewriter(without_symbolic), position=48.6)
 
+
+@node_rewriter([Elemwise])
+def constants_in_double(fgraph, node):
+    """Compute what is made of constants in double precision: kernels divide 1 by a lengthscale."""
+    inputs = [_in_double(x) for x in node.inputs]
+    if node.outputs[0].type.dtype != "float64" or all(map(operator.is_, inputs, node.inputs)):
+        return None
+    return node.op.make_node(*inputs).outputs
+
+
+def _in_double(x: Variable) -> Variable:
+    if x.type.dtype != "float32" or x.owner is None:
+        return x
+    leaves = list(graph_inputs([x]))
+    if not all(isinstance(leaf, Constant) for leaf in leaves):
+        return x
+    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in leaves}
+    return clone_replace(x, double, rebuild_strict=False)
+
+
+optdb.register("constants_in_double", dfs_rewriter(constants_in_double), position=0.5)
+
 # For BLAS PyTensor would ask a C compiler what to link to.
 ONCE = Mode(linker="py", optimizer="fast_compile")
 # What makes graphs alike takes longer than it saves: `simplify` has done it before gradients.
 ONCE = ONCE.excluding("canonicalize", *SEARCHES, "BlasOpt")
-ONCE = ONCE.including("without_symbolic")
+ONCE = ONCE.including("without_symbolic", "constants_in_double")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 

@@ -17,7 +17,8 @@ from pytensor.compile.builders import SymbolicOp
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.compile import function, no_collection
+from pymc_vsgp.compile import ONCE, function, no_collection
+from pymc_vsgp.engine.vectorized import MANY
 from pymc_vsgp.fit import backend
 from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose, warn_of_file
 
@@ -321,3 +322,14 @@ def test_inputs_in_a_file_are_for_numba(times, tmp_path):
             warn_of_file(model, sampler, kwargs)
         warn_of_file(build(), sampler, kwargs)
     warn_of_file(model, "nutpie", {"backend": "numba"})
+
+
+@pytest.mark.parametrize("mode", [ONCE, MANY])
+@pytest.mark.parametrize("ls", [1.5, 3.0, 0.7])
+def test_constant_lengthscales_in_double_precision(mode, ls, rng):
+    """1.5 is a number of single precision, and 1 / 1.5 is none."""
+    X = rng.normal(size=(5, 1))
+    x = pt.matrix(shape=(None, 1))
+    K = pytensor.function([x], 2.0 * pm.gp.cov.Matern52(1, ls=ls)(x), mode=mode)(X)
+    d = np.sqrt(5.0 * (X - X.T) ** 2 / ls**2 + 5e-12)  # as in pm.gp
+    np.testing.assert_allclose(K, 2.0 * (1.0 + d + d**2 / 3.0) * np.exp(-d), rtol=1e-11)

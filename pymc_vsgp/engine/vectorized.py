@@ -37,11 +37,12 @@ from pymc_vsgp.ops.rows import Rows, automatic_block
 BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
 AT_ONCE = 8  # points that a device of JAX takes at once
 
-# No more rewriting than that: it takes longer than what it would save. Without the canonical form
-# kernels of pm.gp would divide by a constant lengthscale in single precision.
+# No more rewriting than that: it takes longer than what it would save.
 MANY = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
-    RewriteDatabaseQuery(include=["merge", "canonicalize", "drop_unused_outputs_of_block_sums"]),
+    RewriteDatabaseQuery(
+        include=["merge", "constants_in_double", "drop_unused_outputs_of_block_sums"]
+    ),
 )
 
 
