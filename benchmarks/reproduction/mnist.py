@@ -22,6 +22,7 @@ import pytensor.tensor as pt
 import scipy.linalg
 
 from common import QUIET, arguments, command, fit, free_form, write
+from scipy.cluster.vq import kmeans2
 
 import pymc_vsgp as vsgp
 
@@ -166,12 +167,7 @@ def gaussian(X, y, Xtest, ytest, runs, options):
 def start_images(X, n):
     """Centres of n clusters of a sixth of the images: pixels share their unit."""
     images = X[np.random.default_rng(1).permutation(len(X))[: max(len(X) // 6, n)]]
-    Z, size = images[:n].copy(), (images**2).sum(axis=1)
-    for _ in range(12):
-        nearest = (size[:, None] + (Z**2).sum(axis=1) - 2.0 * images @ Z.T).argmin(axis=1)
-        for k in np.unique(nearest):
-            Z[k] = images[nearest == k].mean(axis=0)
-    return Z
+    return kmeans2(images, images[:n], iter=12, minit="matrix")[0]
 
 
 def stage_draws(stage, n):
