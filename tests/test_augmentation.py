@@ -1,6 +1,5 @@
 """Data augmentation of probit models."""
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -88,19 +87,6 @@ def test_parameters_move(rng):
     assert np.isfinite(point["f_rotated_"]).all()
     assert abs(point["f_rotated_"]).max() < 30.0
     np.testing.assert_array_equal(point["sd_log__"], 2.0)
-
-
-def test_chains_in_processes():
-    """The same draws in processes of their own, from copies too."""
-    with reference.latent(fixed=True) as model:
-        step = ProbitAugmentation([model["f"]], **QUICK)
-        copy = cloudpickle.loads(cloudpickle.dumps(step))
-        settings = {"progressbar": False, "compute_convergence_checks": False, **QUICK}
-        settings |= {"tune": 5, "chains": 2, "random_seed": 3}
-        a = pm.sample(20, cores=2, step=step, **settings)
-        b = pm.sample(20, cores=1, step=copy, model=copy.latents.model, **settings)
-    np.testing.assert_array_equal(a["posterior"]["f"], b["posterior"]["f"])
-    assert (a["sample_stats"]["accept"] == 1.0).all()
 
 
 @pytest.mark.slow

@@ -90,8 +90,9 @@ STEPS = {
     "sufficient": lambda m: walk(m, ("sufficient", "ancillary")),
     "surrogate": lambda m: walk(m, "surrogate"),
     "laplace": lambda m: marginal(m, "laplace"),
+    "ep": lambda m: marginal(m, "ep"),
 }
-DRAWS = {"laplace": 1500}
+DRAWS = {"laplace": 1500, "ep": 1500}
 
 
 def agree(ours, theirs):
@@ -132,3 +133,22 @@ def test_nuts(nuts):
     for x, mean in zip(nuts[1], means_by_quadrature(), strict=True):
         assert abs(x.mean() - mean) < 4.0 * float(az.mcse(x)), (x.mean(), mean)
         assert float(az.rhat(x)) <= 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["elliptical slice", "augmentation", "surrogate", "laplace"])
+def test_chains_in_processes(which):
+    """Draws and statistics follow from the seed: in processes, one after another, and again."""
+    found = []
+    for cores in (2, 1):
+        with build() as model:
+            settings = {"tune": 4, "chains": 2, "random_seed": 3} | FAST
+            found.append(pm.sample(6, cores=cores, step=STEPS[which](model), **settings))
+    one, two = found
+    for group in ("posterior", "sample_stats"):
+        for name, x in one[group].data_vars.items():
+            np.testing.assert_array_equal(x, two[group][name], err_msg=name)
+    sd = one["posterior"]["sd"].values
+    assert (sd[0] != sd[1]).any()
+    accept = one["sample_stats"]["accept"].values
+    assert ((accept >= 0.0) & (accept <= 1.0)).all()

@@ -57,7 +57,9 @@ class PseudoMarginal(WalkingStep):
     latents : list of variables, optional
         The latent values. By default the model's inducing values, or those of ``pm.gp.Latent``.
     approximation : {"laplace", "ep"}
-        EP takes longer, and its estimates vary less.
+        EP takes longer, and its estimates vary less. Take it for labels whose function may have a
+        large variance: there weights from Laplace's have so heavy a tail that chains rarely get
+        there, and neither R-hat nor ESS shows it.
     n_importance : int, default 16
         Number of importance samples. More make estimates vary less. A chain that sticks needs more.
     target_accept : float, default 0.25
