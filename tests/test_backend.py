@@ -333,3 +333,12 @@ def test_constant_lengthscales_in_double_precision(mode, ls, rng):
     K = pytensor.function([x], 2.0 * pm.gp.cov.Matern52(1, ls=ls)(x), mode=mode)(X)
     d = np.sqrt(5.0 * (X - X.T) ** 2 / ls**2 + 5e-12)  # as in pm.gp
     np.testing.assert_allclose(K, 2.0 * (1.0 + d + d**2 / 3.0) * np.exp(-d), rtol=1e-11)
+
+
+def test_constants_of_a_shape_stay_whole_numbers(capfd):
+    """What is allocated is in double precision, and its shape is none of that."""
+    x = pt.dvector("x")
+    third = pt.constant(np.float32(1.0)) / pt.constant(np.float32(3.0))
+    f = function([x], x * pt.alloc(third, 200), ONCE)
+    np.testing.assert_allclose(f(np.ones(200)), 1.0 / 3.0, rtol=1e-15)
+    assert "ERROR" not in "".join(capfd.readouterr())
