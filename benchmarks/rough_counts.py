@@ -1,8 +1,10 @@
 """10,000 Poisson counts of a rough function of two inputs: nearest neighbors, beside GPBoost.
 
-Usage: ``python rough_counts.py [vsgp|gpboost] [--rows 10000]``. Each package runs in the
-environment that it is installed in, and adds its line to `results/rough_counts.md`. Seconds are
-of one core, as the process itself counts them. The function is a draw of a Matern-3/2 process with
+Usage: ``python rough_counts.py [vsgp|gpboost] [--rows 10000] [--method importance|nuts]``. Each
+package runs in the environment that it is installed in, and adds its line to
+`results/rough_counts.md`. Without a method it is the Gaussian stage alone; with one, the posterior
+of the parameters and of all values. Seconds are of one core, as the process itself counts them. The
+function is a draw of a Matern-3/2 process with
 a lengthscale of 0.05 in the unit square; scores are of the logarithm of the rate, at the data.
 """
 
@@ -44,8 +46,9 @@ def scores(f, mean, sd):
     }
 
 
-def vsgp(X, y, m, draws):
-    """Draws of the Gaussian stage."""
+def vsgp(X, y, m, draws, method):
+    """Draws of the Gaussian stage, or of the posterior."""
+    import arviz as az
     import pymc as pm
 
     import pymc_vsgp as vsgp
@@ -63,12 +66,35 @@ def vsgp(X, y, m, draws):
         stage = vsgp.fit_gaussian(progressbar=False)
         print(stage, flush=True)
         clock("stage")
-        u = stage.to_datatree(draws, random_seed=1)["posterior"]["u"].values[0]
-        clock("draws")
-    return f"vsgp, {m} neighbors, stage", u.mean(axis=0), u.std(axis=0), clock.seconds
+        if method == "stage":
+            u = stage.to_datatree(draws, random_seed=1)["posterior"]["u"].values[0]
+            clock("draws")
+            return f"vsgp, {m} neighbors, stage", u.mean(axis=0), u.std(axis=0), clock.seconds
+        chains = {"cores": 1} if method == "nuts" else {}
+        idata = vsgp.sample(
+            draws // 4,
+            method=method,
+            stage=stage,
+            tune=draws // 8,
+            random_seed=1,
+            progressbar=False,
+            **chains,
+        )
+        clock("sample")
+    posterior = idata["posterior"]
+    table = az.summary(idata, var_names=["level", "sd", "ls"], round_to="none")
+    print(table, posterior.attrs, flush=True)
+    said = f"R-hat at most {table.r_hat.max():.3f}, ESS at least {table.ess_bulk.min():.0f}"
+    if method == "nuts":
+        said += f", {float(idata['sample_stats']['n_steps'].mean()):.1f} gradients a draw"
+    else:
+        said += f", k-hat {posterior.attrs['khat']:.2f}"
+    u = posterior["u"].values.reshape(-1, len(y))
+    name = f"vsgp, {m} neighbors, {draws} draws by {method} ({said})"
+    return name, u.mean(axis=0), u.std(axis=0), clock.seconds
 
 
-def gpboost(X, y, m, draws):
+def gpboost(X, y, m, draws, method):
     """Parameters maximised, Laplace."""
     import gpboost as gpb
 
@@ -96,11 +122,12 @@ def main():
     parser.add_argument("which", choices=["vsgp", "gpboost"])
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--neighbors", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--method", choices=["stage", "importance", "nuts"], default="stage")
     args = parser.parse_args()
     X, y, f = simulate(args.rows)
     run = {"vsgp": vsgp, "gpboost": gpboost}[args.which]
-    name, mean, sd, seconds = run(X, y, args.neighbors, args.draws)
+    name, mean, sd, seconds = run(X, y, args.neighbors, args.draws, args.method)
     result = scores(f, mean, sd) | {"seconds": seconds}
     name += f", {args.rows} rows"
     print(name, json.dumps(result, indent=1), flush=True)

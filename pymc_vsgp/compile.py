@@ -87,8 +87,7 @@ def _in_double(x: Variable) -> Variable:
         and all(isinstance(op, Elemwise | DimShuffle) for op in ops)
     ):
         return x
-    single = [leaf for leaf in leaves if leaf.type.dtype == "float32"]
-    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in single}
+    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in leaves}
     return clone_replace(x, double, rebuild_strict=False)
 
 

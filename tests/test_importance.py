@@ -18,6 +18,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit import importance, walk
+from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
@@ -80,24 +81,7 @@ def normal():
     process(X).likelihood("y", lik, X=X, y=f + 0.3 * rng.normal(size=N))
 
 
-def of_rows():
-    """Parameters with an entry for each row, of the likelihood and of the exposure."""
-    rng, X, f = inputs()
-    group = np.arange(N) % 2
-    lik = vsgp.StudentT(4.0, pm.HalfNormal("sigma", shape=2)[group])
-    gp = process(X)
-    gp.likelihood("y", lik, X=X, y=f + 0.2 * rng.standard_t(4, size=N), block_size=16)
-    exposure = pm.math.exp(pm.Normal("effect", shape=2)[group])
-    gp.likelihood("z", vsgp.Poisson(exposure=exposure), X=X, y=rng.poisson(np.exp(f)))
-
-
-def normal_of_rows():
-    rng, X, f = inputs()
-    sigma = pm.HalfNormal("sigma", shape=2)[np.arange(N) % 2]
-    process(X).likelihood("y", vsgp.Gaussian(sigma), X=X, y=f + 0.3 * rng.normal(size=N))
-
-
-MODELS = [counts, scales, two, classes, coefficients, normal, of_rows, normal_of_rows]
+MODELS = [counts, scales, two, classes, coefficients, normal]
 
 
 def made(build):
@@ -139,7 +123,7 @@ def test_the_density_of_many_points_is_that_of_each(build, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, two, classes, of_rows])
+@pytest.mark.parametrize("build", [counts, two, classes])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -185,6 +169,70 @@ def test_weights_against_quadrature():
     log_z = np.log(np.exp(logp - logp.max()).sum() * cell) + logp.max()
     log_z -= scipy.special.gammaln(y + 1.0).sum()
     assert abs(posterior.attrs["log_evidence"] - log_z) < 0.1
+
+
+def apart(n=200):
+    """Counts at inputs so far apart that their values are independent given the amplitude."""
+    X = 10.0 * np.arange(n)[:, None]
+    y = np.random.default_rng(1).poisson(np.exp(np.random.default_rng(0).normal(size=n)))
+    with pm.Model() as model:
+        cov = pm.LogNormal("s", 0.0, 1.0) ** 2 * pm.gp.cov.Matern32(1, ls=0.1)
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, m=2))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    return model, y
+
+
+@pytest.fixture(scope="module")
+def many():
+    model, y = apart()
+    with model:
+        return model, y, vsgp.fit_gaussian(progressbar=False)
+
+
+@pytest.mark.slow
+def test_chains_where_normal_proposals_tell_nothing(many):
+    """Against quadrature, value by value."""
+    model, y, stage = many
+    with model:
+        idata = vsgp.sample(250, method="importance", stage=stage, random_seed=1, progressbar=False)
+    attrs = idata["posterior"].attrs
+    assert np.isnan(attrs["log_evidence"]) and not attrs["refused"] and attrs["khat"] < 0.5
+    s, f = np.exp(np.linspace(-1.5, 1.5, 200))[:, None], np.linspace(-9.0, 9.0, 1000)
+    prior = scipy.stats.norm.pdf(f, scale=s)  # of the amplitude, and of the value
+    log_s = np.log(s[:, 0])
+    log_post, means = -0.5 * log_s**2, []
+    for count in y:
+        joint = prior * scipy.stats.poisson.pmf(count, np.exp(f))
+        log_post += np.log(joint.sum(axis=1))
+        means.append(joint @ f / joint.sum(axis=1))
+    w = np.exp(log_post - log_post.max())
+    w /= w.sum()
+    mean = w @ log_s
+    sd = np.sqrt(w @ (log_s - mean) ** 2)
+    drawn = np.log(idata["posterior"]["s"].values.ravel())
+    assert abs(drawn.mean() - mean) < 4.0 * sd * np.sqrt(2.0 / attrs["importance_ess"])
+    np.testing.assert_allclose(drawn.std(), sd, rtol=0.12)
+    u = idata["posterior"]["u"].values.reshape(-1, len(y))
+    away = (u.mean(axis=0) - np.array(means) @ w) / u.std(axis=0)
+    assert np.sqrt(np.mean(away**2)) < 0.08 and abs(away.mean()) < 0.02
+
+
+def test_chains_at_one_theta(many, rng):
+    """Their log densities are those of the model, less a constant; R-hat sees where they differ."""
+    model, _, stage = many
+    stage.apply()
+    points = Points(model)
+    chains, theta = Chains(points), stage._theta_normal()[0]
+    chains.start(theta, rng)
+    epsilon, logp = chains.draw(12)
+    (expected,) = points.log_density()(theta[None], epsilon[None])
+    away = expected[0] - logp
+    np.testing.assert_allclose(away, away[0], atol=1e-9 * np.abs(logp).max())
+    assert len(np.unique(epsilon, axis=0)) > 8 and chains.n_gradients > 12 + 4 * 40
+    assert not chains.complaint()
+    chains._drawn = list(rng.normal(size=400) + np.tile([0.0, 0.0, 0.0, 2.0], 100))
+    assert "R-hat 1." in chains.complaint()
 
 
 @pytest.mark.slow
@@ -481,6 +529,20 @@ def test_variance_of_log_weights(rng):
         assert abs(_log_variance(batch) / 2.5**2 - 1.0) < 0.2
     assert _log_variance(replace(batch, inner=inner[:, :1])) == 0.0
     assert _log_variance(replace(batch, inner=np.full((9, 2), -np.inf))) == np.inf
+
+
+@pytest.mark.slow
+def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):
+    rng, X, f = inputs()
+    group = np.arange(N) % 2
+    with pm.Model() as model:
+        sigma = pm.HalfNormal("sigma", shape=2)
+        process(X).likelihood("y", vsgp.StudentT(4.0, sigma[group]), X=X, y=f)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
+    with caplog.at_level(logging.INFO, logger="pymc"):
+        assert vsgp.sample(50, stage=stage, model=model, progressbar=False) == "nuts"
+    assert "goes with the rows depends on parameters. NUTS takes over" in caplog.text
 
 
 def test_a_prior_that_draws_in_any_order():

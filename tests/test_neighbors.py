@@ -19,7 +19,7 @@ from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import NeighborsPrior
 from pymc_vsgp.model.observation import processes
-from pymc_vsgp.ops.neighbors import maximin
+from pymc_vsgp.ops.neighbors import apart, maximin
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 3.0, size=(40, 2))
@@ -153,6 +153,61 @@ def test_one_neighbor_is_exact_for_a_markov_process(rng):
     expected = -0.5 * (u @ np.linalg.solve(K, u) + np.linalg.slogdet(2.0 * np.pi * K)[1])
     found = pm.logp(model["u"], u).eval(mode=RAW)
     np.testing.assert_allclose(found, expected, rtol=1e-5)  # 1e-6 is added to distances
+
+
+def test_a_component_of_a_sum():
+    """With all neighbors that of points: the values are of the sum."""
+    found, new = [], np.concatenate([X[:3], Z[:2]])
+    for kind in ({"Xu": Z}, {"inducing": vsgp.inducing.NearestNeighbors(Z, 12)}):
+        with pm.Model():
+            parts = [
+                vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(2, ls=1.0)),
+                vsgp.VariationalSparse(
+                    cov_func=0.5 * pm.gp.cov.Matern52(2, ls=2.0),
+                    mean_func=pm.gp.mean.Constant(0.3),
+                ),
+            ]
+            whole = parts[0] + parts[1]
+            whole.prior("u", **kind)
+            point, given = {"u": U}, {"gp": whole}
+            found.append([gp.predict(new, point, given, diag=True) for gp in (*parts, whole)])
+            found[-1] += [parts[0].predict(new, point, given)]
+    for exact, near in zip(*(sum(x, ()) for x in found), strict=True):
+        np.testing.assert_allclose(near, exact, rtol=1e-6, atol=1e-6)  # of the jitter
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_rows_at_inputs_of_the_values(noise):
+    """They look these up, unless white noise is another at each row; covariates may differ."""
+    own = 3.0 + np.arange(12.0)
+    rows = np.concatenate([np.c_[Z, own][::-1], np.c_[X, np.ones(40)][:5]])
+    cov = POINT["sd"] ** 2 * pm.gp.cov.Matern32(3, ls=POINT["ls"], active_dims=[0, 1])
+    if noise:
+        cov = cov + pm.gp.cov.WhiteNoise(noise)
+    with pm.Model():
+        gp = vsgp.VariationalSparse(
+            cov_func=cov, mean_func=pm.gp.mean.Linear(coeffs=[0.0, 0.0, 0.1])
+        )
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(np.c_[Z, np.zeros(12)], 4))
+        gp.likelihood("y", vsgp.Poisson(), X=rows, y=np.ones(17, int))
+        mu, gamma = gp.predict(rows, {"u": U}, diag=True)
+    K = noise**2 + 1e-8 * (POINT["sd"] ** 2 + noise**2)
+    wanted = reference.moments(kernel, Z, U, rows[:, :2], 4, K)
+    if not noise:
+        wanted[0][:12], wanted[1][:12] = U[::-1], 0.0
+    np.testing.assert_allclose(mu, wanted[0] + 0.1 * rows[:, 2], rtol=1e-7)
+    np.testing.assert_allclose(gamma, wanted[1] + noise**2, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", [RAW, pytest.param("NUMBA", marks=pytest.mark.slow)])
+def test_apart(mode):
+    here = pt.bvector().astype(bool)
+    fn = pytensor.function([here.owner.inputs[0]], apart(here), mode=mode)
+    for given in ([0, 1, 1, 0], [1, 1], [0], []):
+        rows, at = fn(np.array(given, dtype="int8"))
+        away = np.flatnonzero(1 - np.array(given, dtype=int)).tolist()
+        assert rows.tolist() == away + ([0] if given else [])
+        assert at.tolist() == [len(away) if g else away.index(i) for i, g in enumerate(given)]
 
 
 # What one does with draws.
@@ -458,7 +513,6 @@ def test_elbo_of_the_stage(at_inputs, rng):
     """With all neighbors that of dense matrices, and its gradient in theta."""
     model = at_data(12) if at_inputs else build(12)
     bound, s = NeighborsBound(model, RAW), sites(rng)
-    assert bool(bound.looked_up) == at_inputs
     theta = bound.start + 0.1 * rng.normal(size=bound.start.size)
     bound(theta, [s])
     u, sd = rng.normal(size=12), rng.uniform(0.2, 0.5, size=12)

@@ -201,19 +201,6 @@ def stream_gaussian(
     return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams)
 
 
-def given_otherwise(node: Apply, conditional: Conditional) -> Apply:
-    """Return a loop like that of `node` for another p(f | u) of its process, with the same args."""
-    recipe, arguments = node.op.recipe, list(node.inputs)
-    (part,) = recipe.parts
-    found = conditional.row_args(arguments[part.X], part.args(arguments))
-    for i, x in zip(part.at[-len(found) :], found, strict=True):
-        arguments[i] = x
-    parts = (part._replace(conditional=conditional),)
-    new = _node(recipe._replace(parts=parts), arguments, node.op.block_size)
-    assert new is not None
-    return new
-
-
 def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     """Apply the loop of a recipe to its arguments; the last of them are roots."""
     types = tuple(_row_type(a) if i < recipe.n_rows else a.type for i, a in enumerate(arguments))

@@ -13,6 +13,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
@@ -23,6 +24,7 @@ from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.newton import refined_logp
+from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.numpy_only import numpy_only
 
@@ -95,18 +97,21 @@ class Points:
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         outputs = over(outputs, values, batched)
         sizes = _sizes(outputs, mesh)
-        fn = spread or function(batched, numpy_only(outputs))
+        # Such as which rows are near which: once for all points.
+        fixed = [v for v in frontier(outputs, batched) if not isinstance(v, SharedVariable)]
+        first = function([], fixed)
+        fn = spread or function([*batched, *fixed], numpy_only(outputs))
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
 
         def evaluate(theta, epsilon, advance=None):
-            K = epsilon.shape[1]
+            K, known = epsilon.shape[1], [] if spread else first()
             largest = max([widest**2, *(max(a, K * b) for a, b in sizes)])
             step = most or max(1, BATCH_BYTES // (8 * largest))
             parts: list[list] = []
             for i in range(0, len(theta), step):
                 at = slice(i, i + step)
                 try:
-                    found = fn(*self._split(theta[at], epsilon[at]))
+                    found = fn(*self._split(theta[at], epsilon[at]), *known)
                 except KeyboardInterrupt:
                     if advance is None or not parts:
                         raise

@@ -12,6 +12,9 @@ proposals fit q, a mixture of Student-t densities and the prior, to the target. 
 drawn from a q that is fixed by then, so a Metropolis-Hastings chain that walks along it, and
 accepts by the ratio of weights, has the posterior as its stationary distribution.
 
+Where epsilon has too many dimensions for normal proposals, chains at one theta draw it; see
+`chain`.
+
 The weights also prove the result, or refuse it: by the shape of their tail (Pareto k-hat), by what
 their sample is worth, and by whether halves of them agree.
 """
@@ -28,6 +31,7 @@ from pymc.model.core import Model
 from scipy.special import gammaincinv, logsumexp
 
 from pymc_vsgp.compile import no_collection
+from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
@@ -42,6 +46,7 @@ ROUNDS = 5
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
+NORMAL = 1.0  # variance of log weights given theta, above which chains draw epsilon
 NOISIEST = 4.0  # variance of log weights given theta that no number of epsilon makes up for
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
@@ -65,9 +70,9 @@ class Weighed:
     khat, ess : float
         Shape of the tail of the weights, single or of theta, and what the sample is worth.
     log_evidence : float
-        Logarithm of the mean weight.
+        Logarithm of the mean weight; nan where chains drew epsilon, whose density lacks a constant.
     n_evaluations : int
-        How often the log density was evaluated, in all rounds.
+        How often the log density was evaluated, in all rounds and by chains.
     refused : str
         Why the proposals do not prove to be good enough; empty where they do.
     interrupted : bool
@@ -160,6 +165,7 @@ class Weigher:
     @no_collection
     def __init__(self, model: Model, mesh: Any = None):
         self.points = Points(model, mesh)
+        self.known: Chains | None = None
         try:
             self.plain = self.points.log_density()
             theta, epsilon = np.zeros((2, self.points.n_theta)), self.points.n_epsilon
@@ -169,9 +175,7 @@ class Weigher:
             if mesh is not None:
                 raise
             # Ops of others may take one point at a time.
-            raise NotImplementedError(
-                "The density of the model takes one point at a time."
-            ) from error
+            raise NotImplementedError("The model takes one point at a time.") from error
         self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)
@@ -181,13 +185,25 @@ class Weigher:
     def begin(self, rng) -> None:
         """Start anew, with this source of proposals."""
         self.rng, self.n_evaluations, self.density = rng, 0, self.plain
+        self.chains: Chains | None = None
 
     def refine(self) -> bool:
         """Let epsilon be in coordinates that are fitted to the data at each theta."""
+        if self.chains is not None:
+            return False
         try:
             self.density = self.points.refined()
         except NotImplementedError:
             return False
+        return True
+
+    def walk(self, theta) -> bool:
+        """Let chains at this theta draw epsilon."""
+        if self.points.mesh is not None:
+            return False
+        self.known = self.known or Chains(self.points)
+        self.chains = self.known
+        self.chains.start(theta, self.rng)
         return True
 
     def __call__(self, q, n, K) -> _Batch:
@@ -224,9 +240,13 @@ class Weigher:
 
     def _evaluate(self, theta, K, advance) -> _Batch:
         m = self.points.n_epsilon
-        q = StudentT(np.zeros(m), None, max(20.0, m))
-        flat = q.draw(len(theta) * K, self.rng)
-        log_q = q.logpdf(flat).reshape(len(theta), K)
+        if self.chains is None:
+            q = StudentT(np.zeros(m), None, max(20.0, m))
+            flat = q.draw(len(theta) * K, self.rng)
+            log_q = q.logpdf(flat)
+        else:
+            flat, log_q = self.chains.draw(len(theta) * K)
+        log_q = log_q.reshape(len(theta), K)
         noise = self.rng.gumbel(size=log_q.shape)
         with np.errstate(all="ignore"):
             logp, *coordinates = self.density(theta, flat.reshape(len(theta), K, m), advance)
@@ -287,7 +307,8 @@ def weigh(
                 log_w = batch.log_marginal - q.logpdf(batch.theta)
     thin, K = 1, batch.inner.shape[1]
     single = _single(batch, log_w)
-    refused, doubt = refused or _refuse(log_w, single), _doubt(log_w, single)
+    unmixed = "" if weigher.chains is None else weigher.chains.complaint()
+    refused, doubt = refused or unmixed or _refuse(log_w, single), _doubt(log_w, single)
     while doubt and not (interrupted or hopeless or refused):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
@@ -300,7 +321,7 @@ def weigh(
             single = _single(batch, log_w)
             refused, doubt = _refuse(log_w, single), _doubt(log_w, single)
     khat, ess = _shape(log_w, single)[0], _tail(log_w)[1]
-    log_z = logsumexp(log_w) - np.log(len(log_w))
+    log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
     return Weighed(
         theta=batch.theta,
         epsilon=batch.epsilon,
@@ -308,7 +329,7 @@ def weigh(
         khat=khat,
         ess=ess,
         log_evidence=float(log_z),
-        n_evaluations=weigher.n_evaluations,
+        n_evaluations=weigher.n_evaluations + (weigher.chains.n_gradients if weigher.chains else 0),
         n_inner=K,
         thin=thin,
         seconds=time.perf_counter() - began,
@@ -335,7 +356,10 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     elsewhere = [_student(points, other) for other in stage.elsewhere]
     if points.n_epsilon >= MANY:
         q = _mixture(center, cov, weigher.prior, elsewhere)
-        if (batch := _without_hope(weigher, q, K)) is not None:
+        batch = _probe(weigher, q, K)
+        if _log_variance(batch) > NORMAL and weigher.walk(center):
+            K, batch = 2, weigher(q, PROBES, 2)
+        if _log_variance(batch) > NOISIEST:
             return q, K, batch
     rounds: list[tuple[Any, _Batch]] = []
     spread: list[float] = []
@@ -361,12 +385,13 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     return q, K, batch
 
 
-def _without_hope(weigher: Weigher, q, K) -> _Batch | None:
-    """Return a few proposals if their log weights vary too much in any coordinates."""
+def _probe(weigher: Weigher, q, K) -> _Batch:
+    """Return a few proposals, in the coordinates where their log weights vary less."""
     batch = weigher(q, PROBES, K)
-    if _log_variance(batch) > NOISIEST and weigher.refine():
-        batch, weigher.density = weigher(q, PROBES, K), weigher.plain
-    return batch if _log_variance(batch) > NOISIEST else None
+    if _log_variance(batch) > NORMAL and weigher.refine():
+        other, weigher.density = weigher(q, PROBES, K), weigher.plain
+        batch = min(batch, other, key=_log_variance)
+    return batch
 
 
 def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:

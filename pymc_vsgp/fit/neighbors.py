@@ -21,12 +21,11 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import function, simplify
-from pymc_vsgp.engine.blocks import given_otherwise, stream_gaussian
+from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.fit.bound import Evaluation, Variables
 from pymc_vsgp.fit.collapsed import loops
 from pymc_vsgp.fit.exact import moments_of, standard_normals
 from pymc_vsgp.fit.natural import Natural
-from pymc_vsgp.fit.responses import ELSEWHERE, sees_values
 from pymc_vsgp.fit.stage import sites_put_in
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
@@ -62,7 +61,6 @@ class NeighborsBound(Variables):
         if p.u.name not in processes(model):
             raise ValueError(f"No likelihood is of {p.u.name!r}. Add one with gp.likelihood.")
         self.moving: list = []
-        self.looked_up: list = []
         self.draws = standard_normals(p.n_inducing)
         of = processes(model)[p.u.name]
         with sites_put_in(model, {p.u.name: self.no_sites()[0]}):
@@ -81,9 +79,7 @@ class NeighborsBound(Variables):
                 "No likelihood of the model streams over its data. "
                 "Add it with gp.likelihood, without block_size=False."
             )
-        new = [
-            stream_gaussian(self._looked_up(node), [(u - mean)[None]], [sd[None]]) for node in nodes
-        ]
+        new = [stream_gaussian(node, [(u - mean)[None]], [sd[None]]) for node in nodes]
         swaps: dict[Any, Any] = {}
         for node, found in zip(nodes, new, strict=True):
             swaps |= {node.outputs[0]: found.value, node.outputs[node.op.n_sums]: found.terms}
@@ -105,18 +101,6 @@ class NeighborsBound(Variables):
         elbo, *slopes = simplify([elbo, *slopes])
         slopes += grad(elbo, self.values, disconnected_inputs="ignore")
         self._elbo = function([*self.values, u, sd], [elbo, *slopes], mode)
-
-    def _looked_up(self, node):
-        """Return a loop over the data that looks values up, where these are all that it needs."""
-        if not sees_values(node, self.model):
-            return node
-        self.looked_up.append(node)
-        return given_otherwise(node, node.op.recipe.parts[0].conditional.nearest())
-
-    def refresh(self) -> None:
-        """Raise where there are data now that this is not compiled for."""
-        if not all(sees_values(node, self.model) for node in self.looked_up):
-            raise ValueError(ELSEWHERE)
 
     def __call__(self, theta, sites: list[Sites]) -> Evaluation:
         """Return the ELBO at theta, and what improves it."""

@@ -23,7 +23,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from pymc.gp.cov import Covariance
+from pymc.gp import cov as pm_cov
+from pymc.gp.cov import BaseCovariance
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
@@ -44,6 +45,7 @@ from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.neighbors import (
     Nearest,
+    apart,
     gather,
     maximin,
     predecessors,
@@ -136,11 +138,25 @@ class NearestNeighbors(InducingVariables):
 
 def enough_neighbors(cov_func) -> int:
     """Return how many neighbors a kernel needs; see `benchmarks/neighbors_divergence.py`."""
+    return min(ENOUGH.get(type(part).__name__, SMOOTH) for part in parts_of(cov_func))
+
+
+def parts_of(cov_func) -> list[BaseCovariance]:
+    """Return the kernels that a sum, a product or a scaled kernel is made of, or itself."""
     within = [getattr(cov_func, "cov_func", None), *getattr(cov_func, "_factor_list", [])]
-    parts = [part for part in within if isinstance(part, Covariance)]
-    if parts:
-        return min(map(enough_neighbors, parts))
-    return ENOUGH.get(type(cov_func).__name__, SMOOTH)
+    found = [p for part in within if isinstance(part, BaseCovariance) for p in parts_of(part)]
+    return found or [cov_func]
+
+
+def is_smooth(cov_func) -> bool:
+    """Whether f at an input of the values is the value: no white noise is another at each row.
+
+    A kernel that is not of pm.gp may have some.
+    """
+    parts = parts_of(cov_func)
+    return all(type(p).__module__ == pm_cov.__name__ for p in parts) and not any(
+        isinstance(p, pm_cov.WhiteNoise) for p in parts
+    )
 
 
 class Local(NamedTuple):
@@ -152,25 +168,37 @@ class Local(NamedTuple):
     """Covariance of the rows of two."""
     single: Kernel
     """Variance and mean at the rows of one."""
+    values: Kernel
+    """Covariance of values at the rows of a matrix: of the process that this may be a part of."""
 
     @classmethod
-    def of(cls, cov_func, mean_at, n_columns: int) -> "tuple[Local, list[Variable]]":
-        """Return the Ops, and what they depend on beside their inputs."""
+    def of(
+        cls, cov_func, mean_at, n_columns: int, of_values: Any = None
+    ) -> "tuple[Local, list[Variable]]":
+        """Return the Ops, and what they depend on beside their inputs.
+
+        The values have the kernel `of_values`, by default the same.
+        """
         z, x = (pt.tensor(dtype="float64", shape=(None, n_columns)) for _ in range(2))
         graphs = [cov_func(z), cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
-        within, across, *single = pass_gradients(without_reshapes(graphs, [z, x]), [z, x])
-        ops, theta = as_ops(([z], [within]), ([z, x], [across]), ([x], single))
-        return cls(*ops), theta
+        graphs += [] if of_values is None else [of_values(z)]
+        within, across, *rest = pass_gradients(without_reshapes(graphs, [z, x]), [z, x])
+        given = [([z], [within]), ([z, x], [across]), ([x], rest[:2]), ([z], rest[2:])]
+        ops, theta = as_ops(*given[: 3 + len(rest[2:])])
+        return cls(*ops, *([] if rest[2:] else ops[:1])), theta
 
     def regression(self, near, x, shift, theta, missing=None):
-        """Return the weights of values at `near`, n x m x D, in regressions of those at x.
+        """Return the weights of values at `near`, n x m x D, in regressions of f at x.
 
         With them come the covariances that they were found from, and the variance at x. Neighbors
         that are `missing` have the weight zero.
         """
         m = near.type.shape[1]
         K, eye = self.covariances(near, x, theta), np.eye(m)
-        C, c = K[:, :m, :m] + shift * eye, K[:, :m, m]
+        C, c = K[:, :m, :m], K[:, :m, m]
+        if self.values is not self.within:
+            C = _of_each(self.values, near, theta)
+        C = C + shift * eye
         if missing is not None:
             c = pt.switch(missing, np.float64(0.0), c)
             C = pt.switch(missing[:, :, None] | missing[:, None, :], eye, C)
@@ -178,9 +206,13 @@ class Local(NamedTuple):
 
     def covariances(self, near, x, theta):
         """Return the covariances of what is `near` to each row of x, and last of that row."""
-        places = pt.concatenate([near, x[:, None, :]], axis=1)
-        one = pt.tensor(dtype="float64", shape=places.type.shape[1:])
-        return vectorize_graph(inline(self.within, one, *theta)[0], {one: places})
+        return _of_each(self.within, pt.concatenate([near, x[:, None, :]], axis=1), theta)
+
+
+def _of_each(kernel, places, theta):
+    """Return the covariances of the rows of many matrices."""
+    one = pt.tensor(dtype="float64", shape=places.type.shape[1:])
+    return vectorize_graph(inline(kernel, one, *theta)[0], {one: places})
 
 
 def without_reshapes(outputs, inputs):
@@ -201,7 +233,7 @@ class NeighborsPrior(InducingPrior):
     """Values that depend on their neighbors, under a kernel and a mean."""
 
     def __init__(self, kind: NearestNeighbors, name: str, cov_func, mean_at, jitter):
-        self.kind, self.m = kind, kind.number(cov_func)
+        self.kind, self.m, self.cov_func = kind, kind.number(cov_func), cov_func
         # Covariates that only the mean uses have no distance.
         active = np.isin(np.arange(kind.n_columns), active_columns(cov_func, kind.n_columns))
         scale = np.where(active, kind.scale, np.inf)
@@ -237,9 +269,11 @@ class NeighborsPrior(InducingPrior):
 
     def given(self, u, cov_func, mean_at, X, layout=None):
         """Return p(f | u) of the process with this kernel and mean, and its args."""
-        local, theta = Local.of(cov_func, mean_at, self.kind.n_columns)
-        n_columns, active = self.kind.n_columns, active_columns(cov_func, self.kind.n_columns)
-        conditional = GivenNeighbors(u.name, n_columns, active, self.m, local)
+        n_columns, whole = self.kind.n_columns, cov_func is self.cov_func
+        local, theta = Local.of(cov_func, mean_at, n_columns, None if whole else self.cov_func)
+        active = active_columns(self.cov_func, n_columns)
+        looks_up = whole and is_smooth(cov_func)
+        conditional = GivenNeighbors(u.name, n_columns, active, self.m, local, looks_up)
         args = [self.linear(u), self.factor, self.Xu, self.scale, *self.pattern, self.shift]
         args += theta
         return conditional, args
@@ -248,7 +282,7 @@ class NeighborsPrior(InducingPrior):
 def rows_at(Z, neighbors) -> TensorVariable:
     """Return the rows of Z at the neighbors, n x m x D; any of them where there is none."""
     rows = Z[pt.maximum(neighbors, 0).ravel()]
-    return rows.reshape((-1, neighbors.type.shape[1], Z.type.shape[1]))
+    return rows.reshape((neighbors.shape[0], neighbors.type.shape[1], Z.type.shape[1]))
 
 
 def root_of(left, variance) -> TensorVariable:
@@ -281,27 +315,20 @@ class GivenNeighbors(Conditional):
     The args are the values less their means, the factor of their prior, where they are, the units
     of distances, the neighbors of each and an order of them, what is added to variances, and the
     parameters of kernel and mean. In the loop over the data come, behind them, the neighbors of
-    each row.
+    each row. Rows at an input of the values look these up, where that `looks_up` f.
     """
 
     noun = "nearest-neighbor inputs"
     follows_X = False
 
-    def __init__(self, process, n_columns, active, m: int, local: Local):
+    def __init__(self, process, n_columns, active, m: int, local: Local, looks_up: bool):
         super().__init__(process, n_columns, active)
-        self.m, self.local = m, local
-
-    def nearest(self) -> "GivenNeighbors":
-        """Return the same from the nearest value alone, which is enough at an input of the values.
-
-        It is not where the kernel has white noise, which is another one at each row.
-        """
-        return GivenNeighbors(self.process, self.n_columns, self.active, 1, self.local)
+        self.m, self.local, self.looks_up = m, local, looks_up
 
     @property
     def width(self):
-        """Entries of the matrix of a row."""
-        return self.m**2
+        """Entries of what a row takes: a matrix, unless it looks values up."""
+        return self.m if self.looks_up else self.m**2
 
     def row_args(self, X, args):
         """Return the neighbors of each row."""
@@ -318,16 +345,31 @@ class GivenNeighbors(Conditional):
     def moments(self, X, args):
         """Build the moments in a block, and the weights."""
         w, neighbors, theta = args[W], args[self._end], args[THETA : self._end]
-        b, c, _ = self.local.regression(rows_at(args[PLACES], neighbors), X, args[SHIFT], theta)
-        prior, mean = inline(self.local.single, X, *theta)
+        b, gamma = self._regressed(X, neighbors, args)
+        mean = inline(self.local.single, X, *theta)[1]
         values = w[neighbors.ravel()].reshape((-1, self.m, *w.shape[1:]))
         if w.type.ndim == 2:
             mean, weights = mean[:, None], b[:, :, None]
         else:
             weights = b
         mu = mean + pt.sum(weights * values, axis=1)
-        gamma = pt.maximum(prior - pt.sum(b * c, axis=1), FLOOR * prior)
         return Pieces(b, neighbors), Moments(mu, gamma)
+
+    def _regressed(self, X, neighbors, args):
+        """Return the weights of neighbors at the rows of X, and the variance that they leave."""
+        Z, theta = args[PLACES], args[THETA : self._end]
+        prior = inline(self.local.single, X, *theta)[0]
+        rows, near, x = prior, neighbors, X
+        if self.looks_up:
+            here = pt.all(pt.eq(self.own(Z[neighbors[:, 0]]), self.own(X)), axis=1)
+            others, at = apart(here)
+            rows, near, x = prior[others], neighbors[others], X[others]
+        b, c, _ = self.local.regression(rows_at(Z, near), x, args[SHIFT], theta)
+        left = rows - pt.sum(b * c, axis=1)
+        if self.looks_up:
+            b = pt.switch(here[:, None], np.eye(1, self.m), b[at])
+            left = pt.switch(here, np.float64(0.0), left[at])
+        return b, pt.maximum(left, FLOOR * prior)
 
     def spread(self, X, args, pieces, root):
         """Variance of the mean of f where the values are independent, with these deviations."""
@@ -391,7 +433,7 @@ class GivenNeighbors(Conditional):
         flat = pt.concatenate([neighbors.ravel() for _, neighbors in sides])
         used, where = pt.unique(flat, return_inverse=True)
         places, theta = args[PLACES][used], args[THETA : self._end]
-        K = inline(self.local.within, places, *theta)[0]
+        K = inline(self.local.values, places, *theta)[0]
         K = K + args[SHIFT] * pt.eye(used.shape[0], dtype="float64")
         rows, start = [], 0
         for b, neighbors in sides:
@@ -422,8 +464,7 @@ class GivenNeighbors(Conditional):
 
     def _weights(self, X, args):
         (neighbors,) = self.row_args(X, args)
-        near, theta = rows_at(args[PLACES], neighbors), args[THETA : self._end]
-        return self.local.regression(near, X, args[SHIFT], theta)[0], neighbors
+        return self._regressed(X, neighbors, args)[0], neighbors
 
     def regressions(self, args, seen, neighbors, y, noise):
         """Return the log densities of observations of values, each given those of `neighbors`.

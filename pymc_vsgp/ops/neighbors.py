@@ -172,6 +172,40 @@ class Nearest(WithJAX):
         return [disconnected_type() for _ in inputs]
 
 
+class Apart(WithJAX):
+    """The rows that are not `here`, and the first, and where each row is among these.
+
+    One that is here has the place of the last. In JAX, where no shape may depend on values, the
+    first result is all rows.
+    """
+
+    def make_node(self, here):
+        """Return the node for a vector that says which rows are."""
+        return Apply(self, [pt.as_tensor(here)], [pt.lvector(), pt.lvector()])
+
+    def perform(self, node, inputs, outputs):
+        """Count them."""
+        away = ~inputs[0]
+        rows = np.flatnonzero(away)
+        outputs[0][0] = np.append(rows, np.zeros(min(len(away), 1), rows.dtype))
+        outputs[1][0] = np.where(away, np.cumsum(away) - 1, len(rows))
+
+    def perform_jax(self, here):
+        """Return all rows; PyTensor traces this."""
+        import jax.numpy as jnp
+
+        return (jnp.arange(here.shape[0]),) * 2
+
+    def connection_pattern(self, node):
+        return [[False, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [disconnected_type()]
+
+
+apart = Apart()
+
+
 def all_around(X, Z, found, number: int) -> np.ndarray:
     """Return so many of the rows of Z that were found near each of X: of each orthant in turn."""
     orthant = ((Z[found] >= X[:, None]) @ (2 ** np.arange(X.shape[1]))).astype("int64")

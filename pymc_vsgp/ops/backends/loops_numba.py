@@ -10,7 +10,7 @@ from pytensor.link.numba.dispatch.basic import (
 )
 
 from pymc_vsgp.ops.loop import Loop
-from pymc_vsgp.ops.neighbors import Nearest
+from pymc_vsgp.ops.neighbors import Apart, Nearest
 from pymc_vsgp.ops.runs import Runs
 
 
@@ -41,6 +41,26 @@ def numba_funcify_nearest(op, node, **kwargs):
         return found
 
     return nearest, None
+
+
+@register_funcify_default_op_cache_key(Apart)
+def numba_funcify_apart(op, node, **kwargs):
+    """Count the rows."""
+
+    @numba_njit
+    def apart(here):
+        n, k = len(here), 0
+        rows, at = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+        for i in range(n):
+            if not here[i]:
+                rows[k], at[i] = i, k
+                k += 1
+        for i in range(n):
+            if here[i]:
+                at[i] = k
+        return rows[: k + min(n, 1)].copy(), at
+
+    return apart, 1
 
 
 @register_funcify_default_op_cache_key(Runs)

@@ -8,37 +8,9 @@ import numpy as np
 from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_forth
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
-VERSION = 2
+VERSION = 3
 
 TOLERANCE, STEPS = 1e-10, 500  # of conjugate gradients, relative to the right side
-
-
-@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
-def ranks(order):
-    """Return where each row is in the order."""
-    rank = np.empty(len(order), np.int64)
-    for r in range(len(order)):
-        rank[order[r]] = r
-    return rank
-
-
-@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
-def slot(j, k, neighbors, rank):
-    """Return the row that has an entry for this pair, and its place there, or -1.
-
-    Entries of the diagonal come last, and -1 is no row.
-    """
-    m = neighbors.shape[1]
-    if j < 0 or k < 0:
-        return 0, -1
-    if j == k:
-        return j, m
-    if rank[j] < rank[k]:
-        j, k = k, j
-    for e in range(m):
-        if neighbors[j, e] == k:
-            return j, e
-    return j, -1
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -47,7 +19,8 @@ def eliminate(weights, sd, precision, neighbors, order):
     n, m = weights.shape
     C, t = np.zeros((n, m)), np.empty(n)
     # What the rows after this one add to its entries, the diagonal last.
-    off, rank = np.zeros((n, m + 1)), ranks(order)
+    off = np.zeros((n, m + 1))
+    place = np.full(n, -1)  # of a value among the neighbors of the row that is eliminated
     for r in range(n - 1, -1, -1):
         i = order[r]
         w = 1.0 / (sd[i] * sd[i])
@@ -55,13 +28,22 @@ def eliminate(weights, sd, precision, neighbors, order):
         t[i] = 1.0 / math.sqrt(d)
         for a in range(m):
             if neighbors[i, a] >= 0:
+                place[neighbors[i, a]] = a
                 off[i, a] -= weights[i, a] * w
                 C[i, a] = -off[i, a] / d
         for a in range(m):
-            for b in range(a + 1):
-                j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
-                if e >= 0:
+            j = neighbors[i, a]
+            if j < 0:
+                continue
+            off[j, m] += weights[i, a] * weights[i, a] * w - off[i, a] * off[i, a] / d
+            for e in range(m):
+                k = neighbors[j, e]
+                b = place[k] if k >= 0 else -1
+                if b >= 0:
                     off[j, e] += weights[i, a] * weights[i, b] * w - off[i, a] * off[i, b] / d
+        for a in range(m):
+            if neighbors[i, a] >= 0:
+                place[neighbors[i, a]] = -1
     return C, t
 
 
@@ -71,7 +53,7 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
     n, m = weights.shape
     of_weights, of_sd, of_precision = np.zeros((n, m)), np.empty(n), np.empty(n)
     # Adjoints of what the rows after this one add to its entries, the diagonal last.
-    of_off, rank = np.zeros((n, m + 1)), ranks(order)
+    of_off, place = np.zeros((n, m + 1)), np.full(n, -1)
     off = np.empty(m)
     for i in order:
         w, d = 1.0 / (sd[i] * sd[i]), 1.0 / (t[i] * t[i])
@@ -80,10 +62,16 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
             off[a] = -C[i, a] * d
             of_off[i, a] = -of_C[i, a] / d
             of_d += of_C[i, a] * off[a] / (d * d)
+            if neighbors[i, a] >= 0:
+                place[neighbors[i, a]] = a
         for a in range(m):
-            for b in range(a + 1):
-                j, e = slot(neighbors[i, a], neighbors[i, b], neighbors, rank)
-                if e < 0:
+            j = neighbors[i, a]
+            if j < 0:
+                continue
+            for e in range(m + 1):
+                k = neighbors[j, e] if e < m else j
+                b = place[k] if k >= 0 else -1
+                if b < 0:
                     continue
                 g = of_off[j, e]
                 of_weights[i, a] += g * weights[i, b] * w
@@ -96,6 +84,7 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
             if neighbors[i, a] < 0:
                 of_off[i, a] = 0.0
                 continue
+            place[neighbors[i, a]] = -1
             of_weights[i, a] -= of_off[i, a] * w
             of_w -= of_off[i, a] * weights[i, a]
         of_off[i, m] = of_precision[i] = of_d if d >= w else 0.0

@@ -1,0 +1,112 @@
+r"""Epsilon of the posterior at one theta, by Hamiltonian Monte Carlo.
+
+Where data are many, epsilon is nearly normal given theta, but in so many dimensions that weights of
+normal proposals tell nothing. In coordinates that follow theta, however, its posterior is almost
+the same at all theta that are likely. So draws of a chain at one of them are proposals for all:
+
+.. math:: w = \frac{p(\theta, \epsilon, y)}{q(\theta)\, p(\epsilon \mid \theta_0, y)}
+   \propto \frac{p(\theta, \epsilon, y)}{q(\theta)\, p(\theta_0, \epsilon, y)}
+
+Steps of the chains solve the equations of the normal part exactly, so what is left decides how
+large they can be, and not the number of dimensions.
+
+References
+----------
+Beskos, A., Pinski, F. J., Sanz-Serna, J. M. and Stuart, A. M. (2011). Hybrid Monte Carlo on Hilbert
+spaces. Stochastic Processes and their Applications 121.
+"""
+
+import numpy as np
+
+from arviz_stats.base import array_stats
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import grad
+
+from pymc_vsgp.compile import function, no_collection, simplify
+from pymc_vsgp.fit.bound import split
+from pymc_vsgp.fit.density import Points
+from pymc_vsgp.inducing.graphs import frontier
+
+__all__ = ["Chains"]
+
+CHAINS, TUNE = 4, 40
+ACCEPTANCE, SHORTEST = 0.8, 0.02
+LARGEST_RHAT = 1.05
+
+
+class Chains:
+    """Chains of epsilon of `points`, at a theta that they are started at."""
+
+    @no_collection
+    def __init__(self, points: Points):
+        self.points = points
+        logp = simplify(points.model.logp())
+        outputs = [logp, *grad(logp, points.inner)]
+        # What depends on theta alone is computed once.
+        fixed = [v for v in frontier(outputs, points.inner) if not isinstance(v, SharedVariable)]
+        self._fixed = function(points.outer, fixed)
+        # Evaluated some thousand times: with the backend of the user.
+        self._density = function([*points.inner, *fixed], outputs, None)
+
+    def start(self, theta: np.ndarray, rng) -> None:
+        """Start at this theta, and tune the size of the steps."""
+        self.rng, self.n_gradients = rng, 0
+        self._known = self._fixed(*self._split(theta, self.points.outer))
+        self._step = 0.5
+        self._drawn: list[float] = []
+        size = self.points.n_epsilon
+        self._states = [self._at(1.5 * rng.normal(size=size)) for _ in range(CHAINS)]
+        for i in range(TUNE):
+            chance = np.mean([self._move(k) for k in range(CHAINS)])
+            step = self._step * np.exp((chance - ACCEPTANCE) * 2.0 / np.sqrt(i + 1.0))
+            self._step = float(np.clip(step, SHORTEST, np.pi / 2.0))
+
+    def draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw n of epsilon, in random order, and return their log densities less a constant."""
+        epsilon, logp = np.empty((n, self.points.n_epsilon)), np.empty(n)
+        for i, at in enumerate(self.rng.permutation(n)):
+            k = i % CHAINS
+            self._move(k)
+            epsilon[at], rest, _ = self._states[k]
+            logp[at] = -rest - epsilon[at] @ epsilon[at] / 2.0
+            self._drawn.append(rest)
+        return epsilon, logp
+
+    def complaint(self) -> str:
+        """Say that chains are not of one distribution, or nothing."""
+        n = len(self._drawn) // CHAINS
+        if n < 4:
+            return ""
+        each = np.reshape(self._drawn[: n * CHAINS], (n, CHAINS))
+        rhat = float(array_stats.rhat(each, chain_axis=1, draw_axis=0))
+        good = rhat <= LARGEST_RHAT
+        return "" if good else f"R-hat {rhat:.2f} of chains at the estimate of the parameters"
+
+    def _split(self, flat, variables):
+        parts = split(flat[None], (self.points.shapes[v] for v in variables))
+        return [x[0].astype(v.dtype) for x, v in zip(parts, variables, strict=True)]
+
+    def _at(self, epsilon):
+        """Return epsilon with the energy that a standard normal leaves, and its gradient."""
+        self.n_gradients += 1
+        values = self._split(epsilon, self.points.inner)
+        logp, *slopes = self._density(*values, *self._known)
+        slope = np.concatenate([np.ravel(g) for g in slopes])
+        return epsilon, -float(logp) - epsilon @ epsilon / 2.0, -slope - epsilon
+
+    def _move(self, k: int) -> float:
+        """Move a chain about a quarter of a period, and return the chance of that."""
+        epsilon, rest, slope = before = self._states[k]
+        p, h = self.rng.normal(size=epsilon.size), self._step
+        energy = rest + (epsilon @ epsilon + p @ p) / 2.0
+        cos, sin = np.cos(h), np.sin(h)
+        for _ in range(max(1, round(np.pi / 2.0 / h))):
+            p = p - h / 2.0 * slope
+            epsilon, p = cos * epsilon + sin * p, cos * p - sin * epsilon
+            epsilon, rest, slope = self._at(epsilon)
+            p -= h / 2.0 * slope
+        after = rest + (epsilon @ epsilon + p @ p) / 2.0
+        chance = np.exp(min(energy - after, 0.0)) if np.isfinite(after) else 0.0
+        accepted = self.rng.random() < chance
+        self._states[k] = (epsilon, rest, slope) if accepted else before
+        return float(chance)
