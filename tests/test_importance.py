@@ -17,7 +17,7 @@ import xarray as xr
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit import importance, walk
+from pymc_vsgp.fit import importance, walk, weights
 from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
@@ -218,6 +218,24 @@ def test_chains_where_normal_proposals_tell_nothing(many):
     assert np.sqrt(np.mean(away**2)) < 0.08 and abs(away.mean()) < 0.02
 
 
+@pytest.mark.slow
+def test_proposals_show_how_chains_mix(many, monkeypatch):
+    """A chain that stays where it is gives draws of one chain, and these are refused."""
+    model, _, stage = many
+    move = Chains._move
+
+    def stuck(self, k):
+        return 0.0 if k == 2 and len(self._drawn[2]) > 20 else move(self, k)
+
+    monkeypatch.setattr(Chains, "_move", stuck)
+    kwargs = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
+    idata = vsgp.sample(100, method="importance", **kwargs)
+    assert "R-hat" in idata["posterior"].attrs["refused"]
+    spread = idata["posterior"]["u"].std("draw").mean("u_inducing").values
+    assert spread[2] < 0.3 * spread[[0, 1, 3]].min()
+
+
+@pytest.mark.slow
 def test_chains_at_one_theta(many, rng):
     """Their log densities are those of the model, less a constant; R-hat sees where they differ."""
     model, _, stage = many
@@ -225,13 +243,13 @@ def test_chains_at_one_theta(many, rng):
     points = Points(model)
     chains, theta = Chains(points), stage._theta_normal()[0]
     chains.start(theta, rng)
-    epsilon, logp = chains.draw(12)
+    epsilon, logp = chains.draw(np.repeat(range(4), 3))
     (expected,) = points.log_density()(theta[None], epsilon[None])
     away = expected[0] - logp
     np.testing.assert_allclose(away, away[0], atol=1e-9 * np.abs(logp).max())
     assert len(np.unique(epsilon, axis=0)) > 8 and chains.n_gradients > 12 + 4 * 40
     assert not chains.complaint()
-    chains._drawn = list(rng.normal(size=400) + np.tile([0.0, 0.0, 0.0, 2.0], 100))
+    chains._drawn = [list(away + rng.normal(size=100)) for away in (0.0, 0.0, 0.0, 2.0)]
     assert "R-hat 1." in chains.complaint()
 
 
@@ -397,29 +415,29 @@ def test_an_interrupt_keeps_what_was_drawn(monkeypatch):
 def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     """What 4000 weights say of a tail is off by a tenth, and by chance by more than that."""
     heavy = 0.7 * rng.exponential(size=(40, 16_000))  # logs of Pareto weights
-    looks = [importance._tail(w[:4000])[0] for w in heavy]
-    assert min(looks) < importance.LARGEST_K
-    assert all(importance._refuse(w) or importance._doubt(w) for w in heavy)
+    looks = [weights.tail(w[:4000])[0] for w in heavy]
+    assert min(looks) < weights.LARGEST_K
+    assert all(weights.refusal(w) or weights.doubt_of(w) for w in heavy)
     light = 0.2 * rng.exponential(size=(10, 4000))
-    assert not any(importance._refuse(w) or importance._doubt(w) for w in light)
+    assert not any(weights.refusal(w) or weights.doubt_of(w) for w in light)
 
 
 def test_means_do_not_hide_the_tail_of_single_weights(rng):
     """A mean of 64 looks light where none of them is, and its tail is the same."""
     heavy = 0.6 * rng.exponential(size=(6, 4000, 64))
     means = scipy.special.logsumexp(heavy, axis=2) - np.log(64)
-    assert not all(importance._refuse(w) or importance._doubt(w) for w in means)
+    assert not all(weights.refusal(w) or weights.doubt_of(w) for w in means)
     for log_w, each in zip(means, heavy, strict=True):
         batch = _Batch(np.zeros((4000, 1)), each - 3.0, np.zeros((4000, 1)), log_w)
         single = importance._single(batch, log_w)
         np.testing.assert_allclose(single, each.ravel())
-        assert importance._refuse(log_w, single) or importance._doubt(log_w, single)
-        assert importance._shape(log_w, single)[0] >= importance._tail(single)[0]
+        assert weights.refusal(log_w, single) or weights.doubt_of(log_w, single)
+        assert weights.shape(log_w, single)[0] >= weights.tail(single)[0]
     light = 0.2 * rng.exponential(size=(4000, 64))
     log_w = scipy.special.logsumexp(light, axis=1) - np.log(64)
-    for judge in (importance._refuse, importance._doubt):
+    for judge in (weights.refusal, weights.doubt_of):
         assert not judge(log_w, light.ravel())
-    assert importance._shape(log_w, log_w) == importance._shape(log_w, ())  # one for each theta
+    assert weights.shape(log_w, log_w) == weights.shape(log_w, ())  # one for each theta
 
 
 @pytest.mark.slow
@@ -432,7 +450,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
         asked.append(len(log_w))
         return "k-hat 0.45 ± 0.11" if len(log_w) == 400 else ""
 
-    monkeypatch.setattr(importance, "_doubt", once)
+    monkeypatch.setattr(importance, "doubt_of", once)
     settings = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
     with caplog.at_level(logging.INFO, logger="pymc"):
         tree = vsgp.sample(100, method="importance", **settings)
@@ -441,7 +459,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert tree["posterior"].attrs["refused"] == ""
     assert tree["posterior"].sizes["draw"] == tree["sample_stats"].sizes["draw"] == 100
     # Interrupted while there is doubt: what was there is kept, and the doubt is said.
-    monkeypatch.setattr(importance, "_doubt", lambda *args: "k-hat 0.45 ± 0.11")
+    monkeypatch.setattr(importance, "doubt_of", lambda *args: "k-hat 0.45 ± 0.11")
     monkeypatch.setattr(Weigher, "more", lambda *args: None)
     found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
     assert found.interrupted
@@ -490,7 +508,7 @@ def test_chains_that_disagree_are_refused(monkeypatch, rng):
 @pytest.mark.slow
 def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     model, stage = made(counts)
-    monkeypatch.setattr("pymc_vsgp.fit.importance.LARGEST_K", -9.0)
+    monkeypatch.setattr("pymc_vsgp.fit.weights.LARGEST_K", -9.0)
     seen = {}
     monkeypatch.setattr(pm, "sample", lambda **kwargs: seen.update(kwargs))
     with caplog.at_level(logging.INFO, logger="pymc"):

@@ -27,11 +27,16 @@ from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.inducing.graphs import frontier
 
-__all__ = ["Chains"]
+__all__ = ["Chains", "parts"]
 
 CHAINS, TUNE = 4, 40
 ACCEPTANCE, SHORTEST = 0.8, 0.02
 LARGEST_RHAT = 1.05
+
+
+def parts(n: int) -> np.ndarray:
+    """Which chain draws each of n proposals: one after another, so that draws show how they mix."""
+    return np.arange(n) * CHAINS // max(n, 1)
 
 
 class Chains:
@@ -53,7 +58,7 @@ class Chains:
         self.rng, self.n_gradients = rng, 0
         self._known = self._fixed(*self._split(theta, self.points.outer))
         self._step = 0.5
-        self._drawn: list[float] = []
+        self._drawn: list[list[float]] = [[] for _ in range(CHAINS)]
         size = self.points.n_epsilon
         self._states = [self._at(1.5 * rng.normal(size=size)) for _ in range(CHAINS)]
         for i in range(TUNE):
@@ -61,24 +66,24 @@ class Chains:
             step = self._step * np.exp((chance - ACCEPTANCE) * 2.0 / np.sqrt(i + 1.0))
             self._step = float(np.clip(step, SHORTEST, np.pi / 2.0))
 
-    def draw(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw n of epsilon, in random order, and return their log densities less a constant."""
-        epsilon, logp = np.empty((n, self.points.n_epsilon)), np.empty(n)
-        for i, at in enumerate(self.rng.permutation(n)):
-            k = i % CHAINS
+    def draw(self, chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw epsilon, the next of each of these chains; log densities lack a constant."""
+        epsilon = np.empty((len(chains), self.points.n_epsilon))
+        logp = np.empty(len(chains))
+        for i, k in enumerate(chains):
             self._move(k)
-            epsilon[at], rest, _ = self._states[k]
-            logp[at] = -rest - epsilon[at] @ epsilon[at] / 2.0
-            self._drawn.append(rest)
+            epsilon[i], rest, _ = self._states[k]
+            logp[i] = -rest - epsilon[i] @ epsilon[i] / 2.0
+            self._drawn[k].append(rest)
         return epsilon, logp
 
     def complaint(self) -> str:
         """Say that chains are not of one distribution, or nothing."""
-        n = len(self._drawn) // CHAINS
+        n = min(map(len, self._drawn))
         if n < 4:
             return ""
-        each = np.reshape(self._drawn[: n * CHAINS], (n, CHAINS))
-        rhat = float(array_stats.rhat(each, chain_axis=1, draw_axis=0))
+        each = np.array([drawn[-n:] for drawn in self._drawn])
+        rhat = float(array_stats.rhat(each, chain_axis=0, draw_axis=1))
         good = rhat <= LARGEST_RHAT
         return "" if good else f"R-hat {rhat:.2f} of chains at the estimate of the parameters"
 

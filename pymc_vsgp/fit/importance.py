@@ -31,11 +31,11 @@ from pymc.model.core import Model
 from scipy.special import gammaincinv, logsumexp
 
 from pymc_vsgp.compile import no_collection
-from pymc_vsgp.fit.chain import Chains
+from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.weights import smooth_weights
+from pymc_vsgp.fit.weights import doubt_of, finite, refusal, shape, smooth_weights, tail
 from pymc_vsgp.progress import progress
 
 __all__ = ["Weighed", "Weigher", "weigh"]
@@ -52,9 +52,6 @@ MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell wheth
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
-LARGEST_K = 0.5
-ENOUGH = 16_000  # proposals that tell k-hat well
-SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
 
 
 @dataclass
@@ -79,6 +76,8 @@ class Weighed:
         Whether they are fewer than were asked for.
     thin : int
         How many times as many as were asked for they are.
+    walked : bool
+        Whether chains drew epsilon, one after another.
     """
 
     theta: np.ndarray
@@ -90,6 +89,7 @@ class Weighed:
     n_evaluations: int
     n_inner: int
     thin: int
+    walked: bool
     seconds: float
     refused: str
     interrupted: bool
@@ -148,6 +148,10 @@ class _Batch:
             np.where(better[:, None], other.epsilon, self.epsilon),
             np.where(better, other.score, self.score),
         )
+
+    def ordered(self, at) -> "_Batch":
+        """Return theta in this order."""
+        return _Batch(self.theta[at], self.inner[at], self.epsilon[at], self.score[at])
 
     @classmethod
     def concatenated(cls, parts) -> "_Batch":
@@ -217,18 +221,19 @@ class Weigher:
     def evaluate(self, theta, K, advance=lambda n: None) -> _Batch:
         """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
         step = max(1, EPSILON_BYTES // (8 * K * max(self.points.n_epsilon, 1)))
-        parts: list[_Batch] = []
+        found: list[_Batch] = []
+        chains = parts(len(theta))
         for i in range(0, len(theta), step):
             asked = theta[i : i + step]
             try:
-                parts.append(self._evaluate(asked, K, advance))
+                found.append(self._evaluate(asked, K, advance, chains[i : i + step]))
             except KeyboardInterrupt:
-                if not parts:
+                if not found:
                     raise
                 break
-            if len(parts[-1].theta) < len(asked):
+            if len(found[-1].theta) < len(asked):
                 break
-        return _Batch.concatenated(parts)
+        return _Batch.concatenated(found)
 
     def more(self, theta, K, advance=lambda n: None) -> _Batch | None:
         """Evaluate more for a batch that is there already; nothing, if it is interrupted."""
@@ -238,14 +243,14 @@ class Weigher:
             return None
         return batch if len(batch.theta) == len(theta) else None
 
-    def _evaluate(self, theta, K, advance) -> _Batch:
+    def _evaluate(self, theta, K, advance, chains) -> _Batch:
         m = self.points.n_epsilon
         if self.chains is None:
             q = StudentT(np.zeros(m), None, max(20.0, m))
             flat = q.draw(len(theta) * K, self.rng)
             log_q = q.logpdf(flat)
         else:
-            flat, log_q = self.chains.draw(len(theta) * K)
+            flat, log_q = self.chains.draw(np.repeat(chains, K))
         log_q = log_q.reshape(len(theta), K)
         noise = self.rng.gumbel(size=log_q.shape)
         with np.errstate(all="ignore"):
@@ -286,7 +291,7 @@ def weigh(
         q, K, batch = _fit_proposal(weigher, stage, rng)
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         start = (batch.theta, batch.epsilon, log_w)
-        khat, ess = _tail(log_w)
+        khat, ess = tail(log_w)
         hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
         interrupted, refused = False, ""
         if give_up and (noise := _log_variance(batch)) > NOISIEST:
@@ -298,7 +303,7 @@ def weigh(
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
-            noisy = _inner_variance(batch, log_w) / K > SOME and K <= MOST and _refuse(log_w)
+            noisy = _inner_variance(batch, log_w) / K > SOME and K <= MOST and refusal(log_w)
             if noisy and not interrupted:
                 # What is left of the noise given theta is all that more of epsilon can take away.
                 more = weigher.more(batch.theta, 3 * K)
@@ -308,7 +313,7 @@ def weigh(
     thin, K = 1, batch.inner.shape[1]
     single = _single(batch, log_w)
     unmixed = "" if weigher.chains is None else weigher.chains.complaint()
-    refused, doubt = refused or unmixed or _refuse(log_w, single), _doubt(log_w, single)
+    refused, doubt = refused or unmixed or refusal(log_w, single), doubt_of(log_w, single)
     while doubt and not (interrupted or hopeless or refused):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
@@ -317,10 +322,14 @@ def weigh(
         if more is not None:
             thin *= 4
             batch = _Batch.concatenated([batch, more])
+            if weigher.chains is not None:  # those of one chain one after another
+                of = np.concatenate([parts(len(log_w)), parts(len(more.theta))])
+                batch = batch.ordered(np.argsort(of, kind="stable"))
             log_w = batch.log_marginal - q.logpdf(batch.theta)
             single = _single(batch, log_w)
-            refused, doubt = _refuse(log_w, single), _doubt(log_w, single)
-    khat, ess = _shape(log_w, single)[0], _tail(log_w)[1]
+            unmixed = "" if weigher.chains is None else weigher.chains.complaint()
+            refused, doubt = unmixed or refusal(log_w, single), doubt_of(log_w, single)
+    khat, ess = shape(log_w, single)[0], tail(log_w)[1]
     log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
     return Weighed(
         theta=batch.theta,
@@ -332,6 +341,7 @@ def weigh(
         n_evaluations=weigher.n_evaluations + (weigher.chains.n_gradients if weigher.chains else 0),
         n_inner=K,
         thin=thin,
+        walked=weigher.chains is not None,
         seconds=time.perf_counter() - began,
         refused=refused or doubt,
         interrupted=interrupted,
@@ -368,7 +378,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         batch = weigher(q, n, K)
         rounds.append((q, batch))
         log_w = batch.log_marginal - q.logpdf(batch.theta)
-        _, ess = _tail(log_w)
+        _, ess = tail(log_w)
         spread.append(_inner_variance(batch, log_w))
         if i == 0 and spread[0] > NOISY and weigher.refine():
             pass
@@ -468,18 +478,6 @@ def _order(points: Points, stage: GaussianStage) -> np.ndarray:
     return points.ravel(stage._split_theta(at)).astype(int)
 
 
-def finite(log_w):
-    top = log_w.max()
-    return np.where(np.isfinite(log_w), log_w - top, -1e4) if np.isfinite(top) else 0.0 * log_w
-
-
-def _tail(log_w) -> tuple[float, float]:
-    """Pareto k-hat of weights, and what their sample is worth."""
-    log_w = finite(log_w)
-    w = np.exp(log_w - logsumexp(log_w))
-    return smooth_weights(log_w)[1], float(1.0 / (w**2).sum())
-
-
 def _better(stage, points, theta, log_w) -> GaussianStage:
     """Return the stage with the moments of theta under the weights, where these tell them."""
     log_w = smooth_weights(finite(log_w))[0]
@@ -497,38 +495,3 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
 def _single(batch: _Batch, log_w) -> np.ndarray:
     """Weights of each epsilon by itself, of which those of theta are the means."""
     return (batch.inner + (log_w - batch.log_marginal)[:, None]).ravel()
-
-
-def _shape(log_w, single) -> tuple[float, float]:
-    """Pareto k-hat and its standard error, of the heavier tail.
-
-    A mean of a few single weights has their tail, but hides it: it begins where no mean has been.
-    """
-    found = []
-    for x in (log_w, single)[: 1 + (len(single) > len(log_w))]:
-        khat, _ = _tail(x)
-        found.append((khat, (1.0 + khat) / np.sqrt(min(0.2 * len(x), 3.0 * np.sqrt(len(x))))))
-    return max(found, key=lambda x: x[0])
-
-
-def _refuse(log_w, single=()) -> str:
-    """Why weights are not good enough, or nothing."""
-    khat, ess = _shape(log_w, single)[0], _tail(log_w)[1]
-    if not khat <= LARGEST_K:
-        return f"k-hat {khat:.2f}"
-    if ess < SMALLEST_SHARE * len(log_w):
-        return f"ESS {ess:.0f} of {len(log_w)} proposals"
-    halves = [log_w[::2], log_w[1::2]]
-    levels = [logsumexp(h) - np.log(len(h)) for h in halves]
-    error = np.sqrt(sum(1.0 / _tail(h)[1] for h in halves))
-    if abs(levels[0] - levels[1]) > 4.0 * error:
-        return "halves of the weights disagree"
-    return ""
-
-
-def _doubt(log_w, single=()) -> str:
-    """Whether k-hat may be small by chance: few weights of a heavy tail may look light."""
-    khat, error = _shape(log_w, single)
-    if len(log_w) >= ENOUGH or khat + error <= LARGEST_K:
-        return ""
-    return f"k-hat {khat:.2f} ± {error:.2f}"

@@ -8,9 +8,10 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.fit.collapsed import Collapsed
-from pymc_vsgp.fit.importance import Weighed, finite
+from pymc_vsgp.fit.importance import Weighed
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
+from pymc_vsgp.fit.weights import finite
 
 __all__ = ["disagreement", "draws_of"]
 
@@ -54,8 +55,11 @@ def draws_of(
         complete(tree, model, whole, rng)
     names = {d: (("chain", "draw"), x) for d, x in stats.items()}
     stats = xr.Dataset(names, coords=_counted(state.shape))
-    drawn = np.concatenate([found.theta, found.start[0]])[state]
-    stats.attrs["rhat"] = _largest_rhat(np.moveaxis(drawn, -1, 0))
+    # Chains that draw epsilon mix, or do not; other proposals of it are independent.
+    which = (0, 1) if found.walked else (0,)
+    both = [np.concatenate([(found.theta, found.epsilon)[i], found.start[i]]) for i in which]
+    rhats = [_largest_rhat(np.moveaxis(x[state], -1, 0)) for x in both]
+    stats.attrs["rhat"] = float(np.fmax.reduce(rhats))
     tree["sample_stats"] = xr.DataTree(stats)
     add_data(tree, model)
     return tree

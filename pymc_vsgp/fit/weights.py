@@ -1,8 +1,14 @@
-"""Pareto-smoothed importance weights."""
+"""Importance weights: how they are smoothed, and whether they are good enough."""
 
 import arviz_stats  # noqa: F401  (imported to register the accessor of DataArrays)
 import numpy as np
 import xarray as xr
+
+from scipy.special import logsumexp
+
+LARGEST_K = 0.5
+ENOUGH = 16_000  # proposals that tell k-hat well
+SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
 
 
 def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
@@ -14,3 +20,51 @@ def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
     array = xr.DataArray(-log_w, dims=["sample"])
     smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
     return smoothed.values, float(khat)
+
+
+def finite(log_w):
+    """Return log weights less the largest; hardly any weight where they are not finite."""
+    top = log_w.max()
+    return np.where(np.isfinite(log_w), log_w - top, -1e4) if np.isfinite(top) else 0.0 * log_w
+
+
+def tail(log_w) -> tuple[float, float]:
+    """Pareto k-hat of weights, and what their sample is worth."""
+    log_w = finite(log_w)
+    w = np.exp(log_w - logsumexp(log_w))
+    return smooth_weights(log_w)[1], float(1.0 / (w**2).sum())
+
+
+def shape(log_w, single) -> tuple[float, float]:
+    """Pareto k-hat and its standard error, of the heavier tail.
+
+    A mean of a few single weights has their tail, but hides it: it begins where no mean has been.
+    """
+    found = []
+    for x in (log_w, single)[: 1 + (len(single) > len(log_w))]:
+        khat, _ = tail(x)
+        found.append((khat, (1.0 + khat) / np.sqrt(min(0.2 * len(x), 3.0 * np.sqrt(len(x))))))
+    return max(found, key=lambda x: x[0])
+
+
+def refusal(log_w, single=()) -> str:
+    """Why weights are not good enough, or nothing."""
+    khat, ess = shape(log_w, single)[0], tail(log_w)[1]
+    if not khat <= LARGEST_K:
+        return f"k-hat {khat:.2f}"
+    if ess < SMALLEST_SHARE * len(log_w):
+        return f"ESS {ess:.0f} of {len(log_w)} proposals"
+    halves = [log_w[::2], log_w[1::2]]
+    levels = [logsumexp(h) - np.log(len(h)) for h in halves]
+    error = np.sqrt(sum(1.0 / tail(h)[1] for h in halves))
+    if abs(levels[0] - levels[1]) > 4.0 * error:
+        return "halves of the weights disagree"
+    return ""
+
+
+def doubt_of(log_w, single=()) -> str:
+    """Whether k-hat may be small by chance: few weights of a heavy tail may look light."""
+    khat, error = shape(log_w, single)
+    if len(log_w) >= ENOUGH or khat + error <= LARGEST_K:
+        return ""
+    return f"k-hat {khat:.2f} ± {error:.2f}"
