@@ -184,7 +184,8 @@ def test_the_function_returns_to_its_prior_beyond_the_window():
     with model:
         moments = vsgp.predict(idata, Xnew, "moments", progressbar=False)
         np.testing.assert_allclose(moments["mean"].values[0, 0], mean, rtol=1e-12)
-        np.testing.assert_allclose(moments["variance"].values[0, 0], spread, rtol=1e-12)
+        # What is left of the prior's variance is a difference.
+        np.testing.assert_allclose(moments["variance"].values[0, 0], spread, rtol=1e-12, atol=1e-14)
         many = az.from_dict({"posterior": {"u": np.tile(u, (1, 600, 1))}})
         joint = vsgp.predict(many, Xnew, "f", joint=True, random_seed=1, progressbar=False)
         error = np.cov(joint.values[0].T) - covariance

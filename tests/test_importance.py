@@ -190,7 +190,7 @@ def many():
         return model, y, vsgp.fit_gaussian(progressbar=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_where_normal_proposals_tell_nothing(many):
     """Against quadrature, value by value."""
     model, y, stage = many

@@ -30,7 +30,7 @@ from pymc_vsgp.inducing.graphs import frontier
 __all__ = ["Chains", "parts"]
 
 CHAINS, TUNE = 4, 40
-ACCEPTANCE, SHORTEST = 0.8, 0.02
+ACCEPTANCE, SHORTEST = 0.8, 0.2  # what needs shorter steps is for NUTS
 LARGEST_RHAT = 1.05
 
 

@@ -46,7 +46,8 @@ ROUNDS = 5
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
-NORMAL = 1.0  # variance of log weights given theta, above which chains draw epsilon
+NORMAL = 1.0  # variance of log weights given theta, above which chains draw epsilon, ...
+NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 NOISIEST = 4.0  # variance of log weights given theta that no number of epsilon makes up for
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
@@ -367,7 +368,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     if points.n_epsilon >= MANY:
         q = _mixture(center, cov, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
-        if _log_variance(batch) > NORMAL and weigher.walk(center):
+        nearly = NEARLY * points.n_epsilon
+        if NORMAL < _log_variance(batch) < nearly and weigher.walk(center):
             K, batch = 2, weigher(q, PROBES, 2)
         if _log_variance(batch) > NOISIEST:
             return q, K, batch
