@@ -164,6 +164,7 @@ def sampled():
     return model, idata
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of forty draws
 def test_what_follows_draws(sampled, tmp_path):

@@ -224,6 +224,7 @@ def test_what_has_sums(settings, expected):
     assert can_collapse(build(*data_of(), **settings)) is expected
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_posterior():
     """As the posterior of theta on a fine grid of two parameters."""

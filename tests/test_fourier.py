@@ -594,6 +594,7 @@ def test_product_of_kernels_of_separate_columns(rng):
     assert np.abs(covariance).max() < 0.02  # all but all of the variance is in the waves
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_posterior_agrees_with_the_exact_process():
     """Short data, a long period and many waves: the exact sampler's posterior."""

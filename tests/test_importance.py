@@ -218,6 +218,7 @@ def test_chains_where_normal_proposals_tell_nothing(many):
     assert np.sqrt(np.mean(away**2)) < 0.08 and abs(away.mean()) < 0.02
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_proposals_show_how_chains_mix(many, monkeypatch):
     """A chain that stays where it is gives draws of one chain, and these are refused."""

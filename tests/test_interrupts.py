@@ -42,8 +42,8 @@ def second_call_interrupted(monkeypatch):
     def stop(after):
         whole = Weigher._evaluate
 
-        def part(self, theta, K, advance):
-            return whole(self, theta[:after] if len(theta) > 300 else theta, K, advance)
+        def part(self, theta, *args):
+            return whole(self, theta[:after] if len(theta) > 300 else theta, *args)
 
         monkeypatch.setattr(Weigher, "_evaluate", part)
 
@@ -144,7 +144,7 @@ def test_no_nuts_after_an_interrupt(stage, second_call_interrupted, monkeypatch,
 
 def test_more_of_epsilon(stage, monkeypatch):
     """The proposals stay as they were before more was to be added to each."""
-    monkeypatch.setattr("pymc_vsgp.fit.importance.LARGEST_K", -9.0)
+    monkeypatch.setattr("pymc_vsgp.fit.weights.LARGEST_K", -9.0)
     monkeypatch.setattr("pymc_vsgp.fit.importance.SOME", -1.0)
     weigher, whole, asked = Weigher(stage.model), Weigher.evaluate, []
 

@@ -170,6 +170,7 @@ def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
     same(*found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_replaced_data_of_any_length_and_order(by_rows):
     model, plain = build("points", True, own=True), by_rows("points", True, own=True)
