@@ -71,6 +71,7 @@ def log_density(table, y, point):
     return expected + sum(stats.norm.logpdf(p).sum() for p in point.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "block_size"), [(table_of, 7), (table_of, False), (on_a_grid, None)]
 )
@@ -135,6 +136,7 @@ def test_new_places_with_covariates(fitted):
         vsgp.predict(idata, new.to_numpy()[:, :4], "mean", model=model, **quiet)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")  # few draws
 def test_what_one_does_with_draws(fitted):
     model, _, idata = fitted

@@ -94,6 +94,7 @@ def two_chains(tree):
     return tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 2])
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_plain_az_loo_is_right(chains, fitted):

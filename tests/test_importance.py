@@ -141,6 +141,7 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
         np.testing.assert_allclose(logp[0, 0], expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_weights_against_quadrature():
     """One inducing value and one parameter: the posterior from a grid, in numpy alone."""
     X, y = np.array([[0.0], [0.4], [-0.5], [1.0], [-1.2]]), np.array([3, 4, 2, 1, 0])
@@ -389,6 +390,7 @@ def test_starts_that_agree_are_one_optimum():
         vsgp.fit_gaussian(n_starts=2, model=model, progressbar=False)
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_drawn(monkeypatch):
     model, stage = made(counts)
     weigher, rng = Weigher(model), np.random.default_rng(4)
@@ -591,6 +593,7 @@ def test_a_prior_that_draws_in_any_order():
         assert abs((drawn < edge).mean() - expected) < 4.0 * sd
 
 
+@pytest.mark.slow
 def test_ordered_cut_points():
     """As `likelihoods.md` has them: half of what the prior draws is not in order."""
     X, y = np.linspace(0.0, 4.0, 15)[:, None], np.repeat([0, 1, 2], 5)

@@ -119,6 +119,7 @@ def test_an_interrupted_fit_says_so_and_sets_coordinates(stage, monkeypatch, cap
         np.testing.assert_array_equal(model["u_sites_root"].get_value(), some.sites["u"].root)
 
 
+@pytest.mark.slow
 def test_some_proposals(stage, second_call_interrupted, caplog):
     second_call_interrupted(after=203)
     idata = vsgp.sample(200, stage=stage, model=stage.model, **QUICK)

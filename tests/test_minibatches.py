@@ -181,6 +181,7 @@ def same(a, b):
     np.testing.assert_array_equal(a.Xu["u_Xu"], b.Xu["u_Xu"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_minibatches_reached(monkeypatch):
     whole, model = fitted(), of_classes(mean=0.4)
     with monkeypatch.context() as patch:

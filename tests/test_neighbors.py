@@ -237,6 +237,7 @@ def test_all_downstream_is_that_of_the_exact_process(draws):
     assert "12 nearest-neighbor inputs" in str(check)
 
 
+@pytest.mark.slow
 def test_joint_draws_of_a_few_neighbors(draws):
     """Their covariance is one, with the variances that single draws have."""
     model = build(3)

@@ -104,6 +104,7 @@ def test_log_density():
     np.testing.assert_allclose(logp, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_stage_and_predictions(fitted):
     model, stage, idata = fitted
     assert stage.converged
