@@ -23,10 +23,9 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors, graph_inputs
-from pytensor.tensor.basic import Alloc
+from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 
 __all__ = [
     "ONCE",
@@ -76,18 +75,12 @@ def constants_in_double(fgraph, node):
 def _in_double(x: Variable) -> Variable:
     if x.type.dtype != "float32" or x.owner is None:
         return x
-    if isinstance(x.owner.op, Alloc):  # whose shape stays whole numbers
-        value, *shape = x.owner.inputs
-        found = _in_double(value)
-        return x if found is value else pt.alloc(found, *shape)
     leaves = list(graph_inputs([x]))
-    ops = [v.owner.op for v in ancestors([x]) if v.owner is not None]
-    if not (
-        all(isinstance(leaf, Constant) for leaf in leaves)
-        and all(isinstance(op, Elemwise | DimShuffle) for op in ops)
-    ):
+    if not all(isinstance(leaf, Constant) for leaf in leaves):
         return x
-    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in leaves}
+    # Whole numbers stay what they are: shapes are of them.
+    single = [leaf for leaf in leaves if leaf.type.dtype == "float32"]
+    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in single}
     return clone_replace(x, double, rebuild_strict=False)
 
 

@@ -38,6 +38,9 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+# A rewrite that fails is an error of ours, or of what we rewrite.
+pytensor.config.on_opt_error = "raise"
+
 # What is compiled without naming a mode is evaluated by numpy: numba would take seconds for each.
 # Tests of what users get name NUMBA, or take the fixture below.
 pytensor.config.mode = ONCE

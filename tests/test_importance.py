@@ -81,7 +81,24 @@ def normal():
     process(X).likelihood("y", lik, X=X, y=f + 0.3 * rng.normal(size=N))
 
 
-MODELS = [counts, scales, two, classes, coefficients, normal]
+def of_rows():
+    """Parameters with an entry for each row, of the likelihood and of the exposure."""
+    rng, X, f = inputs()
+    group = np.arange(N) % 2
+    lik = vsgp.StudentT(4.0, pm.HalfNormal("sigma", shape=2)[group])
+    gp = process(X)
+    gp.likelihood("y", lik, X=X, y=f + 0.2 * rng.standard_t(4, size=N), block_size=16)
+    exposure = pm.math.exp(pm.Normal("effect", shape=2)[group])
+    gp.likelihood("z", vsgp.Poisson(exposure=exposure), X=X, y=rng.poisson(np.exp(f)))
+
+
+def normal_of_rows():
+    rng, X, f = inputs()
+    sigma = pm.HalfNormal("sigma", shape=2)[np.arange(N) % 2]
+    process(X).likelihood("y", vsgp.Gaussian(sigma), X=X, y=f + 0.3 * rng.normal(size=N))
+
+
+MODELS = [counts, scales, two, classes, coefficients, normal, of_rows, normal_of_rows]
 
 
 def made(build):
@@ -123,7 +140,7 @@ def test_the_density_of_many_points_is_that_of_each(build, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, two, classes])
+@pytest.mark.parametrize("build", [counts, two, classes, of_rows])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -550,20 +567,6 @@ def test_variance_of_log_weights(rng):
         assert abs(_log_variance(batch) / 2.5**2 - 1.0) < 0.2
     assert _log_variance(replace(batch, inner=inner[:, :1])) == 0.0
     assert _log_variance(replace(batch, inner=np.full((9, 2), -np.inf))) == np.inf
-
-
-@pytest.mark.slow
-def test_parameters_of_rows_are_left_to_nuts(monkeypatch, caplog):
-    rng, X, f = inputs()
-    group = np.arange(N) % 2
-    with pm.Model() as model:
-        sigma = pm.HalfNormal("sigma", shape=2)
-        process(X).likelihood("y", vsgp.StudentT(4.0, sigma[group]), X=X, y=f)
-        stage = vsgp.fit_gaussian(progressbar=False)
-    monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
-    with caplog.at_level(logging.INFO, logger="pymc"):
-        assert vsgp.sample(50, stage=stage, model=model, progressbar=False) == "nuts"
-    assert "goes with the rows depends on parameters. NUTS takes over" in caplog.text
 
 
 def test_a_prior_that_draws_in_any_order():

@@ -272,17 +272,21 @@ def _is_drawn(v: Variable) -> bool:
 @_vectorize_node.register(Rows)
 @_vectorize_node.register(BlockSum)
 def _vectorize_loop(op, node, *inputs):
-    """Let a loop take many points: the rows are the same for all of them."""
+    """Let a loop take many points. Parameters of rows have an axis of points after that of rows."""
     inner = op.fgraph.unfreeze()
-    swaps, widths = {}, []
+    variables, given, swaps, widths = list(inner.inputs), list(inputs), {}, []
     for i, (new, old) in enumerate(zip(inputs, node.inputs, strict=True)):
         if i >= op.n_rows:
             widths += [n for n in old.type.shape[:1] if n]
         if new.type.ndim == old.type.ndim:
             continue
         if i < op.n_rows:
-            raise NotImplementedError("What goes with the rows depends on parameters.")
-        swaps[inner.inputs[i]] = new.type()
+            given[i] = pt.moveaxis(new, 1, 0)
+            shape = (None, *given[i].type.shape[1:])
+            variables[i] = pt.tensor(dtype=new.type.dtype, shape=shape)
+            swaps[inner.inputs[i]] = pt.moveaxis(variables[i], 0, 1)
+        else:
+            swaps[inner.inputs[i]] = variables[i] = new.type()
     outputs = numpy_only(vectorize_graph(list(inner.outputs), swaps))
     n_points = [x.type.ndim - o.type.ndim for x, o in zip(outputs, node.outputs, strict=True)]
     # What is joined has the rows first.
@@ -290,11 +294,11 @@ def _vectorize_loop(op, node, *inputs):
         outputs[i] = pt.moveaxis(outputs[i], n_points[i], 0)
     width = op.width or max(widths, default=100)
     loop = op.like(
-        [swaps.get(x, x) for x in inner.inputs],
+        variables,
         outputs,
         block_size=op.block_size or automatic_block(width // (op.order.repeats if op.order else 1)),
         on_unused_input="ignore",
-    ).make_node(*inputs)
+    ).make_node(*given)
     found = [
         pt.moveaxis(x, 0, k) if i >= op.n_sums and k else x
         for i, (x, k) in enumerate(zip(loop.outputs, n_points, strict=True))

@@ -180,7 +180,9 @@ class Weigher:
             if mesh is not None:
                 raise
             # Ops of others may take one point at a time.
-            raise NotImplementedError("The model takes one point at a time.") from error
+            raise NotImplementedError(
+                "The density of the model takes one point at a time."
+            ) from error
         self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)

@@ -304,7 +304,7 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
             weigher = Weigher(target, mesh)
         except NotImplementedError as error:
             if method != "auto":
-                raise
+                raise NotImplementedError(f"{error} Use method='nuts'.") from error
             _log.info("importance: %s NUTS takes over", error)
             return None
         settings = {"give_up": method == "auto", "progressbar": progressbar}
