@@ -23,9 +23,10 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 __all__ = [
     "ONCE",
@@ -75,13 +76,21 @@ def constants_in_double(fgraph, node):
 def _in_double(x: Variable) -> Variable:
     if x.type.dtype != "float32" or x.owner is None:
         return x
+    if isinstance(x.owner.op, Alloc):  # whose shape stays whole numbers
+        value, *shape = x.owner.inputs
+        found = _in_double(value)
+        return x if found is value else pt.alloc(found, *shape)
     leaves = list(graph_inputs([x]))
-    if not all(isinstance(leaf, Constant) for leaf in leaves):
+    ops = [v.owner.op for v in ancestors([x]) if v.owner is not None]
+    if not (
+        all(isinstance(leaf, Constant) for leaf in leaves)
+        and all(isinstance(op, Elemwise | DimShuffle) for op in ops)
+    ):
         return x
-    # Whole numbers stay what they are: shapes are of them.
-    single = [leaf for leaf in leaves if leaf.type.dtype == "float32"]
-    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in single}
-    return clone_replace(x, double, rebuild_strict=False)
+    double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in leaves}
+    found = clone_replace(x, double, rebuild_strict=False)
+    # What is cast to single precision stays: it would be replaced again without end.
+    return found if found.type.dtype == "float64" else x
 
 
 optdb.register("constants_in_double", dfs_rewriter(constants_in_double), position=0.5)

@@ -335,6 +335,14 @@ def test_constant_lengthscales_in_double_precision(mode, ls, rng):
     np.testing.assert_allclose(K, 2.0 * (1.0 + d + d**2 / 3.0) * np.exp(-d), rtol=1e-11)
 
 
+def test_whole_numbers_in_double_precision_and_what_is_cast_to_single():
+    """A quotient of small whole numbers is of single precision in PyTensor."""
+    x = pt.dvector("x")
+    one, three = (pt.constant(k, dtype="int8") for k in (1, 3))
+    f = function([x], x * (one / three) + pt.cast(three, "float32"), ONCE)
+    np.testing.assert_allclose(f(np.ones(2)), 10.0 / 3.0, rtol=1e-15)
+
+
 def test_constants_of_a_shape_stay_whole_numbers(capfd):
     """What is allocated is in double precision, and its shape is none of that."""
     x = pt.dvector("x")

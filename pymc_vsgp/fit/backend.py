@@ -82,10 +82,10 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
         return Choice(backend, compiling, seconds, why, name)
 
     why = "compiled before" if name in again else "a kind of model that it has not met"
-    if in_file(target):
+    if mapped := in_file(target):
         why = "data in a file, which JAX would copy"
     numba = candidate("numba", NUMBA, again.get(name, first), why)
-    if in_file(target) or nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
+    if mapped or nuts_sampler != "nutpie" or importlib.util.find_spec("jax") is None:
         return numba
     jax = candidate("jax", JAX, JAX.again, "few steps, and quick to compile")
     best, other = sorted([numba, jax], key=lambda c: c.compiling + c.sampling)

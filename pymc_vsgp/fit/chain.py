@@ -19,13 +19,11 @@ spaces. Stochastic Processes and their Applications 121.
 import numpy as np
 
 from arviz_stats.base import array_stats
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import grad
 
 from pymc_vsgp.compile import function, no_collection, simplify
 from pymc_vsgp.fit.bound import split
-from pymc_vsgp.fit.density import Points
-from pymc_vsgp.inducing.graphs import frontier
+from pymc_vsgp.fit.density import Points, computed_first
 
 __all__ = ["Chains", "parts"]
 
@@ -48,7 +46,7 @@ class Chains:
         logp = simplify(points.model.logp())
         outputs = [logp, *grad(logp, points.inner)]
         # What depends on theta alone is computed once.
-        fixed = [v for v in frontier(outputs, points.inner) if not isinstance(v, SharedVariable)]
+        fixed = computed_first(outputs, points.inner)
         self._fixed = function(points.outer, fixed)
         # Evaluated some thousand times: with the backend of the user.
         self._density = function([*points.inner, *fixed], outputs, None)

@@ -98,7 +98,7 @@ class Points:
         outputs = over(outputs, values, batched)
         sizes = _sizes(outputs, mesh)
         # Such as which rows are near which: once for all points.
-        fixed = [v for v in frontier(outputs, batched) if not isinstance(v, SharedVariable)]
+        fixed = computed_first(outputs, batched)
         first = function([], fixed)
         fn = spread or function([*batched, *fixed], numpy_only(outputs))
         widest = max((max(s) for s in self.shapes.values() if s), default=1)
@@ -134,6 +134,11 @@ class Points:
             parts = split(flat, (self.shapes[v] for v in values))
             out += [x.astype(v.dtype) for x, v in zip(parts, values, strict=True)]
         return out
+
+
+def computed_first(outputs, inputs) -> list[Variable]:
+    """Return what graphs need beside the inputs, other than what is only looked up."""
+    return [v for v in frontier(outputs, inputs) if not isinstance(v, SharedVariable)]
 
 
 def _on_devices(outer, inner, outputs, mesh) -> Any:

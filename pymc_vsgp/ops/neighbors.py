@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.spatial import cKDTree
 
 from pymc_vsgp.ops.loop import Loop, WithJAX
+from pymc_vsgp.ops.runs import SomeRows
 
 NEARLY = 0.9  # of the largest distance
 
@@ -172,16 +173,8 @@ class Nearest(WithJAX):
         return [disconnected_type() for _ in inputs]
 
 
-class Apart(WithJAX):
-    """The rows that are not `here`, and the first, and where each row is among these.
-
-    One that is here has the place of the last. In JAX, where no shape may depend on values, the
-    first result is all rows.
-    """
-
-    def make_node(self, here):
-        """Return the node for a vector that says which rows are."""
-        return Apply(self, [pt.as_tensor(here)], [pt.lvector(), pt.lvector()])
+class Apart(SomeRows):
+    """The rows that a vector does not say are `here`, and the first; any other is at the last."""
 
     def perform(self, node, inputs, outputs):
         """Count them."""
@@ -189,18 +182,6 @@ class Apart(WithJAX):
         rows = np.flatnonzero(away)
         outputs[0][0] = np.append(rows, np.zeros(min(len(away), 1), rows.dtype))
         outputs[1][0] = np.where(away, np.cumsum(away) - 1, len(rows))
-
-    def perform_jax(self, here):
-        """Return all rows; PyTensor traces this."""
-        import jax.numpy as jnp
-
-        return (jnp.arange(here.shape[0]),) * 2
-
-    def connection_pattern(self, node):
-        return [[False, False]]
-
-    def pullback(self, inputs, outputs, cotangents):
-        return [disconnected_type()]
 
 
 apart = Apart()

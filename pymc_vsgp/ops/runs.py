@@ -11,15 +11,31 @@ from pytensor.graph import Apply
 from pymc_vsgp.ops.loop import WithJAX
 
 
-class Runs(WithJAX):
-    """Where runs of equal rows start, and the number of the run that each row is in.
+class SomeRows(WithJAX):
+    """Numbers of some of the rows, and where each row is among these.
 
-    In JAX, where no shape may depend on values, each row is a run of its own.
+    In JAX, where no shape may depend on values, they are all rows.
     """
 
-    def make_node(self, X):
-        """Return the node for a matrix."""
-        return Apply(self, [pt.as_tensor(X)], [pt.lvector(), pt.lvector()])
+    def make_node(self, x):
+        """Return the node for what says which rows they are."""
+        return Apply(self, [pt.as_tensor(x)], [pt.lvector(), pt.lvector()])
+
+    def perform_jax(self, x):
+        """Return the numbers of all rows; PyTensor traces this."""
+        import jax.numpy as jnp
+
+        return (jnp.arange(x.shape[0]),) * 2
+
+    def connection_pattern(self, node):
+        return [[False, False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [disconnected_type()]
+
+
+class Runs(SomeRows):
+    """Where runs of equal rows of a matrix start, and the number of the run that each row is in."""
 
     def perform(self, node, inputs, outputs):
         """Compare each row with the one before it."""
@@ -27,18 +43,6 @@ class Runs(WithJAX):
         new = np.ones(len(X), dtype=bool)
         new[1:] = (X[1:] != X[:-1]).any(axis=1)
         outputs[0][0], outputs[1][0] = np.flatnonzero(new), np.cumsum(new) - 1
-
-    def perform_jax(self, X):
-        """Return the numbers of the rows; PyTensor traces this."""
-        import jax.numpy as jnp
-
-        return (jnp.arange(X.shape[0]),) * 2
-
-    def connection_pattern(self, node):
-        return [[False, False]]
-
-    def pullback(self, inputs, outputs, cotangents):
-        return [disconnected_type()]
 
 
 runs = Runs()
