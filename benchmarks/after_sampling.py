@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 
+import envs
+
 HERE = pathlib.Path(__file__).resolve().parent
 COLUMNS = ("first call", "next call", "memory, MB")
 quiet = {"progressbar": False}
@@ -310,7 +312,7 @@ def main():
     text = report(results, list(trees), asked.timeout)
     for ending, content in (("md", text), ("json", json.dumps(results, indent=1) + "\n")):
         path = HERE / "results" / f"{asked.output}.{ending}"
-        path.write_text(content, encoding="utf-8")
+        envs.save(path, content)
     print(text)
 
 

@@ -14,6 +14,7 @@ import json
 import pathlib
 import time
 
+import envs
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -237,10 +238,10 @@ def main():
         # Other parts of the table may have been written meanwhile.
         results = json.loads(path.read_text()) if path.exists() else {}
         results[name] = found
-        path.write_text(json.dumps(results) + "\n")
+        envs.save(path, json.dumps(results) + "\n", kept=True)
         print(name, {k: v for k, v in found.items() if k != "ranks"}, flush=True)
     results = json.loads(path.read_text())
-    path.with_suffix(".md").write_text(table(results))
+    envs.save(path.with_suffix(".md"), table(results), kept=True)
     print(table(results))
 
 

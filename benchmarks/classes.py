@@ -208,9 +208,9 @@ def write(outcomes, options):
     """Write both result files; called after every split, so that a stop loses nothing."""
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
-    (folder / f"{options.output}.md").write_text(tables(outcomes, options))
+    envs.save(folder / f"{options.output}.md", tables(outcomes, options), kept=options.add)
     everything = {"machine": envs.machine(), "options": vars(options), "cases": outcomes}
-    (folder / f"{options.output}.json").write_text(json.dumps(everything, indent=1))
+    envs.save(folder / f"{options.output}.json", json.dumps(everything, indent=1), kept=options.add)
 
 
 def main():

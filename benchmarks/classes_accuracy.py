@@ -153,8 +153,8 @@ def main():
             results[name].append(outcome)
         if not options.tiny:
             date = time.strftime("%Y-%m-%d")
-            path.write_text(json.dumps({"date": date, "results": results}, indent=1))
-            path.with_suffix(".md").write_text(table(results, date))
+            envs.save(path, json.dumps({"date": date, "results": results}, indent=1), kept=True)
+            envs.save(path.with_suffix(".md"), table(results, date), kept=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The environments of the baselines, built under benchmarks/.envs on first use.
+"""The environments of the baselines, built under benchmarks/.envs on first use; result files.
 
 Standard library only.
 
@@ -6,20 +6,27 @@ Set PYMC_VSGP_BENCH_PYMC or PYMC_VSGP_BENCH_GPFLOW to the Python of an environme
 use that instead.
 """
 
+import json
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+RUNS = HERE / "results" / "runs.json"  # what made each result file
+PACKAGES = ("pymc", "pytensor", "numpy", "scipy", "numba", "jax", "nutpie", "gpboost")
 
 REQUIREMENTS = {
     "pymc": ["-e", f"{ROOT}[jax,nutpie]"],
-    "gpflow": ["gpflow==2.11.2", "matplotlib", "tensorflow-cpu==2.21.0", "setuptools<81"],
+    "gpflow": ["gpflow==2.11.2", "tensorflow-cpu==2.21.0", "setuptools<81"],
 }
 
 
@@ -103,6 +110,64 @@ def machine():
         "memory_gib": round(memory, 1),
         "load": [round(x, 2) for x in os.getloadavg()],
     }
+
+
+def commit():
+    """Return the last commit of the package, with a + where its files differ from it."""
+    git, package = ["git", "-C", str(ROOT)], ["--", "pymc_vsgp"]
+    try:
+        log = [*git, "log", "-1", "--format=%h", *package]
+        found = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "not recorded"
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", *package]).returncode
+    return found + "+" * bool(changed)
+
+
+def this_run():
+    """Return what a result depends on: arguments with their seeds, commit, versions, machine."""
+    path = Path(sys.argv[0]).resolve()
+    name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    found = {"command": shlex.join(["python", str(name), *sys.argv[1:]]), "commit": commit()}
+    found |= {"date": time.strftime("%Y-%m-%d"), "versions": versions}
+    return found | {k: v for k, v in machine().items() if k != "load"}
+
+
+def save(path, text, kept=False):
+    """Write a result file, and what made it: to runs.json, and below a table.
+
+    Where a script has `kept` results of earlier runs in the file, those are told of, too.
+    """
+    path, runs = Path(path), json.loads(RUNS.read_text()) if RUNS.exists() else {}
+    run = this_run()
+    if not path.stem.startswith("smoke"):
+        earlier = runs.get(path.stem, []) if kept else []
+        runs[path.stem] = [r for r in earlier if r.get("command") != run["command"]] + [run]
+        RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n")
+    if path.suffix == ".md":
+        text = text.rstrip("\n") + "\n\n" + footer(runs.get(path.stem, [run]))
+    path.write_text(text, encoding="utf-8")
+
+
+def footer(runs):
+    """Return a line for each run that made a table."""
+    lines = []
+    for r in runs:
+        if "versions" not in r:  # before this was kept
+            what = f" of {r['of']}" if "of" in r else ""
+            lines.append(f"*Made by* runs{what} whose commit and versions were not recorded.")
+            continue
+        versions = ", ".join(f"{k} {v}" for k, v in r["versions"].items())
+        where = f"{r['processor']}, {r['cores']} cores"
+        lines.append(f"*Made by* `{r['command']}`, {r['date']}, commit {r['commit']}; ")
+        lines[-1] += f"{versions}; {where}."
+    return "\n\n".join(dict.fromkeys(lines)) + "\n"
 
 
 def available_bytes():

@@ -12,6 +12,7 @@ import pathlib
 import sys
 import time
 
+import envs
 import numpy as np
 import pymc as pm
 
@@ -86,8 +87,8 @@ def page(rows):
 
 def main():
     rows = [one(n, d, scale) for n in (50,) for d in (2, 10) for scale in (1.0, 3.0)]
-    (RESULTS / "evidence.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (RESULTS / "evidence.md").write_text(page(rows))
+    envs.save(RESULTS / "evidence.json", json.dumps(rows, indent=1) + "\n")
+    envs.save(RESULTS / "evidence.md", page(rows))
 
 
 if __name__ == "__main__":

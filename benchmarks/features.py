@@ -20,6 +20,8 @@ import pathlib
 import subprocess
 import sys
 
+import envs
+
 from features_table import write
 
 HERE = pathlib.Path(__file__).parent
@@ -114,7 +116,7 @@ def main():
             print(row, flush=True)
             rows.append(row)
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(rows, indent=1) + "\n")
+            envs.save(path, json.dumps(rows, indent=1) + "\n", kept=True)
     write(rows, REFERENCES, FUNCTIONS, path)
 
 

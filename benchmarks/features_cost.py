@@ -15,6 +15,7 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
+import envs
 import numpy as np
 import pymc as pm
 
@@ -123,7 +124,7 @@ def main():
             {"mode": args.mode, "setting": setting, "kind": kind, "N": N, "M": M, "D": D, "ms": ms}
         )
         print(rows[-1], f"compiled in {compiling:.0f} s", flush=True)
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        envs.save(RESULTS, json.dumps(rows, indent=1) + "\n", kept=True)
 
 
 if __name__ == "__main__":

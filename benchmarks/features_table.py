@@ -2,6 +2,7 @@
 
 import json
 
+import envs
 import numpy as np
 
 HEADER = """# Fourier features, inducing points, HSGP and exact processes
@@ -200,5 +201,5 @@ def cheapest(of_case):
 def write(rows, references, folder, path):
     """Write the numbers, and the page beside them."""
     add_gaps(rows, references, folder)
-    path.write_text(json.dumps(rows, indent=1) + "\n")
-    path.with_suffix(".md").write_text(page(rows))
+    envs.save(path, json.dumps(rows, indent=1) + "\n", kept=True)
+    envs.save(path.with_suffix(".md"), page(rows), kept=True)

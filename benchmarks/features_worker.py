@@ -173,7 +173,7 @@ def sparse_model(case, kind, rung):
             gp.prior("u", Xu=vsgp.inducing.grid(case.X, int(rung)))
         else:
             features = vsgp.inducing.Fourier.for_data(
-                case.X, cov, residual=rung, max_features=20_000
+                case.X, cov, residual=rung, max_features=20_000, random_seed=1
             )
             gp.prior("u", inducing=features)
         likelihood = (

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import arviz as az
+import envs
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -102,7 +103,7 @@ def main():
     """Compare both models, and write the tables."""
     X, y = read()
     distinct = len(X.drop_duplicates())
-    (HERE / "results" / "gambia.md").write_text(compare(f"{distinct} distinct inputs", X, y))
+    envs.save(HERE / "results" / "gambia.md", compare(f"{distinct} distinct inputs", X, y))
 
 
 if __name__ == "__main__":

@@ -179,8 +179,8 @@ def main():
             f"| {r['median']:.4f} | {r['least']:.4f} | {r['error']:.0e} | {peak} |"
         )
         print(head[-1], flush=True)
-        (folder / f"{options.output}.json").write_text(json.dumps(results, indent=1))
-        (folder / f"{options.output}.md").write_text("\n".join([*head, ""]))
+        envs.save(folder / f"{options.output}.json", json.dumps(results, indent=1))
+        envs.save(folder / f"{options.output}.md", "\n".join([*head, ""]))
 
 
 if __name__ == "__main__":

@@ -291,14 +291,14 @@ def write(outcomes, limits, options):
     for name, group in versions.items():
         text.append(f"{name} environment: " + ", ".join(f"{k} {v}" for k, v in group.items()) + ".")
         text.append("")
-    (folder / f"{stem}.md").write_text("\n".join(text))
+    envs.save(folder / f"{stem}.md", "\n".join(text))
     everything = {
         "machine": machine,
         "options": vars(options),
         "limits": limits,
         "cases": outcomes,
     }
-    (folder / f"{stem}.json").write_text(json.dumps(everything, indent=1))
+    envs.save(folder / f"{stem}.json", json.dumps(everything, indent=1))
 
 
 def main():

@@ -13,6 +13,7 @@ import pathlib
 import time
 
 import arviz as az
+import envs
 import numpy as np
 import pymc as pm
 import sampling_cases
@@ -295,8 +296,8 @@ def main():
             # Other parts of the table may have been written meanwhile.
             results = json.loads(path.read_text()) if path.exists() else {}
             results.setdefault(name, {})[method] = found
-            path.write_text(json.dumps(results, indent=1) + "\n")
-            path.with_suffix(".md").write_text(table(results))
+            envs.save(path, json.dumps(results, indent=1) + "\n", kept=True)
+            envs.save(path.with_suffix(".md"), table(results), kept=True)
             print(name, method, {k: v for k, v in found.items() if k != "summary"}, flush=True)
     print(table(results))
 

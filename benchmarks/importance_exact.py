@@ -13,6 +13,7 @@ import pathlib
 import time
 
 import arviz as az
+import envs
 import exact
 import importance
 import numpy as np
@@ -568,8 +569,8 @@ def main():
         # Other parts of the table may have been written meanwhile.
         results = json.loads(PATH.read_text()) if PATH.exists() else {}
         results[name] = case
-        PATH.write_text(json.dumps(results) + "\n")
-        PATH.with_suffix(".md").write_text(table(results))
+        envs.save(PATH, json.dumps(results) + "\n", kept=True)
+        envs.save(PATH.with_suffix(".md"), table(results), kept=True)
         print(table({name: case}), case["exact"]["edge"], flush=True)
 
 

@@ -20,6 +20,7 @@ import json
 import pathlib
 import time
 
+import envs
 import numpy as np
 import pymc as pm
 import pytensor
@@ -220,9 +221,9 @@ def main(argv=None):
             if how in found.setdefault(case, {}):
                 continue
             found[case][how] = run(case, how, options.rounds)
-            store.write_text(json.dumps(found, indent=1) + "\n")
+            envs.save(store, json.dumps(found, indent=1) + "\n", kept=True)
             print(case, how, json.dumps(found[case][how]), flush=True)
-    (RESULTS / "improve_inducing.md").write_text(table(found))
+    envs.save(RESULTS / "improve_inducing.md", table(found), kept=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ integrate out.
 import json
 import pathlib
 
+import envs
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -34,27 +35,31 @@ def log_variances(K, order, neighbors):
     return total
 
 
+def one(kernel, ls, numbers=NUMBERS):
+    """Return rows of the table for a kernel and a lengthscale: without noise, and with."""
+    X, rows = np.random.default_rng(0).uniform(size=(1000, 2)), []
+    order = maximin(X)
+    near = {m: predecessors(X, order, m) for m in numbers}
+    K = getattr(pm.gp.cov, kernel)(2, ls=ls)(pt.constant(X)).eval(mode="FAST_COMPILE")
+    for noise in NOISE:
+        C = K + (JITTER + noise**2) * np.eye(len(X))
+        exact = np.linalg.slogdet(C)[1]
+        found = [0.5 * (log_variances(C, order, near[m]) - exact) for m in numbers]
+        rows.append([kernel, ls, noise, *(round(x, 3) for x in found)])
+        print(rows[-1], flush=True)
+    return rows
+
+
 def main():
     """Make the table."""
-    X = np.random.default_rng(0).uniform(size=(1000, 2))
-    order, rows = maximin(X), []
-    near = {m: predecessors(X, order, m) for m in NUMBERS}
-    for kernel in KERNELS:
-        for ls in LENGTHSCALES:
-            K = getattr(pm.gp.cov, kernel)(2, ls=ls)(pt.constant(X)).eval(mode="FAST_COMPILE")
-            for noise in NOISE:
-                C = K + (JITTER + noise**2) * np.eye(len(X))
-                exact = np.linalg.slogdet(C)[1]
-                found = [0.5 * (log_variances(C, order, near[m]) - exact) for m in NUMBERS]
-                rows.append([kernel, ls, noise, *(round(x, 3) for x in found)])
-                print(rows[-1], flush=True)
-    (RESULTS / "neighbors_divergence.json").write_text(json.dumps(rows, indent=1) + "\n")
+    rows = [row for kernel in KERNELS for ls in LENGTHSCALES for row in one(kernel, ls)]
+    envs.save(RESULTS / "neighbors_divergence.json", json.dumps(rows, indent=1) + "\n")
     head = ["kernel", "lengthscale", "noise", *(f"m = {m}" for m in NUMBERS)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for kernel, ls, noise, *found in rows:
         shown = (f"{x:.3f}" if x < 1.0 else f"{x:.1f}" if x < 100.0 else f"{x:.0f}" for x in found)
         lines.append(f"| {kernel} | {ls} | {noise or 'none'} | " + " | ".join(shown) + " |")
-    (RESULTS / "neighbors_divergence.md").write_text("\n".join(lines) + "\n")
+    envs.save(RESULTS / "neighbors_divergence.md", "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

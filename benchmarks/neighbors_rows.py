@@ -15,6 +15,7 @@ import pathlib
 import resource
 import time
 
+import envs
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -90,7 +91,7 @@ def main():
         print(json.dumps(found), flush=True)
         cells = [f"{found[c]:.3g}" for c in COLUMNS[1:]]
         lines.append(" | ".join([f"{n:,}", *cells]))
-        (RESULTS / "neighbors_rows.md").write_text("".join(f"| {line} |\n" for line in lines))
+        envs.save(RESULTS / "neighbors_rows.md", "".join(f"| {line} |\n" for line in lines))
 
 
 if __name__ == "__main__":

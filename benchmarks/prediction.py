@@ -17,6 +17,8 @@ import subprocess
 import sys
 import time
 
+import envs
+
 HERE = pathlib.Path(__file__).resolve().parent
 N, M = 500, 30
 NAIVE = (250, 500, 1000)
@@ -148,7 +150,7 @@ def main():
         results.append((kind, n, run(kind, n, asked.draws, asked.timeout)))
         print(*results[-1], flush=True)
     text = report(results, rows, asked.draws)
-    (HERE / "results" / f"{asked.output}.md").write_text(text, encoding="utf-8")
+    envs.save(HERE / "results" / f"{asked.output}.md", text)
     print(text)
 
 

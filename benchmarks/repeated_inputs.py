@@ -11,6 +11,7 @@ import time
 
 from pathlib import Path
 
+import envs
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -127,7 +128,7 @@ def main():
             "",
         ]
     )
-    (HERE / "results" / "repeated_inputs.md").write_text(text)
+    envs.save(HERE / "results" / "repeated_inputs.md", text)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import os
 import pathlib
 import time
 
+import envs
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "rough_map.json"
@@ -134,13 +135,13 @@ def add(path, name, result):
     """Keep a result beside those that there are, and make a table of all."""
     known = json.loads(path.read_text()) if path.exists() else {}
     known |= {name: result}
-    path.write_text(json.dumps(known, indent=1) + "\n")
+    envs.save(path, json.dumps(known, indent=1) + "\n", kept=True)
     columns = [c for c in result if isinstance(result[c], float) and c not in ("k-hat", "ESS")]
     lines = [" | ".join(["", *columns, "seconds"]), "|".join(["---"] * (len(columns) + 2))]
     for each, row in known.items():
         seconds = ", ".join(f"{what} {t:.0f}" for what, t in row["seconds"].items())
         lines.append(" | ".join([each, *(f"{row[c]:.3f}" for c in columns), seconds]))
-    path.with_suffix(".md").write_text("".join(f"| {line} |\n" for line in lines))
+    envs.save(path.with_suffix(".md"), "".join(f"| {line} |\n" for line in lines), kept=True)
 
 
 def main():

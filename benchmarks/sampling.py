@@ -207,9 +207,9 @@ def write(outcomes, options):
         if names := [b for b in BASELINES if (case, b) not in done]:
             left.setdefault(", ".join(names), []).append(case)
     text += [f"Not run: {', '.join(cases)}: {names}.\n" for names, cases in left.items()]
-    (folder / f"{options.output}.md").write_text("\n".join(text))
+    envs.save(folder / f"{options.output}.md", "\n".join(text), kept=options.add)
     everything = {"machine": machine, "options": vars(options), "cases": outcomes}
-    (folder / f"{options.output}.json").write_text(json.dumps(everything, indent=1))
+    envs.save(folder / f"{options.output}.json", json.dumps(everything, indent=1), kept=options.add)
 
 
 def main():

@@ -344,9 +344,9 @@ def main():
         for d, p in zip(n_devices, found, strict=True)
     ]
     folder = HERE / "results"
-    (folder / f"{options.output}.json").write_text(json.dumps(result, indent=1))
+    envs.save(folder / f"{options.output}.json", json.dumps(result, indent=1))
     text = tables(result)
-    (folder / f"{options.output}.md").write_text(text)
+    envs.save(folder / f"{options.output}.md", text)
     print(text)
 
 

@@ -23,6 +23,7 @@ import json
 import pathlib
 import time
 
+import envs
 import numpy as np
 
 from feature_types.bases import (
@@ -266,8 +267,8 @@ def main():
             found[part] = window_table()
         else:
             found["plane"] = plane_table()
-        file.write_text(json.dumps(found, indent=1) + "\n")
-    file.with_suffix(".md").write_text(report(found))
+        envs.save(file, json.dumps(found, indent=1) + "\n", kept=True)
+    envs.save(file.with_suffix(".md"), report(found), kept=True)
 
 
 if __name__ == "__main__":

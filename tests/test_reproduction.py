@@ -20,11 +20,12 @@ PAGE = ROOT / "docs" / "reproduction.md"
 def scripts(monkeypatch):
     """Import an experiment by name, as it imports its neighbours when it is run."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
     monkeypatch.syspath_prepend(str(FOLDER))
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:
-        if str(FOLDER) in (getattr(sys.modules[name], "__file__", None) or ""):
+        if str(FOLDER.parent) in (getattr(sys.modules[name], "__file__", None) or ""):
             del sys.modules[name]
 
 
@@ -209,3 +210,76 @@ def test_page_shows_what_the_bounds_say():
         shown = float(table_row(str(row["M"]), 4)[1])
         missing = results["log_evidence"] - row["bound_in_numpy"]
         assert shown == pytest.approx(missing, rel=6e-3, abs=1e-6)
+
+
+# --- all of them, and again -----------------------------------------------------------------------
+
+
+def test_every_script_is_run_and_every_result_verified(scripts):
+    """Or it is said why not."""
+    verify, run_all = scripts("verify"), scripts("run_all")
+    results = {p.stem for f in (FOLDER.parent / "results", RESULTS) for p in f.glob("*.json")}
+    results |= {p.stem for p in (FOLDER.parent / "results").glob("*.md")} - {"runs"}
+    assert results - {"runs"} <= set(verify.CHECKS) | set(verify.LEFT)
+    begun = {p for p in FOLDER.parent.rglob("*.py") if "__main__" in p.read_text()}
+    names = {p.relative_to(FOLDER.parent).with_suffix("").as_posix() for p in begun}
+    left = {n for n in names if "worker" in n} | {"sampling_cases", "limits"}  # of other scripts
+    assert names - left - {"run_all", "verify", "check", "gpu"} == set(run_all.SCRIPTS)
+    assert run_all.CONTINUE <= set(run_all.SCRIPTS)
+
+
+def test_a_number_that_is_off_is_told(scripts, capsys):
+    compare = scripts("verify").compare
+    assert not compare("same", 1.0, 1.0, 0) and not compare("near", 1.0, 1.05, 0.1)
+    assert compare("off", 1.0, 1.2, 0.1) and "OFF by 0.2" in capsys.readouterr().out
+    assert compare("lost", np.nan, 1.0, 0.1)
+    assert not compare("slow", 9.0, 1.0, None)
+
+
+def test_all_goes_on_after_an_interruption(scripts, tmp_path, monkeypatch):
+    """With what was begun; what has finished runs again with another commit alone."""
+    envs, run_all = scripts("envs"), scripts("run_all")
+    commit = ["one"]
+    monkeypatch.setattr(envs, "commit", lambda: commit[0])
+    monkeypatch.setattr(envs, "HERE", tmp_path)
+    monkeypatch.setattr(envs, "RUNS", tmp_path / "runs.json")
+    monkeypatch.setattr(run_all, "STATE", tmp_path / "state" / "run_all.json")
+    monkeypatch.setattr(run_all, "SCRIPTS", {"first": [""], "second": ["--a 1"]})
+    monkeypatch.setattr(run_all, "CONTINUE", {"second"})
+    (tmp_path / "results").mkdir()
+    result = tmp_path / "results" / "second.json"
+    result.write_text("[1]")
+    (tmp_path / "first.py").write_text("print('first', file=open('log', 'a'))")
+    (tmp_path / "second.py").write_text("raise SystemExit('stopped')")
+    monkeypatch.setattr(envs, "ROOT", tmp_path)
+
+    def left():
+        monkeypatch.setattr(sys, "argv", ["run_all.py"])
+        with pytest.raises(SystemExit) as end:
+            run_all.main()
+        return end.value.code
+
+    assert left() == 1 and result.read_text() == "[]\n"
+    result.write_text("[2]")  # what the second run had found
+    (tmp_path / "second.py").write_text("import sys; print(sys.argv[1:], file=open('log', 'a'))")
+    assert left() == 0 and left() == 0
+    assert (tmp_path / "log").read_text() == "first\n['--a', '1']\n"
+    assert result.read_text() == "[2]"
+    commit[0] = "two"
+    assert left() == 0 and result.read_text() == "[]\n"
+    assert (tmp_path / "log").read_text().count("first") == 2
+
+
+def test_a_result_says_what_made_it(scripts, tmp_path, monkeypatch):
+    envs = scripts("envs")
+    monkeypatch.setattr(envs, "RUNS", tmp_path / "runs.json")
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "benchmarks" / "a.py"), "--cases", "b c"])
+    (tmp_path / "runs.json").write_text('{"a": [{}]}')
+    envs.save(tmp_path / "a.md", "| 1 |\n", kept=True)
+    text = (tmp_path / "a.md").read_text()
+    assert text.startswith("| 1 |\n\n*Made by* runs whose commit and versions were not recorded.\n")
+    assert "`python benchmarks/a.py --cases 'b c'`" in text and "pytensor" in text
+    envs.save(tmp_path / "a.md", "| 2 |\n")
+    assert (tmp_path / "a.md").read_text().count("Made by") == 1
+    (run,) = json.loads((tmp_path / "runs.json").read_text())["a"]
+    assert {"command", "commit", "date", "versions", "processor", "cores"} <= set(run)

@@ -19,6 +19,10 @@ from scipy.special import log_ndtr
 
 import pymc_vsgp as vsgp
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+
+import envs
+
 PAGES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "reproduction"
 PACKAGES = ("pymc", "pytensor", "nutpie", "jax", "numpy", "scipy", "arviz")
 JITTER = 1e-6  # of the package by default, relative to the variance
@@ -215,10 +219,11 @@ def write(name, options, settings, results, began):
         "results": results,
         "seconds": time.perf_counter() - began,
         "machine": {
-            "processor": platform.machine(),
+            "processor": envs.machine()["processor"],
             "cores": os.cpu_count(),
             "load_average_at_the_end": os.getloadavg(),
         },
+        "commit": envs.commit(),
         "versions": {
             "python": platform.python_version(),
             "pymc_vsgp": vsgp.__version__,

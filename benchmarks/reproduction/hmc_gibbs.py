@@ -22,7 +22,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from common import PAGES, original_permutation, standardised
+from common import PAGES, envs, original_permutation, standardised
 from image import N_TRAIN, model_of
 from pytensor.graph.replace import graph_replace
 from scipy.linalg import cho_factor, cho_solve
@@ -316,9 +316,9 @@ def main(argv=None):
                 if key not in found:
                     fitted = fitted or fit(kernel, M)
                     found[key] = one(*fitted, M, name)
-                    store.write_text(json.dumps(found, indent=1) + "\n")
+                    envs.save(store, json.dumps(found, indent=1) + "\n", kept=True)
                     print(key, found[key], flush=True)
-    (RESULTS / "hmc_gibbs.md").write_text(page(found))
+    envs.save(RESULTS / "hmc_gibbs.md", page(found), kept=True)
     draw(found)
 
 

@@ -52,7 +52,7 @@ def sparse(X, counts, area, side=None, residual=None):
         cov = variance * pm.gp.cov.ExpQuad(2, ls=lengthscale)
         gp = pm.gp.VariationalSparse(cov_func=cov)
         if side is None:
-            features = vsgp.inducing.Fourier.for_data(X, cov, residual=residual)
+            features = vsgp.inducing.Fourier.for_data(X, cov, residual=residual, random_seed=1)
             gp.prior("u", inducing=features)
         else:
             grid = np.meshgrid(centres(side), centres(side), indexing="ij")
