@@ -222,7 +222,97 @@ def test_a_search_finds_the_terms_of_the_field(term):
     assert any(term in text_of(page) for page in PAGES)
 
 
+# --- measured numbers -----------------------------------------------------------------------------
+
+# Result files are included whole. Where a page tells some of their numbers by itself, the comment
+# `numbers: FILE` stands above the paragraph or the table.
+MEASURED = re.compile(r"(?<![-\w.])([\d.,]*\d)\s(?:CPU )?(?:ms|s|seconds|milliseconds)\b")
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+# These were measured by hand, once. They go as scripts of benchmarks/ take them over.
+BY_HAND = (
+    "LLVM was 60 percent",
+    "`x[...] = y` compiles the message",
+    "numba's own product of matrices",
+    "With the above they take",
+    "`benchmarks/results/waiting.md` has what that comes to",
+    "The sum of a matrix over one axis",
+    "axis. The package finds that out by itself.",
+    "Value and gradient of 10⁵ Poisson counts",
+    "that don't depend on any parameter",
+    "problem below NUTS then took",
+)
+
+
+def blocks_of(page):
+    """Paragraphs, items and tables outside of code, with the result file named above each."""
+    text = re.sub(r"^(`{3,}).*?^\1$", "", text_of(page), flags=re.M | re.S)
+    named = None
+    for block in re.split(r"\n\s*\n|\n(?=[*:] )", text):
+        if found := re.fullmatch(r"(?:%|<!--) numbers: (\S+)(?: -->)?", block.strip()):
+            named = found.group(1)
+            continue
+        yield block, named
+        # Items of a list share what stands above it.
+        named = named if block.lstrip().startswith(("* ", ": ")) else None
+
+
+def numbers_in(text):
+    """What is told as a number, and half a unit of its last digit."""
+    for word in NUMBER.findall(text):
+        mantissa, _, power = word.replace(",", "").partition("e")
+        digits = len(mantissa.partition(".")[2])
+        yield float(f"{mantissa}e{power or 0}"), 0.5 * 10.0 ** (int(power or 0) - digits)
+
+
+def is_in(told, known):
+    value, half = told
+    return any(abs(value - k) <= half * (1.0 + 1e-9) for k, _ in known)
+
+
+def not_in_results(block, results):
+    """Numbers of a block that a result file does not have: of a row, in one of its lines."""
+    if block.lstrip().startswith("|"):
+        lines = [list(numbers_in(line)) for line in results.splitlines() if "|" in line]
+        for row in block.strip().splitlines()[2:]:
+            told = list(numbers_in(re.sub(r"^\|[^|]*\|", "", row)))  # the first cell names it
+            if not any(all(is_in(t, line) for t in told) for line in lines):
+                yield row
+    else:
+        known = list(numbers_in(results))
+        for number in MEASURED.findall(block):
+            ((value, half),) = numbers_in(number)
+            half = max(half, 0.2 * value) if f"about {number}" in block else half
+            if not is_in((value, half), known):
+                yield number
+
+
+@pytest.mark.parametrize("page", [p for p in READ if name_of(p) not in DENSE], ids=name_of)
+def test_measured_numbers_are_those_of_the_results(page):
+    for block, file in blocks_of(page):
+        if file is not None:
+            assert list(not_in_results(block, text_of(ROOT / file))) == [], file
+        elif not any(start in block for start in BY_HAND):
+            columns = (
+                block.lstrip("\n").partition("\n")[0] if block.lstrip().startswith("|") else ""
+            )
+            told = MEASURED.findall(block) + re.findall(r"\b(?:CPU|seconds|ms)\b", columns)
+            assert told == [], f"no result file is named for: {block}"
+
+
+def test_numbers_by_hand_are_still_told():
+    pages = " ".join(text_of(page) for page in READ)
+    assert [start for start in BY_HAND if start not in pages] == []
+
+
+def test_every_table_of_results_is_in_a_page():
+    """As it is, or some of its numbers, or its name."""
+    pages = " ".join(text_of(page) for page in READ)
+    tables = [p.name for p in (ROOT / "benchmarks" / "results").glob("*.md")]
+    assert [name for name in tables if f"results/{name}" not in pages] == []
+
+
 def test_times_in_the_readme_are_those_of_the_benchmark():
+    """In the row of the case that it names, which the test above does not look at."""
     measured = text_of(ROOT / "benchmarks" / "results" / "gradient.md")
     normal = re.search(r"^## \(c\) Gaussian.*?(?=^## )", measured, re.M | re.S).group()
     for package, told in zip(
@@ -250,6 +340,19 @@ def test_links_are_found_and_dead_ones_told(tmp_path):
         "gone.png",
         "there.md#gone",
     ]
+
+
+def test_numbers_that_no_result_has_are_told(tmp_path):
+    results = "| a | 1.234 | 17 |\n| b | 5.6 | 1e-05 |\n"
+    row = "| what | x | y |\n|---|---|---|\n"
+    assert list(not_in_results(row + "| A | 1.23 | 17 |\n| B | | 0.00001 |", results)) == []
+    assert list(not_in_results(row + "| A | 1.24 | 17 |", results)) == ["| A | 1.24 | 17 |"]
+    assert list(not_in_results(row + "| mixed | 5.6 | 17 |", results)) == ["| mixed | 5.6 | 17 |"]
+    assert list(not_in_results("It took 17 ms, about 6 s, and 18 seconds.", results)) == ["18"]
+    page = tmp_path / "page.md"
+    page.write_text("One.\n\n% numbers: a.md\n\nIt took 17 ms.\n\nTwo.\n\n```\n3 s\n```\n")
+    named = [(b.strip(), file) for b, file in blocks_of(page) if b.strip()]
+    assert named == [("One.", None), ("It took 17 ms.", "a.md"), ("Two.", None)]
 
 
 def test_missing_files_and_raw_tex_of_a_built_page_are_told(tmp_path):

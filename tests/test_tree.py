@@ -14,7 +14,6 @@ LAYERS = [
     "ops",
     "checks",
     "progress",
-    "fetch",
     "datasets",
     "likelihoods",
     "inducing",
