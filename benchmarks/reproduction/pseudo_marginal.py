@@ -38,14 +38,14 @@ INDUCING = 100  # of real data, for the last two
 # Iterations of a chain, to tune and after that: of a block, or by the number of observations.
 LONGER = "50,10,iso", "50,10,ARD"  # which take it
 LENGTHS = {
-    "PM": {"50": (300, 750), "200": (200, 300)} | dict.fromkeys(LONGER, (500, 3000)),
-    "PM EP (64)": {"50": (500, 3000), "200": (200, 500)},
-    "AA": {"50": (3000, 8000), "200": (1500, 4000)} | dict.fromkeys(LONGER, (3000, 20_000)),
-    "SURR": {"50": (3000, 6000), "200": (800, 2000)} | dict.fromkeys(LONGER, (3000, 12_000)),
-    "AA 10": {"50": (600, 3000), "200": (300, 1000)},
-    "SURR 10": {"50": (600, 2500), "200": (200, 600)},
-    "AA x20": {"50": (150, 600), "200": (100, 250)},
-    "SURR x20": {"50": (150, 500), "200": (60, 120)},
+    "PM": {"50": (300, 750), "200": (300, 1500)} | dict.fromkeys(LONGER, (500, 3000)),
+    "PM EP (64)": {"50": (500, 3000), "200": (300, 1000)},
+    "AA": {"50": (3000, 8000), "200": (4000, 20_000)} | dict.fromkeys(LONGER, (3000, 20_000)),
+    "SURR": {"50": (3000, 6000), "200": (2000, 8000)} | dict.fromkeys(LONGER, (3000, 12_000)),
+    "AA 10": {"50": (600, 3000), "200": (2000, 10_000)},
+    "SURR 10": {"50": (600, 2500), "200": (600, 2500)},
+    "AA x20": {"50": (150, 600), "200": (300, 1000)},
+    "SURR x20": {"50": (150, 500), "200": (100, 300)},
     "NUTS": {"50": (300, 300), "200": (200, 150)} | dict.fromkeys(LONGER, (400, 700)),
     "importance": {"50": (0, 1000), "200": (0, 1000)},
 }
@@ -71,7 +71,7 @@ METHODS = [
     "NUTS",
     "AA x20",
     "SURR x20",
-    "quadrature",  # of one lengthscale
+    "quadrature",  # of one lengthscale and 50 data: its error grows with their number
 ]
 BLOCKS = [f"{n},{d},{k}" for n in (50, 200) for d in (2, 10) for k in ("iso", "ARD")]
 # Table I: minimum ESS over parameters of 10,000 iterations, for the methods in their order.
@@ -343,7 +343,7 @@ def methods_of(block):
     """Return the methods that a block is to have."""
     if block in REAL:
         return OF_REAL
-    return [m for m in METHODS if m != "quadrature" or not block.endswith("ARD")]
+    return [m for m in METHODS if m != "quadrature" or block in ("50,2,iso", "50,10,iso")]
 
 
 def not_run(found):
