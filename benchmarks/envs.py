@@ -26,7 +26,7 @@ PACKAGES = ("pymc", "pytensor", "numpy", "scipy", "numba", "jax", "nutpie", "gpb
 
 REQUIREMENTS = {
     "pymc": ["-e", f"{ROOT}[jax,nutpie]"],
-    "gpflow": ["gpflow==2.11.2", "tensorflow-cpu==2.21.0", "setuptools<81"],
+    "gpflow": ["gpflow==2.11.2", "matplotlib", "tensorflow-cpu==2.21.0", "setuptools<81"],
 }
 
 

@@ -49,11 +49,17 @@ SAMPLERS = {
     "gradient": "value and gradient alone, numba",
     "hsgp": "pm.gp.HSGP, pm.sample()",
     "latent": "pm.gp.Latent, pm.sample()",
+    "numpyro": "NumPyro by hand, NUTS",
+    "gpflow": "GPflow SGPMC, HMC",
 }
 PEERS = ("hsgp", "latent")
-UNSAID = {"features", "labels", "two", "classes", *LARGER}
-"""What peers have no process for, or the same one as of another model here."""
+BY_HAND = ("numpyro", "gpflow")
+UNSAID = dict.fromkeys((*PEERS, *BY_HAND), {"features", "labels", "two", "classes", *LARGER})
+UNSAID["gpflow"] = UNSAID["gpflow"] | {"negative", "groups"}
+"""What peers have no process or likelihood for, or the same one as of another model here."""
 STATES = ("cold", "warm", "second")
+KEPT = dict.fromkeys(BY_HAND, STATES[:1])
+"""States of those that keep nothing of what they compile."""
 EVENTS = {
     "plot": "to the plot",
     "draws": "to 1000 draws of each of four chains",
@@ -259,6 +265,18 @@ def worker(case, sampler, draws):
     print("RESULT " + json.dumps({"seen": seen, "method": note}), flush=True)
 
 
+def save(case, file):
+    """Keep the data of a case, for those that do not read it from PyMC's model."""
+    import numpy as np
+
+    model, X = build(case, "default")
+    y, Z = model.rvs_to_values[model["y"]].eval(), model["f_Xu"].get_value()
+    kernels = {"negative": "ExpQuad", "normal": "Matern32", "student": "Matern32"}
+    width = X[1, 0] - X[0, 0] if case in ("readme", "negative") else 1.0
+    kernel = kernels.get(case, "Matern52")
+    np.savez(file, name=case, X=X, y=y, Z=Z, exposure=width, kernel=kernel)
+
+
 def _plot_values(idata, X):
     """Plot what a peer has of the function: its values at the data."""
     import matplotlib.pyplot as plt
@@ -282,12 +300,18 @@ def _started():
 def run(case, sampler, cache, limit, draws=1000):
     """Run one process; says what failed where it does not end in time."""
     sys.path.insert(0, str(HERE))
-    from envs import variables
+    from envs import python, variables
 
     # Modules are compiled once, as an installed package's are.
     env = variables(1, cache) | {"PYTHONPYCACHEPREFIX": str(HERE / ".cache" / "modules")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, __file__, "--draws", str(draws), "--worker", case, sampler]
+    if sampler in BY_HAND:
+        file = os.path.join(cache, "case.npz")
+        save(case, file)
+        of = python("gpflow") if sampler == "gpflow" else sys.executable
+        command = [of, str(HERE / "waiting_peers.py"), sampler, file]
+        command += ["--draws", str(draws)]
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=limit, check=False
@@ -324,21 +348,20 @@ def measure(args):
     try:
         for i in range(args.rounds):
             todo = [
-                (c, s)
-                for c in args.models
-                for s in args.samplers
-                if not (s in PEERS and c in UNSAID)
+                (c, s) for c in args.models for s in args.samplers if c not in UNSAID.get(s, ())
             ]
             random.Random(i).shuffle(todo)
             for case, sampler in todo:
-                keys = [{"model": case, "sampler": sampler, "state": s, "round": i} for s in STATES]
+                states = KEPT.get(sampler, STATES)
+                keys = [{"model": case, "sampler": sampler, "state": s, "round": i} for s in states]
                 done = [r for r in found["runs"] if any(r.items() >= k.items() for k in keys)]
-                if len(done) == len(STATES):
+                if len(done) == len(keys):
                     continue
                 found["runs"] = [r for r in found["runs"] if r not in done]
-                cold, second = fresh_cache(), cache_of(case, sampler)
+                cold = fresh_cache()
+                second = fresh_cache() if sampler in KEPT else cache_of(case, sampler)
                 try:
-                    for key, cache in zip(keys, (cold, cold, second), strict=True):
+                    for key, cache in zip(keys, (cold, cold, second), strict=False):
                         got = run(case, sampler, cache, args.limit, args.draws)
                         found["runs"].append(key | {"load": os.getloadavg()[0]} | got)
                         path.write_text(json.dumps(found, indent=1) + "\n")

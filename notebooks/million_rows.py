@@ -23,22 +23,13 @@
 # data enter by sums that are taken once: what comes after does not know how many observations there
 # are.
 #
-# The data (Zhang et al. 2017) are too large to ship. Download and unpack "Beijing Multi-Site Air
-# Quality" of the UCI repository, [doi:10.24432/C5RK5G](https://doi.org/10.24432/C5RK5G). In the
-# folder of its twelve tables, this makes the file that is read below:
-#
-# ```python
-# columns = ["PM2.5", "PM10", "NO2", "CO"]
-# tables = [pd.read_csv(file)[columns] for file in sorted(glob.glob("PRSA_Data_*.csv"))]
-# np.savez_compressed("beijing_air.npz", columns=columns, values=np.stack(tables))
-# ```
-#
-# The environment variable PYMC_VSGP_DATA names the folder that holds it.
+# The data (Zhang et al. 2017) are "Beijing Multi-Site Air Quality" of the UCI repository,
+# [doi:10.24432/C5RK5G](https://doi.org/10.24432/C5RK5G). `vsgp.datasets.load` downloads them once
+# (8 MB).
 
 # %%
 import os
 import resource
-import sys
 import time
 
 from pathlib import Path
@@ -55,9 +46,6 @@ SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
 DRAWS, STATIONS, FREQUENCIES = (150, 1, (4, 3)) if SMOKE else (1000, 12, (9, 6))
 POLLUTANTS = ["PM2.5", "PM10", "NO2", "CO"]
 YEAR, DAY = 365.25, 24.0
-
-if "beijing_air" not in vsgp.datasets.available():
-    sys.exit("Skipped: set PYMC_VSGP_DATA to a folder that holds beijing_air.npz.")
 began = time.perf_counter()
 
 # %% [markdown]

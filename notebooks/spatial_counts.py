@@ -20,20 +20,11 @@
 # they are not. A Gaussian process over the map takes up what the covariate leaves, and the
 # coefficient changes: in its interval, and in its size.
 #
-# The data are under the GPL and do not ship. R writes them, where spatstat.data is installed:
-#
-# ```r
-# trees <- spatstat.data::lansing
-# trees <- data.frame(x = trees$x, y = trees$y, species = trees$marks)
-# write.csv(trees, gzfile("lansing.csv.gz"), row.names = FALSE)
-# ```
-#
-# The environment variable PYMC_VSGP_DATA names the folder that holds the file.
+# The data are under the GPL, so they do not ship: `vsgp.datasets.load` downloads them once (10 kB).
 
 # %%
 import os
 import pathlib
-import sys
 import time
 
 import arviz as az
@@ -47,9 +38,6 @@ SEED = 1969
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
 DRAWS, TUNE, CHAINS, BINS = (50, 100, 2, 16) if SMOKE else (1000, 500, 4, 32)
 SIDE = 281.6  # metres: 924 feet
-
-if "lansing" not in vsgp.datasets.available():
-    sys.exit("Skipped: set PYMC_VSGP_DATA to a folder that holds lansing.csv.gz.")
 
 # %% [markdown]
 # ## Data

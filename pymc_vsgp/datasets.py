@@ -1,7 +1,7 @@
-"""A few small real data sets, shipped with the package, and a door to larger ones on disk.
+"""A few small real data sets, shipped with the package, and a door to others.
 
 The shipped sets come back as tables whose ``attrs`` say what they are, where they are from, under
-which licence, and whom to cite. Larger sets are not shipped: `load` reads them from the folder that
+which licence, and whom to cite. `load` downloads two others once, or reads those of the folder that
 the environment variable PYMC_VSGP_DATA names.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pymc_vsgp.checks import check_number
+from pymc_vsgp.fetch import SOURCES, fetch, kept
 
 __all__ = [
     "available",
@@ -267,23 +268,33 @@ def _files() -> dict[str, Path]:
 
 
 def available() -> list[str]:
-    """List the names that `load` takes, none if PYMC_VSGP_DATA is not set.
+    """List the names that `load` takes: what it can download, and what the folder holds.
 
     Returns
     -------
     list of str
         The names, sorted.
     """
-    return sorted(_files())
+    return sorted({*SOURCES, *_files()})
 
 
 def load(name: str) -> pd.DataFrame | dict[str, np.ndarray]:
-    """Load a larger data set from the folder that PYMC_VSGP_DATA names.
+    """Load a data set that does not ship with the package.
+
+    The folder that the environment variable PYMC_VSGP_DATA names is looked at first, if it is set.
+    Two sets are downloaded if they are not there, and kept in ``~/.cache/pymc-vsgp``, or below
+    XDG_CACHE_HOME:
+
+    * ``"beijing_air"`` (8 MB): readings of twelve stations, every hour from March 2013 to February
+      2017. ``values[station, hour, column]`` is nan where one is missing. Zhang et al. (2017),
+      UCI repository, doi:10.24432/C5RK5G, CC BY 4.0.
+    * ``"lansing"`` (10 kB): `x`, `y` and `species` of 2251 trees in a square of 924 feet, the unit.
+      Gerrard (1969), from R's spatstat.data, GPL.
 
     Parameters
     ----------
     name : str
-        The name of the file, without ``.npz`` or ``.csv.gz``.
+        One of those, or a file of the folder, without its ``.npz`` or ``.csv.gz``.
 
     Returns
     -------
@@ -294,18 +305,18 @@ def load(name: str) -> pd.DataFrame | dict[str, np.ndarray]:
     --------
     available : The names.
     """
-    if _folder() is None:
-        raise FileNotFoundError(
-            f"{name!r} is not shipped with the package, and {_FOLDER_VARIABLE} is not set. "
-            "Set it to the folder that holds the .npz and .csv.gz files."
-        )
     files = _files()
-    if name not in files:
-        raise FileNotFoundError(
-            f"{name!r} is not in the folder that {_FOLDER_VARIABLE} names. "
-            f"It holds: {', '.join(sorted(files)) or 'no .npz or .csv.gz file'}."
-        )
-    path = files[name]
+    if name in files:
+        return _read(files[name])
+    if name in SOURCES:
+        return _read(kept(name)) if kept(name).exists() else fetch(name)
+    raise FileNotFoundError(
+        f"There is no data set {name!r}. Take one of {', '.join(available())}; "
+        f"or name a folder that holds {name}.npz or {name}.csv.gz in {_FOLDER_VARIABLE}."
+    )
+
+
+def _read(path: Path) -> pd.DataFrame | dict[str, np.ndarray]:
     if path.suffix == ".npz":
         # Pickled objects could run code.
         with np.load(path, allow_pickle=False) as arrays:

@@ -1,16 +1,19 @@
 """Data augmentation of probit models."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytest
 import reference_steps as reference
 
 from modes import RAW, REWRITTEN
-from scipy import special
+from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.steps import ProbitAugmentation
+from pymc_vsgp.steps.augmentation import _tails, _truncated
 
 FAST = {"compile_kwargs": {"mode": REWRITTEN}}
 QUICK = {"compile_kwargs": {"mode": RAW}}
@@ -19,23 +22,43 @@ X = np.array([[-0.7], [0.0], [0.7], [1.4], [2.0], [3.2]])
 LABELS = np.array([0, 1, 0, 1, 1, 1])
 
 
-def sparse(link="probit", sd=2.0):
+CLASSES = np.array([0, 1, 0, 2, 1, 2])
+CUTS = np.array([-0.4, 0.9])
+
+
+def sparse(link="probit", sd=2.0, ordinal=False):
     with pm.Model() as model:
         gp = vsgp.VariationalSparse(cov_func=sd**2 * pm.gp.cov.ExpQuad(1, ls=0.8))
         gp.prior("u", Xu=XU, jitter=reference.JITTER)
-        gp.likelihood("y", vsgp.Bernoulli(link), X=X, y=LABELS)
+        if ordinal:
+            # Not constants: bounds are those of the current point.
+            ordered = pm.distributions.transforms.ordered
+            cuts = pm.Normal("c", 0.0, 2.0, shape=2, transform=ordered, initval=[-1.0, 1.0])
+            gp.likelihood("y", vsgp.Ordinal(cuts, link=link), X=X, y=CLASSES)
+        else:
+            gp.likelihood("y", vsgp.Bernoulli(link), X=X, y=LABELS)
     return model
 
 
-def terms_of_sparse(ls, sd, v):
+def log_of_labels(f):
+    return special.log_ndtr((2.0 * LABELS - 1.0) * f)
+
+
+def log_of_classes(f):
+    edges = np.r_[-np.inf, CUTS, np.inf]
+    a, b = edges[CLASSES] - f, edges[CLASSES + 1] - f
+    a, b = np.where(a > 0.0, -b, a), np.where(a > 0.0, -a, b)
+    return special.log_ndtr(b) + np.log1p(-np.exp(special.log_ndtr(a) - special.log_ndtr(b)))
+
+
+def terms_of_sparse(log_p, ls, sd, v):
     """Expected log probabilities by quadrature, and u."""
     jitter = reference.JITTER * sd**2 * np.eye(len(XU))
     R = np.linalg.cholesky(reference.kernel(XU, XU, ls, sd) + jitter)
     A = np.linalg.solve(R, reference.kernel(XU, X, ls, sd))
     mu, gamma = v @ A, sd**2 - (A**2).sum(axis=0)
     t, w = np.polynomial.hermite_e.hermegauss(40)
-    signs = 2.0 * LABELS - 1.0
-    logs = special.log_ndtr(signs * (mu[..., None, :] + np.sqrt(gamma) * t[:, None]))
+    logs = log_p(mu[..., None, :] + np.sqrt(gamma) * t[:, None])
     return np.einsum("...qn,q->...", logs, w / w.sum()), v @ R.T
 
 
@@ -63,18 +86,40 @@ def test_exact_posterior():
 
 
 @pytest.mark.slow
-def test_sparse_posterior():
+@pytest.mark.parametrize("ordinal", [False, True])
+def test_sparse_posterior(ordinal):
     """With variances of f given u of up to the prior's, proposals are weighed."""
-    model = sparse()
+    model = sparse(ordinal=ordinal)
     step = ProbitAugmentation([model["u"]], n_updates=10, model=model, **FAST)
-    draws, accept = run(step, model.initial_point(), "u_whitened__", 100)
+    point = model.initial_point()
+    if ordinal:
+        point["c_ordered__"] = np.array([CUTS[0], np.log(CUTS[1] - CUTS[0])])
+    draws, accept = run(step, point, "u_whitened__", 100)
     assert 0.3 < accept < 0.99
-    _, u = reference.evidence(terms_of_sparse, 0.8, 2.0, n=30)
+    log_p = log_of_classes if ordinal else log_of_labels
+    _, u = reference.evidence(partial(terms_of_sparse, log_p), 0.8, 2.0, n=30)
     R = np.linalg.cholesky(
         reference.kernel(XU, XU, 0.8, 2.0) + reference.JITTER * 4.0 * np.eye(len(XU))
     )
     for i, mean in enumerate(np.linalg.solve(R, u)):
         reference.check_mean(draws[..., i], mean, largest=0.12, rhat=1.05)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [(-np.inf, 0.0), (0.0, np.inf), (-30.0, -29.9), (40.0, np.inf), (7.0, 7.5), (-1.0, 9.0)],
+)
+def test_normals_between_bounds(bounds, rng):
+    """Of any distance from the mean; the log probability is that of the interval."""
+    n, mean = 4000, 0.3
+    sign, lower, upper = tails = _tails(np.full(n, mean), *(np.full(n, b) for b in bounds))
+    z = _truncated(np.full(n, mean), tails, rng)
+    assert (z >= bounds[0]).all() and (z <= bounds[1]).all()
+    expected = stats.truncnorm(bounds[0] - mean, bounds[1] - mean, loc=mean)
+    assert stats.kstest(z, expected.cdf).pvalue > 1e-3
+    mass = upper + np.log(-np.expm1(lower - upper))
+    density = stats.norm(mean).logpdf(z) - expected.logpdf(z)
+    np.testing.assert_allclose(mass, density, rtol=1e-9, atol=1e-9)
 
 
 def test_parameters_move(rng):
@@ -94,9 +139,10 @@ def test_errors():
     logit = reference.latent(likelihood="logit")
     with logit, pytest.raises(ValueError, match="not the probit of one function.*EllipticalSlice"):
         ProbitAugmentation([logit["f"]], **QUICK)
-    model = sparse("logit")
-    with model, pytest.raises(ValueError, match="not the probit of one function"):
-        ProbitAugmentation([model["u"]], **QUICK)
+    for ordinal in (False, True):
+        model = sparse("logit", ordinal=ordinal)
+        with model, pytest.raises(ValueError, match="not the probit of one function"):
+            ProbitAugmentation([model["u"]], **QUICK)
     counts = reference.sparse()
     with counts:
         with pytest.raises(ValueError, match="not the probit of one function"):

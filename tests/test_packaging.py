@@ -453,9 +453,3 @@ def test_notebook_of_a_million_rows(tmp_path, shared_data):
     day, hour, times = numbers(r"Dirtiest on day (\d+) at ([\d.]+) h: ([\d.]+) times", out)
     assert (day > 330 or day < 30) and (hour > 20 or hour < 3)
     assert 1.5 < times < 2.0
-
-
-@pytest.mark.parametrize("name", ["spatial_counts", "million_rows"])
-def test_notebook_without_its_data_says_what_to_set(name, run_notebook):
-    with pytest.raises(SystemExit, match="Skipped: set PYMC_VSGP_DATA to a folder that holds"):
-        run_notebook(name)

@@ -90,8 +90,9 @@ STEPS = {
     "sufficient": lambda m: walk(m, ("sufficient", "ancillary")),
     "surrogate": lambda m: walk(m, "surrogate"),
     "laplace": lambda m: marginal(m, "laplace"),
+    "ep": lambda m: marginal(m, "ep"),
 }
-DRAWS = {"laplace": 1500}
+DRAWS = {"laplace": 1500, "ep": 1500}
 
 
 def agree(ours, theirs):

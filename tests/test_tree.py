@@ -14,6 +14,7 @@ LAYERS = [
     "ops",
     "checks",
     "progress",
+    "fetch",
     "datasets",
     "likelihoods",
     "inducing",

@@ -123,6 +123,10 @@ class Likelihood:
         """
         return None
 
+    def interval(self, y):
+        """Bounds between which y says that N(f, 1) is, or None: probits have them."""
+        return None
+
     def expected_logp(self, mu, gamma, y):
         """``E[log p(y | f)]`` for f ~ N(mu, gamma), elementwise."""
         if self.n_latent != 1:

@@ -49,6 +49,11 @@ class Bernoulli(Likelihood):
     def bend(self, y):
         return self.link.bend
 
+    def interval(self, y):
+        if self.link.name != "probit":
+            return None
+        return pt.switch(pt.eq(y, 1), 0.0, -np.inf), pt.switch(pt.eq(y, 1), np.inf, 0.0)
+
 
 def _of_two(y, log_p):
     """`log_p` where y is 0 or 1, else minus infinity."""

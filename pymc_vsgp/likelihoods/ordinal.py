@@ -142,6 +142,12 @@ class Ordinal(OfClasses):
         )
         return self._known(y, log_p)
 
+    def interval(self, y):
+        if self.link.name != "probit":
+            return None
+        lower, upper, has_lower, has_upper = self._edges(y)
+        return pt.switch(has_lower, lower, -np.inf), pt.switch(has_upper, upper, np.inf)
+
     def _ndim(self, *args):
         return max(pt.as_tensor(x).ndim for x in args)
 

@@ -29,6 +29,7 @@ from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
+from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.variable import InducingRV, whitened
 
 HELD_BYTES = 1_000_000_000
@@ -254,8 +255,15 @@ def terms_of(node: Apply, at: Variable | None = None) -> tuple[Moments, Variable
             )
             i = i + width
         (gamma,) = graph_replace([gamma], swaps, strict=False)
+    lik, y = seen_by(node)
+    return Moments(mu, gamma), lik.expected_logp(mu if at is None else at, gamma, y)
+
+
+def seen_by(node: Apply) -> tuple[Likelihood, Variable]:
+    """Return the likelihood of a loop over the data, at its parameters, and the observations."""
+    recipe, inputs = node.op.recipe, node.inputs
     lik = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
-    return Moments(mu, gamma), lik.expected_logp(mu if at is None else at, gamma, inputs[1])
+    return lik, inputs[1]
 
 
 def nodes_after(outputs, of: Variable) -> list[Apply]:

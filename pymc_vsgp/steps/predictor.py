@@ -5,7 +5,7 @@ With the parameters held, what the likelihood sees is :math:`\eta = c + B^\top \
 inducing values. The likelihood is a product over the rows of :math:`\eta`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -23,7 +23,7 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import frontier
-from pymc_vsgp.steps.latents import Latents, nodes_after, terms_of
+from pymc_vsgp.steps.latents import Latents, nodes_after, seen_by, terms_of
 
 STOP = 1e-3  # largest change of a standard normal: more than that no proposal is better for
 MOST_ITERATIONS = 100
@@ -85,7 +85,7 @@ class Predictor:
     def __init__(self, latents: Latents, by_rows: bool = False):
         self.latents, self.by_rows = latents, by_rows
         self.e = pt.dmatrix("eta")
-        eta, total, terms, self._gamma, self.likelihood = _cut(latents, self.e, by_rows)
+        eta, total, terms, self.of_loop = _cut(latents, self.e, by_rows)
         eta = eta[:, None] if eta.type.ndim == 1 else eta
         probe = pt.concatenate([pt.eye(latents.size), pt.zeros((1, latents.size))])
         (eta,) = rewrite_pregrad([eta])
@@ -117,7 +117,6 @@ class Predictor:
             for at, group in zip((self.e, many, many), groups, strict=True)
         )
         self.values = function([latents.nu, *latents.inputs], latents.new_values, **kwargs)
-        self._of_variance: Any = None
         self._check_rows(gradient)
 
     def _check_rows(self, gradient) -> None:
@@ -135,7 +134,7 @@ class Predictor:
                 "The likelihood is not a product over the latent values. "
                 "Use EllipticalSlice, which takes any model."
             )
-        if self.by_rows and self.likelihood is None:
+        if self.by_rows and self.of_loop is None:
             # Term n may see row n alone. Rows move whose number has a bit, then those without.
             bits = np.arange(len(e)) >> np.arange(len(e).bit_length())[:, None] & 1
             moved = np.concatenate([bits, 1 - bits])
@@ -155,13 +154,6 @@ class Predictor:
         (totals,) = self.totals(at.eta(nu), *at.known)
         return totals - (nu**2).sum(axis=1) / 2.0 - nu.shape[1] * LOG_2PI / 2.0
 
-    def variance(self, point) -> np.ndarray:
-        """Return the variance of f given its mean, of each row."""
-        if self._of_variance is None:
-            kwargs = self.latents.compile_kwargs
-            self._of_variance = function(self.latents.inputs, self._gamma, **kwargs)
-        return self._of_variance(*self.latents.at(point))
-
     def values_at(self, point, nu) -> dict[str, np.ndarray]:
         """Return the value variables of whitened values, at the parameters of a point."""
         found = self.values(nu, *self.latents.at(point))
@@ -177,11 +169,10 @@ def _number(eta: Variable) -> int:
 def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple:
     """Return eta, and the log density of all else and its rows as functions of eta.
 
-    With them, the variance of f given eta, and the likelihood of inducing values.
+    Of inducing values it also returns the variance of f, the likelihood, and the observations.
     """
-    nu = latents.nu
+    nu, of_loop = latents.nu, None
     rows: list[Variable] = []
-    gamma, likelihood = pt.zeros((), dtype="float64"), None
     if any(m.is_inducing for m in latents.members):
         total = latents.log_likelihood
         nodes = nodes_after([total], nu)
@@ -193,7 +184,7 @@ def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple:
             )
         (node,) = loops
         (eta, gamma), _ = terms_of(node)
-        likelihood = node.op.recipe.likelihood
+        of_loop = gamma, *seen_by(node)
         _, terms = terms_of(node, e if eta.type.ndim == 2 else e[:, 0])
         terms = node.inputs[0] * terms
         swaps = {node.outputs[0]: pt.sum(terms), node.outputs[node.op.n_sums]: terms}
@@ -210,7 +201,7 @@ def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple:
         )
     if by_rows and not rows:
         raise _not_by_rows()
-    return eta, total, rows if by_rows else [], gamma, likelihood
+    return eta, total, rows if by_rows else [], of_loop
 
 
 def _not_by_rows() -> ValueError:
