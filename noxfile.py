@@ -51,14 +51,40 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(python="3.12", default=False)
+def linkcheck(session: nox.Session) -> None:
+    """Ask every address that the documentation names whether it is there; no page is run."""
+    session.install("--editable", ".", "--group", "docs")
+    session.run(
+        *("sphinx-build", "-b", "linkcheck", "-D", "nb_execution_mode=off"),
+        *("docs", "docs/_build/linkcheck"),
+    )
+
+
+@nox.session(python="3.12", default=False)
 def build(session: nox.Session) -> None:
-    """Build sdist and wheel, and import the wheel from outside of the checkout."""
+    """Build sdist and wheel into dist/."""
     session.install("build", "twine")
     session.run("python", "-m", "build", "--outdir", "dist")
     session.run("twine", "check", "--strict", *(str(file) for file in Path("dist").iterdir()))
+
+
+FIT = """
+import pymc as pm, pymc_vsgp as vsgp
+coal = vsgp.datasets.coal_counts()
+with pm.Model():
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=pm.Gamma("ls", 4, 0.2)))
+    gp.prior("u", Xu=vsgp.inducing.grid(coal[["year"]], 15))
+    gp.likelihood("y", vsgp.Poisson(coal["width"]), X=coal[["year"]], y=coal["count"])
+    print(vsgp.__file__, vsgp.sample(random_seed=1).posterior.attrs["method"])
+"""
+
+
+@nox.session(python=["3.12", "3.13", "3.14"], default=False)
+def wheel(session: nox.Session) -> None:
+    """Install the wheel of dist/ alone, and sample with it from outside of the checkout."""
     session.install(*(str(file) for file in Path("dist").glob("*.whl")))
     session.chdir(session.create_tmp())
-    session.run("python", "-c", "import pymc_vsgp; print(pymc_vsgp.datasets.load_kilauea().shape)")
+    session.run("python", "-c", FIT)
 
 
 if __name__ == "__main__":

@@ -324,6 +324,17 @@ def test_times_in_the_readme_are_those_of_the_benchmark():
         assert f"{float(milliseconds):.0f}" == told
 
 
+def test_seconds_of_the_first_example_are_those_of_the_benchmark():
+    measured = text_of(ROOT / "benchmarks" / "results" / "waiting.md")
+    middle, low, high = re.search(
+        r"\| readme \| `vsgp.sample\(\)` \| ([\d.]+) \(([\d.]+) to ([\d.]+)\)", measured
+    ).groups()
+    for page in (ROOT / "README.md", DOCS / "quickstart.md"):
+        (told,) = re.findall(r"about (\d+) seconds", text_of(page))
+        assert float(low) <= float(told) <= float(high)
+        assert abs(float(told) - float(middle)) < 1
+
+
 # --- the checks themselves -----------------------------------------------------------------------
 
 

@@ -348,6 +348,25 @@ def run_script(name, folder, **variables):
     return result.stdout
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_readme_shows_what_its_example_prints(tmp_path):
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    code, shown = re.search(r"```python\n(.*?)```.*?```text\n(.*?)```", page, re.S).groups()
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert result.returncode == 0, result.stderr
+    printed, shown = result.stdout.splitlines(), shown.splitlines()
+    assert printed[0].split() == shown[0].split() and printed[-1] == shown[-1] == "enough"
+    assert len(printed) == len(shown) == 5
+    for line, told in zip(printed[1:-1], shown[1:-1], strict=True):
+        (name, mean, *_, error, _), (name_told, mean_told, *_) = line.split(), told.split()
+        assert name == name_told
+        # Rounding may turn a proposal down that was shown as taken.
+        assert abs(float(mean) - float(mean_told)) < 3 * float(error)
+
+
 @pytest.mark.slow
 def test_demo_runs_and_draws_its_picture(tmp_path):
     out = run_script("coal_mining", tmp_path)
