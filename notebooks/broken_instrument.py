@@ -37,8 +37,8 @@ DRAWS, FIRST = (100, "2014-02-15") if SMOKE else (1000, "2013-12-01")
 # %% [markdown]
 # ## Data
 #
-# Logarithms, standardised. Three weeks of March, when the instrument worked again, are held out: by
-# them one can judge.
+# Take logarithms, and standardise them. Three weeks of March, when the instrument worked again, are
+# held out to judge the predictions.
 
 # %%
 pollutants = ["PM2.5", "CO", "NO2"]
@@ -57,10 +57,10 @@ print(f"{len(air)} days; NO2 missing on {missing.sum()} of them, held out on {he
 # %% [markdown]
 # ## Model
 #
-# One function of the day, and each pollutant is a multiple of it plus noise of its own. `W` says
-# how large the multiples are; they and the scale of the function say the same thing twice, so the
-# kernel has a variance of one. `Coregionalized` takes several functions as well. nan stands for
-# what was not measured. There is an inducing point for each day, as the days differ so much.
+# There is one function of the day, and each pollutant is a multiple of it plus noise of its own.
+# `W` has the multiples. They and the scale of the function say the same thing twice, so the kernel
+# has a variance of one. `Coregionalized` takes several functions as well. nan stands for what was
+# not measured. Days differ so much that each has an inducing point.
 
 # %%
 with pm.Model(coords={"pollutant": pollutants, "day": days}) as model:
@@ -85,8 +85,8 @@ print(
 # %% [markdown]
 # ## Nitrogen dioxide, with and without the others
 #
-# Beside it stands the same model of nitrogen dioxide alone. After a few days without data it knows
-# no more than the average.
+# The same model of nitrogen dioxide alone serves as a comparison. After a few days without data it
+# knows no more than the average.
 
 # %%
 seen = ~np.isnan(given[:, 2])
@@ -133,6 +133,6 @@ for name, y in draws.items():
     )
 
 # %% [markdown]
-# **Answer.** A good deal: with the other two the error on the days held out is a fraction of what
-# it is without, and the intervals are narrower. They are not as narrow as the noise of a
-# measurement alone would have them: what `sigma` of nitrogen dioxide holds the others do not share.
+# **Answer.** They tell a good deal. With the other two, the error on the days held out is a
+# fraction of what it is without, and the intervals are narrower. They can't be narrower than
+# `sigma` of nitrogen dioxide, which holds what the others do not share.

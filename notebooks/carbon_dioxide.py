@@ -47,8 +47,8 @@ print(f"{past.sum()} months to learn from, {(~past).sum()} to forecast")
 # %% [markdown]
 # ## Model
 #
-# Three processes, and the data are their sum plus noise. The trend is smooth over decades, the
-# season repeats every year, and what is left has a memory of a year or so: the El Niños. The sum is
+# The data are the sum of three processes, plus noise. The trend is smooth over decades, and the
+# season repeats every year. What is left has a memory of a year or so: the El Niños. The sum is
 # a process of its own, with one set of inducing points. They have to be close enough for the
 # shortest lengthscale. The season needs few, because it is the same each year.
 
@@ -137,8 +137,8 @@ label = axes[-1].set_xlabel("year")
 # %% [markdown]
 # ## Is the growth of the uncertainty honest?
 #
-# Beside the process stands what many would do: a least-squares fit of a quadratic trend and two
-# harmonics, with its 90 % prediction intervals. Its formula takes the residuals for independent.
+# Compare the process with what many would do: fit a quadratic trend and two harmonics by least
+# squares, with 90 % prediction intervals. Their formula takes the residuals for independent.
 
 
 # %%

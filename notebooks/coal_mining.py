@@ -14,10 +14,10 @@
 # %% [markdown]
 # # Coal-mining disasters: a Poisson process whose rate is a sparse Gaussian process
 #
-# The 191 explosions in British coal mines with ten or more deaths, 1851 to 1962, counted in 100
-# equal bins. The log rate is a Gaussian process with 30 inducing points; the function and the
-# kernel's parameters are sampled together. The bins, the kernel, its priors and the inducing grid
-# are those of Hensman, Matthews, Filippone and Ghahramani (2015).
+# From 1851 to 1962, 191 explosions in British coal mines killed ten people or more. Here they are
+# counted in 100 equal bins. The log rate is a Gaussian process with 30 inducing points, and the
+# function is sampled together with the kernel's hyperparameters. The bins, the kernel, its priors
+# and the inducing grid are those of Hensman, Matthews, Filippone and Ghahramani (2015).
 
 # %%
 import os
@@ -65,8 +65,8 @@ with pm.Model(coords={"bin": years}) as model:
 # ## Sampling
 #
 # A Gaussian stage comes first: it takes seconds, finds a start, and gives the sampler coordinates
-# in which the posterior is close to a standard normal. Then NUTS: nutpie when it is installed,
-# PyMC's own otherwise.
+# in which the posterior is close to a standard normal. `sample` then draws by importance weights,
+# and by NUTS where these are not good enough.
 
 # %%
 start = time.perf_counter()
@@ -89,8 +89,8 @@ print(f"Drawn by {attrs['method']}, Pareto k-hat {attrs.get('khat', float('nan')
 # %% [markdown]
 # ## The rate over time
 #
-# The figure shows one year at a time, so draws of the function at each year on its own will do.
-# Joint draws of the whole curve take `joint=True`, and longer.
+# The bands show one year at a time, so draws of the function at each year on its own will do. For
+# joint draws of the whole curve pass `joint=True`, which takes longer.
 
 # %%
 grid = np.linspace(years[0] - width[0] / 2, years[-1] + width[-1] / 2, 300)

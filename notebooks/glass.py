@@ -14,9 +14,9 @@
 # %% [markdown]
 # # Was this fragment a window? Classification with its uncertainty
 #
-# A fragment of glass is found. Its refractive index and its oxides were measured, and the question
-# is whether it came from a window. The log odds are a Gaussian process of two of the oxides. The
-# data ship with the package: 214 fragments (Evett and Spiehler 1987).
+# Somebody finds a fragment of glass and measures its refractive index and its oxides. Did it come
+# from a window? The log odds are a Gaussian process of two of the oxides. The data ship with the
+# package: 214 fragments (Evett and Spiehler 1987).
 
 # %%
 import os
@@ -74,9 +74,10 @@ print(check)
 # %% [markdown]
 # ## How good are the probabilities?
 #
-# On the fragments held out: accuracy; the log density, of which zero is best; the Brier score, the
-# mean squared error of the probability. The constant share of windows is there to compare with.
-# Then the mean probability beside the share seen, in three groups.
+# The table has three scores on the fragments held out. They are the accuracy, the log density, of
+# which zero is best, and the Brier score, the mean squared error of the probability. Compare them
+# with those of a constant, the share of windows. The second table has the mean probability beside
+# the share seen, in three groups.
 
 # %%
 y_test = glass["window"][test].to_numpy()
@@ -122,8 +123,8 @@ curve = az.plot_loo_pava(idata)
 # %% [markdown]
 # ## Map
 #
-# The left map is the probability of a window, the right one how uncertain this probability is. Far
-# from all fragments it is very uncertain, and that is the answer to give there.
+# The left map is the probability of a window, and the right one says how uncertain it is. Far from
+# all fragments the probability is very uncertain, and that is the answer to give there.
 
 # %%
 ticks = [np.linspace(X[o].min() - 0.5, X[o].max() + 0.5, 20 if SMOKE else 40) for o in oxides]

@@ -64,8 +64,8 @@ X = x[:, None]
 # %% [markdown]
 # ## Model
 #
-# The prior of both lengthscales has three standard deviations between its mean and the smallest
-# distance of two inputs, and between its mean and the largest.
+# Both lengthscales have the same prior. The smallest and the largest distance of two inputs lie
+# three standard deviations from its mean.
 
 # %%
 spacing, extent = np.diff(inputs).min(), np.ptp(inputs)

@@ -14,10 +14,10 @@
 # %% [markdown]
 # # A Gaussian process inside a hierarchical model
 #
-# Cases of a disease in eight regions, counted every two weeks. All regions share an epidemic
-# curve, whose shape nobody knows: a Gaussian process. Each has its own intercept, and the
-# intercepts are pooled. The process is one part of an ordinary PyMC model: the intercepts are
-# random variables, and go into its mean function.
+# Eight regions count cases of a disease every two weeks. All share an epidemic curve of unknown
+# shape: a Gaussian process. Each has its own intercept, and the intercepts are pooled. The process
+# is one part of an ordinary PyMC model: the intercepts are random variables, and go into its mean
+# function.
 
 # %%
 import os
@@ -38,8 +38,9 @@ DRAWS = 50 if SMOKE else 500
 # %% [markdown]
 # ## Data
 #
-# Simulated, so that the truth is known: two years, an outbreak in each winter, the second one
-# sharper. Some regions are large and some are small; a small one says little by itself.
+# The data are simulated, so that the truth is known. In two years there is an outbreak each winter,
+# and the second one is sharper. Some regions are large and some are small, and a small one says
+# little by itself.
 
 # %%
 rng = np.random.default_rng(SEED)
@@ -65,7 +66,7 @@ cases = rng.poisson(2 * population[region] * np.exp(curve(week) + true_intercept
 # ## Model
 #
 # The first column of X is the week, and the others indicate the region. The kernel sees the week
-# alone (`active_dims`), the mean function the indicators, with the intercepts as coefficients.
+# alone (`active_dims`). The mean function sees the indicators, with the intercepts as coefficients.
 
 # %%
 X = np.column_stack([week, region[:, None] == np.arange(len(regions))])

@@ -14,14 +14,14 @@
 # %% [markdown]
 # # A million observations and more: the calendar of Beijing's air
 #
-# Readings of four pollutants at twelve stations, every hour from March 2013 to February 2017: 1.6
-# million of them. When is the air dirty? A smooth function of the day of the year and of the hour
-# of the day, and all of the uncertainty about it and about how smooth it is.
+# Twelve stations measured four pollutants every hour from March 2013 to February 2017: 1.6 million
+# readings. When is the air dirty? The model is a smooth function of the day of the year and of the
+# hour of the day. You get the uncertainty of the function, and of its smoothness.
 #
-# Both inputs go around: after December comes January, after 23 h midnight. That is the torus of
-# Fourier features, so nothing is approximated but the highest frequencies. With normal noise the
-# data enter by sums that are taken once: what comes after does not know how many observations there
-# are.
+# Both inputs are periodic: January follows December, and midnight follows 23 h. Fourier features
+# live on such a torus, so the highest frequencies are all that they leave out. With normal noise
+# the data enter by sums that are taken once. After that the cost does not depend on the number of
+# observations.
 #
 # The data (Zhang et al. 2017) are "Beijing Multi-Site Air Quality" of the UCI repository,
 # [doi:10.24432/C5RK5G](https://doi.org/10.24432/C5RK5G). `vsgp.datasets.load` downloads them once
@@ -126,11 +126,11 @@ print(
 # %% [markdown]
 # ## What the bands do not hold
 #
-# A million readings make narrow bands, and they are about *these four years*: the noise is taken
-# for independent, while a dirty week is dirty at all stations and all its hours. The check above
-# says so, too: residuals of neighbours are alike. How much that is can be seen from the years. Each
-# month differs from year to year by far more than the curve's own sd, so next year's air is to be
-# judged by the dots and not by the band.
+# A million readings make narrow bands, and they are about *these four years*. The model takes the
+# noise for independent, but a dirty week is dirty at all stations and in all its hours. The check
+# above says so, too: residuals of neighbours are alike. The years show how much that is: each month
+# differs from year to year by far more than the curve's own sd. Judge next year's air by the dots,
+# and not by the band.
 
 # %%
 month = np.floor(X[:, 0] / (YEAR / 12)).astype(int)

@@ -174,13 +174,16 @@ for name, values in simulated.items():
 # %% [markdown]
 # ## What the spatial term does to the coefficient
 #
-# The first interval is too narrow: it comes from a model in which cells are independent, given the
-# maples. The second one is that of a model in which neighbours are alike. The estimate may move as
-# well, and that has to be told: the density of maples is a smooth map, and so is the process, so
-# what both could explain is divided between them by the prior: this is spatial confounding. The
-# first coefficient answers "how do hickories and maples differ over the plot", the second "where
-# one patch is much like another, are there fewer hickories where there are more maples". Neither
-# tells if maples keep hickories out, or if both follow the soil.
+# The first interval is too narrow: its model takes cells for independent, given the maples. The
+# second model knows that neighbours are alike. The estimate may move as well. The density of maples
+# is a smooth map, and so is the process. The prior divides between them what both could explain.
+# This is spatial confounding.
+#
+# * The first coefficient answers: how do hickories and maples differ over the plot?
+# * The second answers: among patches that are alike otherwise, are there fewer hickories where
+#   there are more maples?
+#
+# Neither tells if maples keep hickories out, or if both follow the soil.
 
 # %%
 coefficient = {

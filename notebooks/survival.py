@@ -14,11 +14,12 @@
 # %% [markdown]
 # # Survival: times that were not all seen to the end
 #
-# The lung-cancer trial of the Veterans' Administration: 137 men, of whom 128 died while they were
-# followed. The logarithm of the typical time is a Gaussian process of two covariates, the Karnofsky
-# score (how well a patient manages by himself, 10 to 99) and age; type of tumour and treatment
-# shift it. This is an accelerated failure time model in which nobody has to decide whether the
-# score acts linearly. Two distributions of the times are compared: Weibull, and log-normal.
+# In the lung-cancer trial of the Veterans' Administration 128 of 137 men died while they were
+# followed. The logarithm of the typical time is a Gaussian process of two covariates: age, and the
+# Karnofsky score. That score says how well a patient manages by himself, from 10 to 99. Type of
+# tumour and treatment shift the process. This is an accelerated failure time model in which you
+# need not decide whether the score acts linearly. You will compare two distributions of the times,
+# Weibull and log-normal.
 
 # %%
 import os
@@ -47,9 +48,9 @@ DRAWS, M = (50, 12) if SMOKE else (1000, 30)
 # %% [markdown]
 # ## Data
 #
-# As printed by Prentice (1973, Biometrika 60) and by Kalbfleisch and Prentice (1980); `veteran` in
-# R's package survival has the same numbers. For each arm of the trial and type of tumour, patients
-# as days/score/age, with a plus where the patient was alive when last seen.
+# The numbers are as printed by Prentice (1973, Biometrika 60) and by Kalbfleisch and Prentice
+# (1980). `veteran` in R's package survival has the same. Each patient is days/score/age, with a
+# plus where he was alive when last seen.
 
 # %%
 TABLE = """

@@ -14,10 +14,10 @@
 # %% [markdown]
 # # Three classes: 750 points, one function for each class
 #
-# The toy problem of Hensman, Matthews, Filippone and Ghahramani (2015): points of three Gaussian
-# clouds in the plane, and the class is that of the largest of three functions but for rare errors.
-# The posterior of the functions is sampled free-form, and compared with the Gaussian approximation
-# that the sampler started from. Where data are few, the Gaussian is too sure.
+# This is the toy problem of Hensman, Matthews, Filippone and Ghahramani (2015). Points come from
+# three Gaussian clouds in the plane. The class is that of the largest of three functions, but for
+# rare errors. The sampler assumes no shape of the posterior of the functions. Compare it with the
+# Gaussian approximation that it started from: where data are few, the Gaussian is too sure.
 
 # %%
 import dataclasses
@@ -53,10 +53,10 @@ y = np.array(CLASSES)[labels]
 # %% [markdown]
 # ## Model
 #
-# One kernel and three functions: `n_outputs=3`. Only the order of the functions counts, so their
-# scale has no meaning and is fixed. What has one is the white noise relative to it: how wide the
-# border of two classes is. Without noise the probability of a class would be a step in `u`, which
-# no sampler that follows gradients can take.
+# Three functions have the same kernel: `n_outputs=3`. Only the order of the functions counts, so
+# their scale has no meaning and is fixed. The white noise relative to it says how wide the border
+# of two classes is. Without noise the probability of a class would be a step in `u`, which no
+# sampler that follows gradients can take.
 
 # %%
 with pm.Model(coords={"class": CLASSES}) as model:
@@ -83,8 +83,8 @@ print(
 # ## Probability of each class over the plane
 #
 # `what="mean"` is the probability of each class given a draw, in closed form but for one integral,
-# so the contours are smooth. The Gaussian stage gives draws, too: of its Gaussian posterior of the
-# functions, with the lengthscale at its estimate as variational methods have it.
+# so the contours are smooth. You can also draw from the Gaussian stage: from its Gaussian posterior
+# of the functions, with the lengthscale at its estimate, as in variational methods.
 
 # %%
 ticks = np.linspace(-4, 4, SIDE)
@@ -107,10 +107,11 @@ for p_min in (0.95, 0.99):
 # %% [markdown]
 # ## The functions are correlated across classes
 #
-# Only their order counts, so a change that all three have in common is free: their correlation is
-# positive. Where one class was seen its function is above the others, and the dashed diagonal is an
-# edge that draws keep to one side of. The Gaussian stage has neither: one Gaussian for each class,
-# on its own. The point shown is where the difference of two functions is the most skewed.
+# Only the order of the functions counts. So a change that all three have in common is free, and
+# their correlation is positive. Where one class was seen, its function is above the others: draws
+# keep to one side of the dashed diagonal. The Gaussian stage has neither, as it has one Gaussian
+# for each class on its own. The point shown is where the difference of two functions is most
+# skewed.
 
 # %%
 u = idata.posterior["u"].to_numpy().reshape(-1, 3, M)
