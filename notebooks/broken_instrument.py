@@ -32,7 +32,7 @@ import pymc_vsgp as vsgp
 
 SEED = 2014
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
-DRAWS, FIRST = (100, "2014-02-15") if SMOKE else (1000, "2013-12-01")
+DRAWS, FIRST = (100, "2014-02-15") if SMOKE else (1000, "2014-01-01")
 
 # %% [markdown]
 # ## Data

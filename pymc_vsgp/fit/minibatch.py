@@ -160,7 +160,8 @@ class Minibatches(Natural):
             if self.failures > FAILURES:
                 raise ValueError(
                     "The ELBO is not finite where minibatches lead to. "
-                    "Give the parameters priors that keep away from there, or use 'natural'."
+                    "Give the parameters priors that keep away from there (docs/priors.md), or use "
+                    "'natural'."
                 )
             self.x, self.sites = self.last
             self.theta, self.moved = self.split(self.x, range(len(self.moved)))

@@ -198,7 +198,7 @@ class Natural:
             raise ValueError(
                 "The ELBO is not finite around the parameters at which the Gaussian stage stopped. "
                 "Start it elsewhere: give the parameters initval=..., such as a lengthscale of a "
-                "few distances between inputs, or tighter priors."
+                "few distances between inputs, or tighter priors (docs/priors.md)."
             )
         w, V = np.linalg.eigh((H + H.T) / 2.0)
         # Directions that the bound does not curve in are as wide as a weak prior.

@@ -220,7 +220,8 @@ def _check_prior(model: pm.Model, rv, at: dict[str, np.ndarray]) -> PriorCheck:
         names = ", ".join(_parameters(model, rv)) or "its parameters"
         advice.append(
             "The prior covariance holds numbers that are not finite. "
-            f"Give {names} a prior with lighter tails, and look at their values at this point."
+            f"Give {names} a prior with lighter tails (docs/priors.md), and look at the values at "
+            "this point."
         )
     elif not np.all(sd > 0.0):
         advice.append(
@@ -238,7 +239,7 @@ def _check_prior(model: pm.Model, rv, at: dict[str, np.ndarray]) -> PriorCheck:
             advice.append(
                 "All inducing values are nearly equal: the lengthscales are far beyond the range "
                 "of Xu, and the covariance is close to singular. "
-                "Give the lengthscales a prior on the scale of the data."
+                "Give the lengthscales a prior on the scale of the data (docs/priors.md)."
             )
         elif r > NEARLY_EQUAL:
             advice.append(
@@ -275,4 +276,6 @@ def _parameters(model: pm.Model, rv) -> list[str]:
 def _remedy(name: str, priors: tuple[PriorCheck, ...]) -> str:
     if any(p.failed for p in priors):
         return "The covariance below has no factor: see the advice there."
-    return f"Look at the values of what {name!r} depends on, and narrow their priors."
+    return (
+        f"Look at the values of what {name!r} depends on, and narrow their priors (docs/priors.md)."
+    )
