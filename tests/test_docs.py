@@ -121,7 +121,7 @@ def test_every_likelihood_is_in_the_gallery(family):
     sections = re.split(r"^#{2,3} +", gallery, flags=re.M)
     section = [s for s in sections if s.splitlines()[0].strip() == family]
     assert len(section) == 1, f"docs/likelihoods.md has no section {family}"
-    code = "".join(re.findall(r"^```python\n(.*?)^```$", section[0], re.M | re.S))
+    code = "".join(re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```$", section[0], re.M | re.S))
     assert f"vsgp.{family}(" in code, f"the section {family} has no example"
     assert f"(#{family.lower()})" in gallery, f"the table of docs/likelihoods.md lacks {family}"
 
