@@ -42,9 +42,9 @@ SIDE = 281.6  # metres: 924 feet
 # %% [markdown]
 # ## Data
 #
-# The response are 703 hickories in square cells. The covariate is the logarithm of the density of
-# maples around each cell: a Gaussian kernel of 20 m, divided by its share inside the plot, and
-# standardised. It is an estimate, and is used as if it were known.
+# The response is the number of hickories in each square cell, 703 in all. The covariate is the
+# logarithm of the density of maples around the cell: a Gaussian kernel of 20 m, divided by its
+# share inside the plot, and standardised. It is an estimate, and is used as if it were known.
 
 # %%
 trees = vsgp.datasets.load("lansing")
@@ -84,9 +84,9 @@ y = pattern.counts
 # %% [markdown]
 # ## Two models
 #
-# The covariate goes into the exposure, which may be any expression of random variables, so the
+# The covariate goes into the exposure, which may be any expression of random variables. So the
 # process has the two inputs of the map alone. On a grid its Fourier coefficients cost next to
-# nothing. The other model is the same without the process.
+# nothing. The first model is the same without the process.
 
 # %%
 with pm.Model(coords=pattern.coords) as regression:

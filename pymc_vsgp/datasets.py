@@ -6,6 +6,8 @@ the environment variable PYMC_VSGP_DATA names.
 """
 
 import os
+import zipfile
+import zlib
 
 from importlib import resources
 from pathlib import Path
@@ -309,7 +311,10 @@ def load(name: str) -> pd.DataFrame | dict[str, np.ndarray]:
     if name in files:
         return _read(files[name])
     if name in SOURCES:
-        return _read(kept(name)) if kept(name).exists() else fetch(name)
+        try:
+            return _read(kept(name))
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error):
+            return fetch(name)  # not there yet, or damaged
     raise FileNotFoundError(
         f"There is no data set {name!r}. Take one of {', '.join(available())}; "
         f"or name a folder that holds {name}.npz or {name}.csv.gz in {_FOLDER_VARIABLE}."
@@ -319,6 +324,6 @@ def load(name: str) -> pd.DataFrame | dict[str, np.ndarray]:
 def _read(path: Path) -> pd.DataFrame | dict[str, np.ndarray]:
     if path.suffix == ".npz":
         # Pickled objects could run code.
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     return pd.read_csv(path)

@@ -295,6 +295,18 @@ class TestDownloads:
             assert trees["y"].tolist() == [0.091, 0.0, 0.25]
         assert len(asked) == 1
 
+    @pytest.mark.parametrize("part", [0, 0.5, 0.9])
+    @pytest.mark.parametrize("name", fetch.SOURCES)
+    def test_damaged_file_is_downloaded_again(self, serve, name, part):
+        content = air_archive()[0] if name == "beijing_air" else base64.b64decode(SAVED[2])
+        asked = serve(name, content, lambda data: True)
+        first = datasets.load(name)
+        whole = fetch.kept(name).read_bytes()
+        fetch.kept(name).write_bytes(whole[: int(part * len(whole))])
+        again = datasets.load(name)
+        assert len(asked) == 2 and fetch.kept(name).stat().st_size > part * len(whole)
+        assert sorted(again) == sorted(first)
+
     def test_folder_comes_first(self, serve, tmp_path, monkeypatch):
         asked = serve("lansing", b"")
         pd.DataFrame({"x": [1]}).to_csv(tmp_path / "lansing.csv.gz", index=False)
