@@ -83,6 +83,10 @@ intersphinx_mapping = {
     if reachable(url + "objects.inv")
 }
 
+# These publishers refuse programs (IEEE, Oxford, Taylor and Francis, Wiley), whatever the address.
+linkcheck_ignore = [r"https://doi\.org/10\.(1080|1093|1109|1111)/"]
+linkcheck_timeout = 20
+
 exclude_patterns = [
     "_build",
     "_templates",
