@@ -133,7 +133,9 @@ no_collection = _NoCollection()
 def simplify(graph: Any) -> Any:
     """Do what PyMC does before it takes gradients, less what never pays here."""
     fgraph = FunctionGraph(outputs=graph if isinstance(graph, list) else [graph], clone=False)
-    rewrite_graph(fgraph, include=("canonicalize", "stabilize"), exclude=SEARCHES)
+    # With the shapes that are known, for more of the graph may be vectorized over points then.
+    first = ("ShapeOpt", "constants_in_double")
+    rewrite_graph(fgraph, include=(*first, "canonicalize", "stabilize"), exclude=SEARCHES)
     within = [n.op for n in fgraph.apply_nodes if isinstance(n.op, HasInnerGraph)]
     if not all(getattr(op, "is_simple", False) for op in within):
         pregrad_inner_graphs.rewrite(fgraph)

@@ -139,6 +139,25 @@ def test_the_density_of_many_points_is_that_of_each(build, rng):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+def test_effects_that_sum_to_zero_take_many_points(rng):
+    """Their density divides by the size of their shape. Constants have all digits in both ways."""
+    rows, X, f = inputs()
+    with pm.Model() as model:
+        effect = pm.ZeroSumNormal("effect", shape=5)[np.arange(N) % 5]
+        cov = pm.gp.cov.Matern52(1, ls=pm.InverseGamma("ls", 3, 0.7))
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=X[::8])
+        lik = vsgp.Poisson(exposure=pm.math.exp(effect))
+        gp.likelihood("y", lik, X=X, y=rows.poisson(np.exp(f)))
+    points, theta, epsilon = points_of(model, rng)
+    (found,) = points.log_density()(theta, epsilon)
+    logp = model.compile_logp(mode=ONCE)
+    expected = [
+        [logp(as_point(points, t, e)) for e in es] for t, es in zip(theta, epsilon, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [counts, two, classes, of_rows])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
@@ -485,6 +504,25 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert found.interrupted
     assert len(found.theta) == 400
     assert found.refused == "k-hat 0.45 ± 0.11"
+
+
+def test_few_draws_take_more_proposals(caplog):
+    """A handful of weights has no tail: k-hat is not known, which says nothing against them."""
+    model, stage = made(counts)
+    with model, caplog.at_level(logging.INFO, logger="pymc"):
+        tree = vsgp.sample(5, chains=2, stage=stage, random_seed=1, progressbar=False)
+    assert "unknown k-hat of 10 proposals leaves a doubt" in caplog.text
+    attrs = tree["posterior"].attrs
+    assert attrs["method"] == "importance" and attrs["refused"] == ""
+    assert attrs["khat"] <= weights.LARGEST_K
+    assert dict(tree["posterior"].sizes)["chain"] == 2 and tree["posterior"].sizes["draw"] == 5
+    # As many weights as tell it, and none of them of use, are refused.
+    assert weights.refusal(np.r_[0.0, np.full(99, -np.inf)])
+    assert weights.refusal(np.full(10, -np.inf))
+    lost = np.full(400, -np.inf)
+    points = Points(model)
+    found = importance._better(stage, points, np.zeros((400, points.n_theta)), lost)
+    assert found is stage
 
 
 @pytest.mark.slow

@@ -486,7 +486,8 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     """Return the stage with the moments of theta under the weights, where these tell them."""
     log_w = smooth_weights(finite(log_w))[0]
     w = np.exp(log_w - logsumexp(log_w))
-    if not theta.size or 1.0 / (w**2).sum() < 10.0 * (theta.shape[1] + 5):
+    # Nor where no weight is finite.
+    if not theta.size or not 1.0 / (w**2).sum() >= 10.0 * (theta.shape[1] + 5):
         return stage
     order = _order(points, stage)
     center, cov = np.empty(len(order)), np.empty((len(order),) * 2)

@@ -7,12 +7,15 @@ import xarray as xr
 from scipy.special import logsumexp
 
 LARGEST_K = 0.5
+FEW = 100  # proposals, below which k-hat may not be known
 ENOUGH = 16_000  # proposals that tell k-hat well
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
 
 
 def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
     """Pareto-smoothed log weights, and the shape of their tail, where there are enough for one."""
+    if np.isnan(log_w).any():
+        return log_w, np.nan
     if len(log_w) < 25:
         return log_w - np.logaddexp.reduce(log_w), np.nan
     if np.ptp(log_w) < 1e-8:
@@ -25,7 +28,9 @@ def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
 def finite(log_w):
     """Return log weights less the largest; hardly any weight where they are not finite."""
     top = log_w.max()
-    return np.where(np.isfinite(log_w), log_w - top, -1e4) if np.isfinite(top) else 0.0 * log_w
+    if not np.isfinite(top):
+        return np.full_like(log_w, np.nan)
+    return np.where(np.isfinite(log_w), log_w - top, -1e4)
 
 
 def tail(log_w) -> tuple[float, float]:
@@ -49,7 +54,11 @@ def shape(log_w, single) -> tuple[float, float]:
 
 def refusal(log_w, single=()) -> str:
     """Why weights are not good enough, or nothing."""
+    if not np.isfinite(log_w).any():
+        return "no finite weight"
     khat, ess = shape(log_w, single)[0], tail(log_w)[1]
+    if np.isnan(khat) and len(log_w) < FEW:
+        return ""  # but a doubt
     if not khat <= LARGEST_K:
         return f"k-hat {khat:.2f}"
     if ess < SMALLEST_SHARE * len(log_w):
@@ -67,4 +76,4 @@ def doubt_of(log_w, single=()) -> str:
     khat, error = shape(log_w, single)
     if len(log_w) >= ENOUGH or khat + error <= LARGEST_K:
         return ""
-    return f"k-hat {khat:.2f} ± {error:.2f}"
+    return "unknown k-hat" if np.isnan(khat) else f"k-hat {khat:.2f} ± {error:.2f}"
