@@ -88,7 +88,10 @@ def _in_double(x: Variable) -> Variable:
     ):
         return x
     double = {leaf: pt.constant(leaf.data.astype("float64")) for leaf in leaves}
-    found = clone_replace(x, double, rebuild_strict=False)
+    try:
+        found = clone_replace(x, double, rebuild_strict=False)
+    except TypeError:  # of bits, which numbers in double precision lack
+        return x
     # What is cast to single precision stays: it would be replaced again without end.
     return found if found.type.dtype == "float64" else x
 

@@ -350,3 +350,12 @@ def test_constants_of_a_shape_stay_whole_numbers(capfd):
     f = function([x], x * pt.alloc(third, 200), ONCE)
     np.testing.assert_allclose(f(np.ones(200)), 1.0 / 3.0, rtol=1e-15)
     assert "ERROR" not in "".join(capfd.readouterr())
+
+
+def test_bits_of_constants_stay_whole_numbers(capfd):
+    """Numbers in double precision have none, and a rewrite that fails writes a traceback."""
+    x = pt.dvector("x")
+    bits = pt.constant(5, dtype="int8") ^ pt.constant(3, dtype="int8")
+    f = function([x], x * (pt.cast(bits, "float32") * pt.constant(np.float32(0.5))), ONCE)
+    np.testing.assert_allclose(f(np.ones(2)), 3.0, rtol=1e-15)
+    assert "ERROR" not in "".join(capfd.readouterr())
