@@ -1,5 +1,6 @@
 """Draws on disk: round trips, a new process, and a run that is killed."""
 
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -101,6 +102,36 @@ def test_what_was_written_is_what_was_drawn(finished, default_mode):
         vsgp.sample(draws=150, store=path, model=model, **SETTINGS)
 
 
+FULL = """Chunk write operation failed
+
+Caused by:
+    0: Failed to store chunk for variable /posterior/u at chunk 3 with length 80
+    1: Generic LocalFileSystem error: No space left on device (os error 28)
+
+Stack backtrace:
+   0: <unknown>
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_says_so(monkeypatch, tmp_path, default_mode):
+    """With what nutpie said on one. Other errors are passed on."""
+    nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    monkeypatch.setattr(nutpie, "compile_pymc_model", lambda *args, **kwargs: None)
+    for text, error, match in [
+        (FULL, OSError, r"can't be written to .*: No space left on device\. vsgp.open_draws"),
+        ("0: of the model", RuntimeError, "^0: of the model$"),
+    ]:
+
+        def fail(*args, text=text, **kwargs):
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(nutpie, "sample", fail)
+        with pytest.raises(error, match=match):
+            vsgp.sample(store=tmp_path / error.__name__, model=build(), **SETTINGS)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_run_keeps_its_draws(finished, tmp_path):
@@ -172,6 +203,61 @@ def test_lengths_of_chains():
         kept, length = _rectangle(np.array(lengths))
         assert list(kept) == chains
         assert length == n
+
+
+@pytest.fixture
+def draws():
+    values = np.random.default_rng(0).random((2, 50, 3))
+    posterior = xr.Dataset({"u": (("chain", "draw", "u_inducing"), values)})
+    return xr.DataTree.from_dict({"posterior": posterior})
+
+
+def damage(path, what):
+    """Do to draws in a folder what a full disk or a copy that ended does."""
+    part = path / "posterior" / "u" / "c" / "0" / "0" / "0"
+    if what == "chunk":
+        part.write_bytes(part.read_bytes()[:20])
+    elif what == "metadata":
+        (path / "posterior" / "u" / "zarr.json").write_text("{")
+    elif what == "no metadata":
+        (path / "zarr.json").unlink()
+    else:
+        part.unlink()
+
+
+@pytest.mark.parametrize("what", ["chunk", "metadata", "no metadata"])
+def test_damaged_folders_say_so(what, draws, tmp_path):
+    path = tmp_path / "draws.zarr"
+    draws.to_zarr(path, consolidated=False)
+    damage(path, what)
+    with pytest.raises(ValueError, match=r"draws.zarr can't be read: .*sample again"):
+        vsgp.open_draws(path)
+
+
+def test_files_that_are_lost_are_told_of(draws, tmp_path):
+    """Zarr reads them as NaN."""
+    path = tmp_path / "draws.zarr"
+    draws.to_zarr(path, consolidated=False)
+    damage(path, "lost")
+    with pytest.warns(UserWarning, match="300 of 300 numbers of u .*are NaN.*files were lost"):
+        vsgp.open_draws(path)
+
+
+@pytest.mark.parametrize("what", ["half", "text", "pickle"])
+def test_other_files_say_so(what, draws, tmp_path):
+    """No code in them runs."""
+
+    class Code:
+        def __reduce__(self):
+            return pytest.fail, ("a file was executed",)
+
+    path = tmp_path / "draws.nc"
+    draws.to_netcdf(path)
+    whole = path.read_bytes()
+    content = {"half": whole[: len(whole) // 2], "text": b"hello", "pickle": pickle.dumps(Code())}
+    path.write_bytes(content[what])
+    with pytest.raises(ValueError, match=r"draws.nc can't be read: .*sample again"):
+        vsgp.open_draws(path)
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 import importlib.util
 import os
 import platform
+import re
 import time
+import warnings
 
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +26,7 @@ from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.variable import inducing_variables
 
 DATA = ("constant_data", "observed_data", "gaussian_stage")
+FOLDER: dict[str, Any] = {"engine": "zarr", "consolidated": False}
 POSTERIOR = ("posterior", "warmup_posterior")
 
 
@@ -63,17 +66,21 @@ def open_draws(
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is nothing at {path}. Pass the path that was saved to.")
-    if path.is_dir():
-        tree = xr.open_datatree(path, engine="zarr", consolidated=False)
-        if tree.attrs.get("sampler") == "nuts-rs":
+    try:
+        tree = xr.open_datatree(path, **(FOLDER if path.is_dir() else {}))
+    except Exception as error:  # xarray, zarr, h5py and json have their own
+        raise _damaged(path, error) from error
+    if tree.attrs.get("sampler") == "nuts-rs":
+        try:
             tree = _of_nutpie(tree, path)
-    else:
-        tree = xr.open_datatree(path)
+        except (KeyError, OSError, RuntimeError) as error:
+            raise _damaged(path, error) from error
     if "posterior" not in tree.children:
         raise ValueError(
             f"{path} has the groups {list(tree.children)}, but no posterior. "
             "Pass the path of draws, or wait until the sampler has begun."
         )
+    _look_for_gaps(tree["posterior"].to_dataset(), path)
     if model is None:
         model = Model.get_context(error_if_none=False)
     if model is not None and _lacks_inducing(tree, model) and can_collapse(model):
@@ -81,6 +88,30 @@ def open_draws(
             random_seed = tree["gaussian_stage"].attrs.get("inducing_seed")
         complete(tree, model, collapse(model), np.random.default_rng(random_seed))
     return tree
+
+
+def _look_for_gaps(posterior: xr.Dataset, path: Path) -> None:
+    """Read all draws once, and warn of NaN: zarr fills what a lost file held with it."""
+    for name, v in posterior.data_vars.items():
+        try:
+            n = int(np.isnan(v.values).sum()) if v.dtype.kind == "f" else 0
+        except Exception as error:
+            raise _damaged(path, error) from error
+        if n:
+            warnings.warn(
+                f"{n} of {v.size} numbers of {name} in {path} are NaN. "
+                "If the model does not give them, files were lost: sample again.",
+                stacklevel=3,
+            )
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    lines = str(error).splitlines() or [type(error).__name__]
+    reason = lines[0].partition(". ")[0].rstrip(".")
+    return ValueError(
+        f"{path} can't be read: {reason}. "
+        "Pass a path of draws; if it is one, files are damaged: sample again."
+    )
 
 
 def sample_to_disk(
@@ -126,20 +157,30 @@ def sample_to_disk(
         nuts = {"maxdepth" if k == "max_treedepth" else k: v for k, v in nuts.items()}
     compiled = nutpie.compile_pymc_model(target, **settings)
     began = time.perf_counter()
-    nutpie.sample(
-        compiled,
-        draws=draws,
-        tune=tune,
-        chains=chains,
-        cores=cores,
-        seed=random_seed,
-        save_warmup=not discard_tuned_samples,
-        progress_bar=progressbar,
-        zarr_store=nutpie.zarr_store.LocalStore(str(path.resolve())),
-        **nuts,
-    )
+    try:
+        nutpie.sample(
+            compiled,
+            draws=draws,
+            tune=tune,
+            chains=chains,
+            cores=cores,
+            seed=random_seed,
+            save_warmup=not discard_tuned_samples,
+            progress_bar=progressbar,
+            zarr_store=nutpie.zarr_store.LocalStore(str(path.resolve())),
+            **nuts,
+        )
+    except RuntimeError as error:
+        # nutpie ends with the causes and the stack of its own language.
+        found = re.search(r"(?m)^\s*\d+: (.*) \(os error \d+\)$", str(error))
+        if found is None:
+            raise
+        raise OSError(
+            f"Draws can't be written to {path}: {found[1].rpartition(': ')[2]}. "
+            "vsgp.open_draws gives those that were; make room and sample again."
+        ) from None
     seconds = time.perf_counter() - began
-    tree = xr.open_datatree(path, engine="zarr", consolidated=False)
+    tree = xr.open_datatree(path, **FOLDER)
     tree = _of_nutpie(tree, path, not discard_tuned_samples)
     tree["posterior"].attrs |= {"sampling_time": seconds, "tuning_steps": tune}
     return tree
