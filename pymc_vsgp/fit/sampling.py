@@ -274,7 +274,7 @@ def sample(
     if kept < draws:
         _say_interrupted(idata)
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
-    if choice is not None:
+    if choice is not None and nuts_sampler == "nutpie":  # others do more than compile
         choice.remember(attrs["compile_time"])
     if whole is not None:
         _kept(complete, idata, model, whole, rng)
