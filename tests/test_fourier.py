@@ -579,6 +579,19 @@ def test_kernels_without_a_density(cov, message):
 
 
 @pytest.mark.slow
+def test_the_same_data_have_the_same_features(rng):
+    """So that models of them have the same graph, and what was compiled serves again."""
+    X = rng.uniform(size=(20, 1))
+
+    def features(**kwargs):
+        ls = pm.InverseGamma.dist(mu=1.0, sigma=0.3)
+        cov = pm.gp.cov.ExpQuad(1, ls=ls)
+        return vsgp.inducing.Fourier.for_data(X, cov, draws=20, **kwargs)
+
+    assert features() == features()
+    assert features() != features(random_seed=2)
+
+
 def test_product_of_kernels_of_separate_columns(rng):
     X = rng.uniform(size=(6, 2))
     cov = (

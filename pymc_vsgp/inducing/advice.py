@@ -104,7 +104,7 @@ def suggest_inducing(
     draws : int
         Draws from the prior.
     random_seed : int or Generator, optional
-        Of the draws and of the inducing inputs.
+        Of the draws and of the inducing inputs. By default a fixed one.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def suggest_inducing(
     active = active_columns(cov_func, X.shape[1])
     own = X[:, active]
     n, n_columns = own.shape
-    rng = np.random.default_rng(random_seed)
+    rng = np.random.default_rng(0 if random_seed is None else random_seed)
     options: dict[str, Option] = {}
     kwargs: dict[str, dict[str, Any]] = {}
     notes = []

@@ -119,7 +119,8 @@ class Fourier(Features, InducingVariables):
         draws : int
             Draws from the prior.
         random_seed : int or Generator, optional
-            Of the draws.
+            Of the draws. By default a fixed one: the same data have the same features, and what was
+            compiled for them serves again.
         """
         names = column_names(X, "X")
         X = as_inputs(X, "X")
@@ -134,7 +135,7 @@ class Fourier(Features, InducingVariables):
         # The kernel along each input, in units of the range.
         lags = np.linspace(0.0, 8.0, 1025)
         axes = width * np.eye(n_columns)
-        rng = np.random.default_rng(random_seed)
+        rng = np.random.default_rng(0 if random_seed is None else random_seed)
         period, counts = [], []
         for i, axis in enumerate(axes):
             share = residual / n_columns
