@@ -250,6 +250,23 @@ def test_code_that_waits_for_its_callers_does_what_it_did():
     np.testing.assert_allclose(call(np.arange(5.0)), np.arange(5.0))
 
 
+def test_one_number_is_taken_of_any_layout():
+    """Views of an array are typed as not contiguous; the parameter of a kernel may be one."""
+    pytest.importorskip("numba")
+    from pytensor.link.numba.dispatch.basic import numba_njit
+
+    from pymc_vsgp.ops.backends.linked_numba import by_address
+
+    fn, _ = by_address(lambda x, y: (x * y.item(),), [pt.vector(), pt.scalar()], "scaled", None)
+
+    @numba_njit(final_function=True)
+    def last(x):
+        one = np.lib.stride_tricks.as_strided(x[-1:], shape=(), strides=())
+        return fn(x, one)
+
+    np.testing.assert_allclose(last(np.arange(3.0)), [0.0, 2.0, 4.0])
+
+
 def test_sums_over_an_axis():
     """Of any order in memory, and of no rows; the Op takes the place of PyTensor's."""
     pytest.importorskip("numba", reason="numba is not installed")

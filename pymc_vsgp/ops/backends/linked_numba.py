@@ -120,7 +120,8 @@ def _caller(symbol: str, signature):
     def call(typingctx, args):
         # Constants are read-only, which makes no difference to their layout in memory.
         for have, want in zip(args, expected, strict=True):
-            layout = "A" if want.layout == "A" else have.layout
+            # Of any layout is any array; and one number has all of them.
+            layout = want.layout if want.layout == "A" or not want.ndim else have.layout
             if have.copy(readonly=False, layout=layout) != want:
                 raise TypingError(f"{symbol} takes {want}, and got {have}")
         return result(args), generate
