@@ -23,6 +23,7 @@ STATE = envs.HERE / ".cache" / "run_all.json"
 # Each line of arguments is a run of the script.
 SCRIPTS = {
     "evidence": [""],
+    "reliability": [""],
     "neighbors_divergence": [""],
     "repeated_inputs": [""],
     "neighbors_rows": [""],
@@ -40,7 +41,7 @@ SCRIPTS = {
     "types_of_features": [""],
     "prediction": [""],
     "after_sampling": [""],
-    "waiting": ["--rounds 5"],
+    "waiting": ["--rounds 5", "--samplers gradient nuts hsgp latent numpyro gpflow --rounds 5"],
     "gradient": ["", "--cases e --output gradient_million"],
     "sampling": ["--chains 4 --cores 1"],
     "scaling": [""],

@@ -77,6 +77,16 @@ def evidence():
 
 
 @check
+def reliability():
+    import reliability
+
+    known = next(r for r in committed("reliability") if r["kernel"] == "Matern12")
+    found = reliability.one("Matern12", known["likelihood"], "JAX", 500)
+    for name in ("NaN", "gradient", "plus infinity", "minus infinity"):
+        yield name, found[name], known[name], 0
+
+
+@check
 def importance():
     import importance
 
