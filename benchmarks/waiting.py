@@ -403,8 +403,8 @@ def table(found, path):
         "From the start of Python, each run in a process of its own: with an empty cache of "
         "compiled code (cold), with\nthat of the same run (warm), with that of another model "
         "(second). Seconds of the clock, then CPU seconds of all\nthreads: medians, and ranges of "
-        f"up to {runs} runs. {m['cores']} cores, {m['processor']}; the load was {load:.1f} in the "
-        "middle:\nabove the number of cores it stretches the clock.",
+        f"up to {runs} run{'s' * (runs > 1)}. {m['cores']} cores, {m['processor']}; the load was "
+        f"{load:.1f} in the middle:\nabove the number of cores it stretches the clock.",
         "",
         *(f"* {name}: {text}" for name, text in used.items()),
     ]
@@ -428,7 +428,9 @@ def table(found, path):
             lines.append("| " + " | ".join([*cells, ", ".join(by)]) + " |")
     left = [f"{n} ({text})" for n, text in (MODELS | LARGER).items() if n not in used]
     lines += ["", "Not run: " + "; ".join(left) + "."] if left else []
-    path.write_text("\n".join(lines) + "\n")
+    import envs
+
+    envs.save(path, "\n".join(lines) + "\n", kept=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import arviz as az
 import numpy as np
 import pymc as pm
 
+from common import envs
 from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import gamma
 from scipy.stats.qmc import Sobol
@@ -446,7 +447,7 @@ def main(blocks, methods):
             found.setdefault(block, {})[name] = row
             store.write_text(json.dumps(found, indent=1) + "\n")
             print(block, name, row, flush=True)
-    (RESULTS / "pseudo_marginal.md").write_text(page(json.loads(store.read_text())))
+    envs.save(RESULTS / "pseudo_marginal.md", page(json.loads(store.read_text())), kept=True)
 
 
 if __name__ == "__main__":
