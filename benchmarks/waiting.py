@@ -14,11 +14,9 @@ import functools
 import json
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
-import time
 
 from pathlib import Path
 from statistics import median
@@ -205,7 +203,9 @@ def build_larger(case):
 
 def worker(case, sampler, draws):
     """Do what a user does, and say when what was done."""
-    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _started()
+    from waiting_peers import Clock
+
+    clock = Clock()
     import matplotlib
 
     matplotlib.use("Agg")
@@ -215,12 +215,7 @@ def worker(case, sampler, draws):
 
     import pymc_vsgp as vsgp
 
-    seen, note = {}, ""
-
-    def tick(event):
-        used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        seen[event] = [time.time() - began, sum(u.ru_utime + u.ru_stime for u in used)]
-
+    seen, tick, note = clock.seen, clock.tick, ""
     known = pm.sample
 
     @functools.wraps(known)
@@ -289,12 +284,6 @@ def _plot_values(idata, X):
     else:
         ax.fill_between(X[:, 0], low, high, alpha=0.3)
         ax.plot(X[:, 0], middle)
-
-
-def _started():
-    """Return when this process began, in seconds of the monotonic clock."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def run(case, sampler, cache, limit, draws=1000):
