@@ -10,8 +10,9 @@ import pathlib
 import matplotlib.pyplot as plt
 import numpy as np
 
+plt.style.use(pathlib.Path(__file__).resolve().with_name("matplotlibrc"))
 FOLDER = pathlib.Path(__file__).resolve().parent / "_static"
-INK, RUST, GREY = "#1f3a5f", "#c4572e", "#8a8f98"
+INK, RUST, GREY = "C0", "C1", "gray"
 
 
 def kernel(a, b, lengthscale, variance=1.0):
@@ -128,8 +129,8 @@ def accuracy(path):
         "points": ("inducing points", "o", RUST),
         "Fourier": ("Fourier features", "s", INK),
         "hsgp": ("HSGP", "^", GREY),
-        "latent": ("exact", "*", "black"),
-        "kron": (None, "*", "black"),
+        "latent": ("exact", "*", "C2"),
+        "kron": (None, "*", "C2"),
     }
     fig, axes = plt.subplots(1, 3, figsize=(10, 3.1), layout="constrained", sharey=True)
     for ax, (case, title) in zip(axes, cases.items(), strict=True):

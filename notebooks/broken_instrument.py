@@ -106,13 +106,13 @@ draws = {
 }
 
 # %%
-ink, warm = "#20639b", "#d9541e"
+ink, warm = "C0", "C1"
 fig, axes = plt.subplots(2, 1, figsize=(9, 5.6), layout="constrained", sharex=True, sharey=True)
 for ax, (name, y) in zip(axes, draws.items(), strict=True):
     low, middle, high = np.quantile(y, [0.05, 0.5, 0.95], axis=(0, 1))
     ax.fill_between(air["date"], low, high, color=ink, alpha=0.2, lw=0, label="90 %, a new day")
     ax.plot(air["date"], middle, color=ink, lw=1.5, label="median")
-    ax.plot(air["date"], given[:, 2], ".", color="black", label="measured")
+    ax.plot(air["date"], given[:, 2], ".", color="gray", label="measured")
     ax.plot(air["date"][held_out], Y[held_out, 2], ".", color=warm, label="held out")
     ax.set_title(f"NO2 {name}", loc="left")
     ax.set_ylabel("log, standardised")

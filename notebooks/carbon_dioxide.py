@@ -95,8 +95,8 @@ print(
 # %%
 with model:
     ax = vsgp.plot_function(idata, co2[["year"]], what="y", random_seed=SEED, inducing=False)
-ax.plot(co2.loc[~past, "year"], co2.loc[~past, "co2"], ".", ms=3, color="#c4572e", label="later")
-ax.axvline(1991, color="black", lw=0.8)
+ax.plot(co2.loc[~past, "year"], co2.loc[~past, "co2"], ".", ms=3, color="C1", label="later")
+ax.axvline(1991, color="gray", lw=0.8)
 ax.set_ylabel("parts per million")
 ax.legend(frameon=False, loc="upper left")
 figure = pathlib.Path("carbon_dioxide.png").resolve()
@@ -126,9 +126,9 @@ with model:
 fig, axes = plt.subplots(3, 1, figsize=(8, 6), layout="constrained", sharex=True)
 for ax, name in zip(axes, components, strict=True):
     low, middle, high = np.quantile(drawn[name], [0.05, 0.5, 0.95], axis=(0, 1))
-    ax.fill_between(shown[:, 0], low, high, color="#20639b", alpha=0.3, lw=0)
-    ax.plot(shown[:, 0], middle, color="#20639b", lw=1)
-    ax.axvline(1991, color="black", lw=0.8)
+    ax.fill_between(shown[:, 0], low, high, color="C0", alpha=0.3, lw=0)
+    ax.plot(shown[:, 0], middle, color="C0", lw=1)
+    ax.axvline(1991, color="gray", lw=0.8)
     ax.set_title(f"{name}, with 90 %", loc="left", fontsize=10)
     ax.set_ylabel("ppm")
     ax.spines[["top", "right"]].set_visible(False)

@@ -102,16 +102,15 @@ low90, low50, middle, high50, high90 = rate.quantile(
 ).to_numpy()
 
 # %%
-ink, muted = "#1f3a5f", "#8a8f98"
 fig, ax = plt.subplots(figsize=(9, 4.8), layout="constrained")
-ax.bar(years, y / width, width=width, color="#e4e6ea", label="counts per bin", zorder=0)
-ax.fill_between(grid, low90, high90, color=ink, alpha=0.18, lw=0, label="90 % interval")
-ax.fill_between(grid, low50, high50, color=ink, alpha=0.35, lw=0, label="50 % interval")
-ax.plot(grid, middle, color=ink, lw=1.8, label="posterior median")
+ax.bar(years, y / width, width=width, color="gray", alpha=0.2, label="counts per bin", zorder=0)
+ax.fill_between(grid, low90, high90, color="C0", alpha=0.18, lw=0, label="90 % interval")
+ax.fill_between(grid, low50, high50, color="C0", alpha=0.35, lw=0, label="50 % interval")
+ax.plot(grid, middle, color="C0", lw=1.8, label="posterior median")
 
 events = vsgp.datasets.load_coal()["date"]
-ax.plot(events, np.full(len(events), -0.18), "|", color="black", ms=7, mew=0.7, label="event")
-ax.plot(np.ravel(Xu), np.full(len(Xu), -0.42), "^", color="#c4572e", ms=4.5, label="inducing point")
+ax.plot(events, np.full(len(events), -0.18), "|", color="gray", ms=7, mew=0.7, label="event")
+ax.plot(np.ravel(Xu), np.full(len(Xu), -0.42), "^", color="C1", ms=4.5, label="inducing point")
 
 ax.set(
     title="British coal-mining disasters: posterior rate",
@@ -120,7 +119,7 @@ ax.set(
     xlim=(grid[0], grid[-1]),
     ylim=(-0.6, None),
 )
-ax.axhline(0, color=muted, lw=0.8)
+ax.axhline(0, color="gray", lw=0.8)
 ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False, ncols=2, loc="upper right")
 

@@ -164,7 +164,7 @@ for ax, title, values, style in (
     )
     fig.colorbar(dots, ax=ax, shrink=0.85).outline.set_visible(False)
     for i in np.argsort(-np.abs(above - 0.5))[:5]:
-        legible = {"bbox": {"fc": "white", "alpha": 0.7, "lw": 0.0, "pad": 1.0}}
+        legible = {"color": "black", "bbox": {"fc": "white", "alpha": 0.7, "lw": 0.0, "pad": 1.0}}
         ax.annotate(
             names[i], counties.iloc[i], xytext=(7, 5), textcoords="offset points", **legible
         )

@@ -143,7 +143,7 @@ for ax, title, values, cmap in (
         ax.plot(*at.to_numpy().T, marker, mfc="white", mec="black", ms=4, lw=0, label=label)
     ax.set(title=title, xlabel="magnesium, in standard deviations")
 axes[0].set_ylabel("aluminium, in standard deviations")
-axes[0].legend(loc="upper left", fontsize=8)
+axes[0].legend(loc="upper left", fontsize=8, facecolor="white", labelcolor="black")
 figure = pathlib.Path("glass.png").resolve()
 fig.savefig(figure, dpi=100)
 print(f"Figure written to {figure}")

@@ -107,7 +107,7 @@ with model:
     axes = vsgp.plot_function(idata, random_seed=SEED)
 grid = np.linspace(*axes[0].get_xlim(), 200)
 for ax, truth in zip(axes, (signal, noise), strict=True):
-    ax.plot(grid, truth(grid), "--", color="#c4572e", lw=1.2)
+    ax.plot(grid, truth(grid), "--", color="C1", lw=1.2)
     ax.set_xlabel("x")
 figure = pathlib.Path("heteroskedastic.png").resolve()
 axes[0].figure.savefig(figure, dpi=110)

@@ -148,8 +148,8 @@ seen["negative binomial"], simulated["negative binomial"] = check_dispersion(
 )
 fig, axes = plt.subplots(1, 2, figsize=(9, 2.8), layout="constrained")
 for ax, name in zip(axes, fitted, strict=True):
-    ax.hist(simulated[name], 30, color="#20639b", alpha=0.7, label="simulated")
-    ax.hist(seen[name], 30, color="#d9541e", alpha=0.7, label="seen")
+    ax.hist(simulated[name], 30, color="C0", alpha=0.7, label="simulated")
+    ax.hist(seen[name], 30, color="C1", alpha=0.7, label="seen")
     ax.set(title=name, xlabel="variance over mean", yticks=[])
     ax.spines[["top", "right", "left"]].set_visible(False)
 legend = axes[0].legend(frameon=False)

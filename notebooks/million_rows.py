@@ -105,7 +105,7 @@ print(f"Gaussian stage {fitted:.0f} s, draws of parameters and coefficients {sam
 
 # %%
 with model:
-    print(vsgp.check_inducing(idata, 5, nested=False, progressbar=False))
+    print(vsgp.check_inducing(idata, 2, nested=False, progressbar=False))
 
 # %% [markdown]
 # ## The calendar
@@ -147,7 +147,7 @@ of_curve = daily.std(axis=0).mean()
 print(f"Months differ between years by an sd of {of_years_sd:.2f}; the curve's is {of_curve:.4f}")
 
 # %%
-ink, warm, grey = "#1f3a5f", "#c4572e", "#8e9bb3"
+ink, warm, grey = "C0", "C1", "gray"
 fig, axes = plt.subplot_mosaic(
     [["calendar", "calendar"], ["year", "day"]], figsize=(11, 7), layout="constrained"
 )

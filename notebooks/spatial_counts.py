@@ -232,7 +232,7 @@ for name, region in quarters.items():
     )
 
 # %%
-ink, warm, grey = "#1f3a5f", "#c4572e", "#8e9bb3"
+ink, warm, grey = "C0", "C1", "gray"
 fig, axes = plt.subplot_mosaic(
     [["maple", "effect", "mean"], ["sd", "beta", "check"]], figsize=(12, 7.2), layout="constrained"
 )
@@ -277,13 +277,13 @@ draw_map(
 bins = np.linspace(*np.quantile(np.concatenate(list(coefficient.values())), [0, 1]), 60)
 for (name, values), colour in zip(coefficient.items(), (warm, ink), strict=True):
     axes["beta"].hist(values, bins, density=True, color=colour, alpha=0.6, label=name)
-axes["beta"].axvline(0, color="black", lw=0.8)
+axes["beta"].axvline(0, color=grey, lw=0.8)
 axes["beta"].set(title="Coefficient of the maples", xlabel="beta", yticks=[])
 axes["beta"].legend(frameon=False)
 bins = np.linspace(0, 1.7 * max(seen, *(np.quantile(v, 0.99) for v in simulated.values())), 60)
 for (name, values), colour in zip(simulated.items(), (warm, ink), strict=True):
     axes["check"].hist(values, bins, density=True, color=colour, alpha=0.6, label=name)
-axes["check"].axvline(seen, color="black", lw=1.5, label="seen")
+axes["check"].axvline(seen, color=grey, lw=1.5, label="seen")
 axes["check"].set(title="Patchiness of simulated counts", xlabel="variance over mean", yticks=[])
 axes["check"].legend(frameon=False)
 for ax in axes.values():

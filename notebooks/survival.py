@@ -263,7 +263,7 @@ for family in models:
         print(f"{family}, {name} ({chosen.sum()}), model and Kaplan-Meier: {'; '.join(told)}")
 
 # %%
-ink, warm, grey = "#1f3a5f", "#c4572e", "#8e9bb3"
+ink, warm, grey = "C0", "C1", "gray"
 fig, axes = plt.subplots(2, 2, figsize=(10.5, 7.6), layout="constrained")
 (of_score, of_two), (of_groups, of_effects) = axes
 
@@ -315,7 +315,7 @@ low, middle, high = np.quantile(ratio, [0.05, 0.5, 0.95], axis=0)
 rows = np.arange(4)
 of_effects.hlines(rows, low, high, color=grey, lw=4)
 of_effects.plot(middle, rows, "o", color=ink)
-of_effects.axvline(1, color="black", lw=0.8)
+of_effects.axvline(1, color=grey, lw=0.8)
 labels = [*(f"{kind} cell" for kind in KINDS), "test arm"]
 of_effects.set_yticks(rows, labels)
 of_effects.set(title="Times as long as squamous, standard arm", xscale="log", ylim=(-0.6, 3.6))

@@ -35,7 +35,7 @@ import pymc_vsgp as vsgp
 
 SEED = 750
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
-N, M, DRAWS, SIDE = (150, 12, 50, 25) if SMOKE else (750, 35, 1000, 60)
+N, M, DRAWS, TUNE, SIDE = (150, 12, 50, 100, 25) if SMOKE else (750, 25, 750, 250, 40)
 BACKEND = "jax" if SMOKE else "numba"  # JAX starts sooner, numba is faster
 CLASSES = ["blue", "green", "red"]
 EPSILON = 1e-3
@@ -69,7 +69,8 @@ with pm.Model(coords={"class": CLASSES}) as model:
 
     start = time.perf_counter()
     stage = vsgp.fit_gaussian(random_seed=SEED, progressbar=False)
-    idata = vsgp.sample(DRAWS, stage=stage, backend=BACKEND, random_seed=SEED, progressbar=False)
+    settings = {"tune": TUNE, "chains": 3, "backend": BACKEND, "random_seed": SEED}
+    idata = vsgp.sample(DRAWS, stage=stage, progressbar=False, **settings)
     print(f"Fitted and sampled in {time.perf_counter() - start:.0f} s")
 print(az.summary(idata, var_names=["lengthscale"]).to_string())
 everything = az.summary(idata, var_names=["lengthscale", "u"], round_to="none")
@@ -130,8 +131,8 @@ shown = int(np.abs(skewness).max(axis=0).argmax())
 u = u[:: max(len(u) // len(v), 1)]  # as many as there are of the Gaussian stage
 
 # %%
-ink, warm = "#1f3a5f", "#c4572e"
-colours = ["#1f5fa8", "#2f8f4e", "#c4372e"]
+ink, warm = "C0", "C1"
+colours = ["#2878b5", "#2f8f4e", "#c4372e"]
 fig, axes = plt.subplot_mosaic(
     [["Free form"] * 3 + ["Gaussian"] * 3, [0, 0, 1, 1, 2, 2]],
     figsize=(9.6, 8.4),
@@ -145,8 +146,8 @@ for name, p in probability.items():
         surface = p[:, k].reshape(SIDE, SIDE)
         widths = [0.7, 1.3, 2.0]
         ax.contour(ticks, ticks, surface, [0.3, 0.95, 0.99], colors=colour, linewidths=widths)
-    ax.plot(*Xu.T, "^", color="black", ms=3.5, label="inducing point")
-    ax.plot(*Xu[shown], "o", mfc="none", color="black", ms=11)
+    ax.plot(*Xu.T, "^", color="gray", ms=3.5, label="inducing point")
+    ax.plot(*Xu[shown], "o", mfc="none", color="gray", ms=11)
     ax.set(title=f"{name}: contours at 0.3, 0.95 and 0.99", xlim=(-4, 4), ylim=(-4, 4))
     ax.set_aspect("equal")
 axes["Free form"].legend(frameon=False, loc="upper right", fontsize=8)
@@ -154,7 +155,7 @@ for at, (i, j) in enumerate(pairs):
     ax = axes[at]
     ax.plot(u[:, i, shown], u[:, j, shown], ".", ms=2.5, color=ink, label="free form")
     ax.plot(v[:, i, shown], v[:, j, shown], ".", ms=2, alpha=0.6, color=warm, label="Gaussian")
-    ax.axline((0, 0), slope=1, color="black", lw=0.6, ls="--")
+    ax.axline((0, 0), slope=1, color="gray", lw=0.6, ls="--")
     ax.set(xlabel=f"function of {CLASSES[i]}", ylabel=f"function of {CLASSES[j]}")
 axes[0].legend(frameon=False, fontsize=8, markerscale=4)
 axes[1].set_title("Draws at the inducing point with the circle")

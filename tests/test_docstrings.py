@@ -132,7 +132,7 @@ RETIRED = {
     r"n_draws|max_rounds|row_params": "num_samples, maxiter, per_observation",
     r"random_seed=0,?$": "random_seed=None",
     r"sample\(stage[,)]": "sample(stage=stage)",
-    r"level = pm\.": "intercept",
+    r"level = pm": "intercept",
 }
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TITLES = ("Kept are ", "Gone are ", "Not so ")  # openings of inverted sentences

@@ -10,6 +10,7 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.results import certificate
 from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.exactness import exact_weights
@@ -121,7 +122,7 @@ def test_missing_and_gain_are_those_of_the_evidence(data):
 
 @pytest.mark.parametrize("approx", ["VFE", "tight"])
 @pytest.mark.parametrize("rows", [False, True])
-def test_bounds_of_the_evidence(approx, rows, data):
+def test_bounds_of_the_evidence(approx, rows, data, monkeypatch):
     """Around the exact evidence, and the numbers of dense matrices."""
     X, f, rng = data
     c, ls, M = 0.4, 0.8, 13
@@ -136,8 +137,8 @@ def test_bounds_of_the_evidence(approx, rows, data):
         gp.likelihood("y", noise, X=X, y=y)
     fit = Fitted(prior_draws(model, 2), model)
     assert has_bounds(fit)
-    blocks = [slice(0, 50), slice(50, 80)]
-    (lower,), (upper,) = evidence_bounds(fit, slice(1, 2), X, y, blocks)
+    monkeypatch.setattr(certificate, "AT_ONCE", 50 * M)  # two blocks
+    (lower,), (upper,) = evidence_bounds(fit, slice(1, 2), X, y)
     Z = vsgp.inducing.grid(X, M)
     Kuu = reference_gp.ard_kernel(Z, Z, [ls], 1.0) + reference_gp.JITTER * np.eye(M)
     Kuf = reference_gp.ard_kernel(Z, X, [ls], 1.0)

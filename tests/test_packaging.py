@@ -310,7 +310,7 @@ def quick(page):
     return shorter
 
 
-LONG_PAGES = {f"docs/{name}.md" for name in ("many_latents", "coming_from")}
+LONG_PAGES = {"docs/coming_from.md"}
 
 
 @pytest.mark.slow

@@ -212,3 +212,14 @@ def test_refusals(line):
     idata = prior_draws(model)
     with pytest.raises(ValueError, match="3 inputs, and a figure has one or two"):
         plot_function(idata, model=model)
+
+
+def test_text_axes_and_data_take_the_colors_of_a_style(line):
+    model, stage, idata = line
+    with plt.style.context("dark_background"):
+        ax = plot_function(idata, what="y", n_points=20, num_samples=5, model=model)
+        (dots,) = (c for c in ax.collections if c.get_label() == "data")
+        assert np.all(dots.get_facecolor()[:, :3] == 1.0)
+        other = plot_elbo(stage)
+        for text in (*ax.get_xticklabels(), *other.get_yticklabels(), ax.xaxis.label):
+            assert text.get_color() == "white"

@@ -8,7 +8,7 @@ import xarray as xr
 from arviz_base import rcParams
 
 from pymc_vsgp.point_process.process import PointProcess
-from pymc_vsgp.results.plots.style import BLUE, GREY, INK, legend, new_axes, plain, strokes
+from pymc_vsgp.results.plots.style import BLUE, GREY, ink, legend, new_axes, plain, strokes
 
 __all__ = ["plot_intensity"]
 
@@ -70,7 +70,7 @@ def plot_intensity(
         ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{ci_prob:.0%}")
         ax.plot(x, getattr(values, what)(draws), color=BLUE, lw=1.8, label=what)
         if events:
-            strokes(ax, pattern.events[:, 0], INK, "events")
+            strokes(ax, pattern.events[:, 0], ink(), "events")
         ax.set_ylim(bottom=0.0)
         ax.set_ylabel(pattern.units)
         legend(ax)
@@ -85,7 +85,7 @@ def plot_intensity(
         bar.outline.set_visible(False)
         if events:
             at = pattern.events
-            ax.scatter(*at.T, s=9, color="white", edgecolors=INK, lw=0.5, zorder=3)
+            ax.scatter(*at.T, s=9, color="white", edgecolors="black", lw=0.5, zorder=3)
         if pattern.window.polygon is not None:
             _outline(ax, image, pattern.window.polygon)
         # A map has the same scale on both axes.

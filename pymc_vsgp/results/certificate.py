@@ -19,6 +19,8 @@ from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 from pymc_vsgp.results.draws import Fitted
 
+AT_ONCE = 2**22  # entries of A: whatever depends on theta alone is computed for each block
+
 
 def has_bounds(fit: Fitted) -> bool:
     """Whether the model has one process, seen by normal noise alone, and its target is a bound."""
@@ -29,7 +31,7 @@ def has_bounds(fit: Fitted) -> bool:
     return not any(map(is_sparse, inducing_variables(fit.model)))
 
 
-def evidence_bounds(fit: Fitted, at: slice, X, y, blocks) -> tuple[np.ndarray, np.ndarray]:
+def evidence_bounds(fit: Fitted, at: slice, X, y) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bound of the log evidence given theta of some draws."""
 
     def build():
@@ -44,7 +46,8 @@ def evidence_bounds(fit: Fitted, at: slice, X, y, blocks) -> tuple[np.ndarray, n
         return [], [x, *inputs], [*sums, pt.log(sigma).sum()]
 
     sums: list[np.ndarray] = []
-    for rows in blocks:
+    step = max(AT_ONCE // fit.draws.values(fit.observation.parts[0].u.name).shape[-1], 1)
+    for rows in (slice(a, a + step) for a in range(0, len(y), step)):
         same = [X[rows], y[rows], rows.start, rows.start + len(y[rows])]
         found = fit.call("bounds", at, build, same=same)
         sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found

@@ -357,7 +357,7 @@ def check_inducing(
         )
         if has_bounds(fit):
             M = sum(check.numbers.values())
-            bounds = [evidence_bounds(fit, some, X, y, blocks) for some in fit.slabs(M**2)]
+            bounds = [evidence_bounds(fit, some, X, y) for some in fit.slabs(M**2)]
             check.at_most = np.concatenate([upper - lower for lower, upper in bounds])
         if refit is not None:
             check.refit_gain, (check.refit_mean, check.refit_sd, _) = compare_stages(fit, refit)

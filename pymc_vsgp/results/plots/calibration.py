@@ -41,6 +41,18 @@ def plot_calibration(
     Returns
     -------
     ndarray of Axes
+
+    Examples
+    --------
+    ArviZ draws such curves on any of its backends, with a band for each panel on its own:
+
+    .. code-block:: python
+
+        result = vsgp.calibrate(build, y)
+        vsgp.plot_calibration(result)
+        pit = {k: (ranks + 0.5) / (result.n_ranks + 1) for k, ranks in result.ranks.items()}
+        fractions = az.from_dict({"prior_sbc": pit}, sample_dims=["sample"])
+        az.plot_ecdf_pit(fractions, sample_dims=["sample"])
     """
     if not isinstance(result, Calibration):
         raise TypeError(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.results.plots.style import BLUE, GREY, INK, ORANGE, new_axes, plain
+from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, ink, new_axes, plain
 
 
 def plot_elbo(stage: GaussianStage, *, ax: Any = None) -> Any:
@@ -45,7 +45,7 @@ def plot_elbo(stage: GaussianStage, *, ax: Any = None) -> Any:
         f"ELBO {stage.elbo:.2f} nats, {state}",
         loc="left",
         fontsize=10,
-        color=INK if stage.converged else ORANGE,
+        color=ink() if stage.converged else ORANGE,
     )
     ax.set_xlabel("round" if natural else "step")
     ax.set_ylabel("ELBO, nats")

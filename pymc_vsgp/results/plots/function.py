@@ -14,9 +14,9 @@ from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
     BLUE,
     GREY,
-    INK,
     ORANGE,
     SEVERAL,
+    ink,
     legend,
     new_axes,
     plain,
@@ -284,14 +284,14 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
             )
             bar = panel.figure.colorbar(image, ax=panel, shrink=0.85, pad=0.02, extend="max")
             bar.outline.set_visible(False)
-            panel.set_title(title, fontsize=10, loc="left", color=INK)
+            panel.set_title(title, fontsize=10, loc="left")
             if fit.likelihood.binary and what == "mean":
                 _two_classes(panel, a, b, mean.values.reshape(shape), X, y, data)
             elif data:
-                panel.scatter(*X.T, s=7, color="white", edgecolor=INK, lw=0.4, alpha=0.8)
+                panel.scatter(*X.T, s=7, color="white", edgecolor="black", lw=0.4, alpha=0.8)
     for panel in every:
         if inducing:
-            color = INK if classes and what == "mean" else ORANGE
+            color = ink() if classes and what == "mean" else ORANGE
             panel.scatter(*Xu.T, marker="+", s=42, color=color, lw=1.4, label="inducing inputs")
         panel.set_xlim(a[0], a[-1])
         panel.set_ylim(b[0], b[-1])
@@ -308,7 +308,7 @@ def _two_classes(panel, a, b, p, X, y, data):
     widths = {"linewidths": [0.8, 1.6, 0.8], "linestyles": [":", "-", ":"]}
     panel.contour(a, b, p, levels=[0.1, 0.5, 0.9], colors="white", **widths)
     if data:
-        for k, color in enumerate((INK, "white")):
+        for k, color in enumerate(("black", "white")):
             style = {"s": 12, "color": color, "edgecolor": GREY, "lw": 0.4, "alpha": 0.9}
             panel.scatter(*X[y == k].T, label=f"{k}", **style)
 
@@ -319,10 +319,9 @@ def _class_map(ax, a, b, p):
 
     K = p.shape[-1]
     colors = np.array([to_rgb(SEVERAL[k % len(SEVERAL)]) for k in range(K)])
-    image = p @ (0.45 * colors + 0.55)
     best = p.max(axis=-1, keepdims=True)
     sure = np.clip((best - 1.0 / K) / (1.0 - 1.0 / K), 0.0, 1.0)
-    image = 1.0 - sure * (1.0 - image)
+    image = np.concatenate([p @ colors, 0.45 * sure], axis=-1)
     extent = (a[0], a[-1], b[0], b[-1])
     ax.imshow(
         np.clip(image, 0, 1),
@@ -334,12 +333,12 @@ def _class_map(ax, a, b, p):
     )
     for k in range(K if K > 2 else 1):
         others = np.delete(p, k, axis=-1).max(axis=-1)
-        ax.contour(a, b, p[..., k] - others, levels=[0.0], colors=[INK], linewidths=0.9)
+        ax.contour(a, b, p[..., k] - others, levels=[0.0], colors=[ink()], linewidths=0.9)
 
 
 def _dots(ax, x, y):
     size = float(np.clip(900.0 / max(len(x), 1), 4.0, 22.0))
-    ax.scatter(x, y, s=size, color=INK, alpha=0.55, lw=0, label="data", zorder=2.5)
+    ax.scatter(x, y, s=size, color=ink(), alpha=0.55, lw=0, label="data", zorder=2.5)
 
 
 def _class_rug(ax, x, y):

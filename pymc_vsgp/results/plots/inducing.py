@@ -12,9 +12,9 @@ from pymc_vsgp.results.plots.style import (
     BLUE,
     GREEN,
     GREY,
-    INK,
     ORANGE,
     SEVERAL,
+    ink,
     legend,
     new_axes,
     plain,
@@ -116,7 +116,7 @@ def _missing(ax, check):
     ax.axvspan(5.0, max(10**high, 5.0), color=ORANGE, alpha=0.08, lw=0)
     ax.hist(values, bins=bins, color=BLUE, alpha=0.85)
     if np.isfinite(check.gain) and check.gain > 10**low:
-        ax.axvline(check.gain, color=INK, lw=1.2, ls="--", label="gained by more points")
+        ax.axvline(check.gain, color=ink(), lw=1.2, ls="--", label="gained by more points")
     ax.set_xscale("log")
     ax.set_xlim(10**low, 10**high)
     ax.set_xlabel("missing to the exact posterior, nats")
