@@ -124,6 +124,11 @@ def two_likelihoods():
     return observed(gp=gp, name="z")
 
 
+def predictive_before_sampling():
+    observed().predictive("y_new", X[:5])
+    vsgp.fit_gaussian(progressbar=False)
+
+
 def exposure_at_new_rows():
     observed(vsgp.Poisson(exposure=TIMES)).predictive("y_new", X[:5])
 
@@ -458,6 +463,11 @@ MISTAKES = {
         lambda: with_prior().predictive("y_new", X),
         ValueError,
         ["no likelihood"],
+    ),
+    "predictive before sampling": (
+        predictive_before_sampling,
+        ValueError,
+        ["'y_new'", "after sampling"],
     ),
     "predictive of two likelihoods": (
         lambda: two_likelihoods().predictive("y_new", X),

@@ -15,6 +15,7 @@ from pymc_vsgp.checks import (
     match_columns,
     names_of,
 )
+from pymc_vsgp.engine.pointwise import ObservationRV
 from pymc_vsgp.model.observation import Observation, observations
 from pymc_vsgp.ops.runs import by_value
 
@@ -24,6 +25,12 @@ def check_data(model: pm.Model) -> None:
 
     Rows with equal inputs are found again.
     """
+    for rv in model.free_RVs:
+        if isinstance(rv.owner.op, ObservationRV):
+            raise ValueError(
+                f"{rv.name!r} is a new observation, and would be sampled as a parameter. "
+                "Call predictive after sampling."
+            )
     for o in observations(model).values():
         _check_observation(o)
         _check_columns(model, o)
