@@ -4,6 +4,8 @@ import shutil
 import urllib.error
 import urllib.request
 
+from docutils import nodes
+
 import pymc_vsgp
 
 project = "pymc-vsgp"
@@ -139,6 +141,14 @@ def without_constructor(app, what, name, obj, options, signature, annotation):
     return None
 
 
+def mark_arviz(app, doctree):
+    """Mark cells whose figures ArviZ draws: it chooses black or white for text by itself."""
+    for cell in doctree.findall(nodes.container):
+        if cell.get("nb_element") == "cell_code" and "az.plot_" in cell.astext():
+            cell["classes"].append("arviz")
+
+
 def setup(app):
-    """Connect it."""
+    """Connect them."""
     app.connect("autodoc-process-signature", without_constructor)
+    app.connect("doctree-read", mark_arviz)

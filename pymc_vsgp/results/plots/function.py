@@ -338,7 +338,7 @@ def _class_map(ax, a, b, p):
 
 def _dots(ax, x, y):
     size = float(np.clip(900.0 / max(len(x), 1), 4.0, 22.0))
-    ax.scatter(x, y, s=size, color=ink(), alpha=0.55, lw=0, label="data", zorder=2.5)
+    ax.scatter(x, y, s=size, color=ink(), alpha=0.7, lw=0, label="data", zorder=2.5)
 
 
 def _class_rug(ax, x, y):
