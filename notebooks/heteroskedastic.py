@@ -16,8 +16,8 @@
 #
 # The data, priors and inducing inputs are those of PyMC's example "Heteroskedastic Gaussian
 # Processes", which reports two hours for 4000 iterations: one process for the mean, another for the
-# logarithm of the noise. What the inducing values leave open of both functions, the likelihood
-# integrates in closed form.
+# logarithm of the noise. The likelihood integrates what the inducing values leave open of both
+# functions, in closed form.
 
 # %%
 import os
@@ -99,8 +99,8 @@ print(
 # ## Mean and noise
 #
 # `plot_function` has both panels by default, as the likelihood has a function for the noise.
-# Between the groups of inputs both are uncertain. The true curves are dashed: that the noise has
-# ripples, forty inputs do not tell.
+# Between the groups of inputs both are uncertain. The true curves are dashed. Forty inputs do not
+# tell that the noise has ripples.
 
 # %%
 with model:

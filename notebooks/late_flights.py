@@ -78,7 +78,8 @@ def negative_binomial():
 # %% [markdown]
 # ## Does the prior make sense?
 #
-# Shares of late flights before any data: the middle half is plausible, the upper tail generous.
+# These are shares of late flights before any data. The middle half is plausible, and the upper tail
+# is generous.
 
 # %%
 model = build(poisson, M)
@@ -108,8 +109,8 @@ with model:
 #
 # ## Would the model make such data?
 #
-# A statistic that says it: the variance of the standardised residuals, which is near one if late
-# flights are independent of each other.
+# One statistic says it, the variance of the standardised residuals. It is near one if late flights
+# are independent of each other.
 
 
 # %%
@@ -189,7 +190,7 @@ print(check)
 # %% [markdown]
 # About half a nat is missing, and below that
 # [no difference is seen](../checking_a_fit.md#are-there-enough-inducing-points). The lengthscale in
-# weeks may still move by a part of its standard deviation. Who reports it takes more points.
+# weeks may still move by a part of its standard deviation. If you report it, take more points.
 #
 # ## Report
 
