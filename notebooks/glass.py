@@ -147,3 +147,8 @@ axes[0].legend(loc="upper left", fontsize=8, facecolor="white", labelcolor="blac
 figure = pathlib.Path("glass.png").resolve()
 fig.savefig(figure, dpi=100)
 print(f"Figure written to {figure}")
+
+# %% [markdown]
+# **Answer.** For most fragments one can tell: nine in ten of the fragments held out are classified
+# right, by two oxides alone. The probabilities can be taken at their word, and between the two
+# groups they say that the oxides do not tell.

@@ -112,3 +112,8 @@ for ax, truth in zip(axes, (signal, noise), strict=True):
 figure = pathlib.Path("heteroskedastic.png").resolve()
 axes[0].figure.savefig(figure, dpi=110)
 print(f"Figure written to {figure}")
+
+# %% [markdown]
+# **Answer.** The noise grows with the input, to about three times what it is at zero. Where no
+# inputs are, in the gap, the bands of the mean are wide. Those of the noise are less so: it varies
+# slowly.

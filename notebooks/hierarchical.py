@@ -140,3 +140,8 @@ for ax in (left, right):
 figure = pathlib.Path("hierarchical.png").resolve()
 fig.savefig(figure, dpi=110)
 print(f"Figure written to {figure}")
+
+# %% [markdown]
+# **Answer.** The regions share two outbreaks, one in each winter, and the second is sharper. The
+# truth lies inside of the bands. Large regions have intercepts that are known to a few percent, and
+# small ones borrow from the rest.

@@ -90,7 +90,8 @@ def _where(ax, check):
             for i, Z in enumerate(check.added.values()):
                 strokes(ax, Z[:, 0], GREEN, "where more would help" if i == 0 else None, 0.05)
     else:
-        dots = ax.scatter(*X[:, :2].T, c=left, s=14, cmap="magma_r", lw=0, vmin=0)
+        style = {"s": 14, "cmap": "magma_r", "lw": 0.4, "edgecolors": GREY, "vmin": 0}
+        dots = ax.scatter(*X[:, :2].T, c=left, **style)
         bar = ax.figure.colorbar(dots, ax=ax, shrink=0.9, pad=0.02)
         bar.set_label("variance left, % of the prior's")
         bar.outline.set_visible(False)
