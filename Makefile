@@ -52,7 +52,7 @@ format: env
 
 docs: env
 	@.ci/env docs
-	$(BIN)/sphinx-build -W -b html docs docs/_build/html
+	$(BIN)/sphinx-build -W -j 8 -b html docs docs/_build/html
 	$(BIN)/python docs/check_pages.py
 
 bench-check: env

@@ -46,7 +46,7 @@ def lint(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
     session.install("--editable", ".", "--group", "docs")
-    session.run("sphinx-build", "-W", "-b", "html", "docs", "docs/_build/html")
+    session.run("sphinx-build", "-W", "-j8", "-b", "html", "docs", "docs/_build/html")
     session.run("python", "docs/check_pages.py")
 
 

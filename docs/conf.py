@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 
 from docutils import nodes
+from jupyter_cache import get_cache
 
 import pymc_vsgp
 
@@ -28,7 +29,7 @@ myst_heading_anchors = 3
 # Pages with code cells run at build time, and are kept until their code changes. The tests run the
 # plain blocks of the other pages.
 nb_execution_mode = "cache"
-nb_execution_timeout = 300
+nb_execution_timeout = 600
 nb_execution_in_temp = True  # some pages write files
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -148,7 +149,15 @@ def mark_arviz(app, doctree):
             cell["classes"].append("arviz")
 
 
+def make_cache(app):
+    """Make the cache of executed pages, before several processes would."""
+    get_cache(app.env.mystnb_config.execution_cache_path).db  # noqa: B018  (makes it)
+
+
 def setup(app):
     """Connect them."""
+    # It reads nothing, and does not say so: pages may run side by side (sphinx-build -j).
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
     app.connect("autodoc-process-signature", without_constructor)
     app.connect("doctree-read", mark_arviz)
+    app.connect("builder-inited", make_cache)
