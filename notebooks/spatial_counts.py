@@ -291,3 +291,8 @@ for ax in axes.values():
 figure = pathlib.Path("spatial_counts.png").resolve()
 fig.savefig(figure, dpi=110)
 print(f"Figure written to {figure}")
+
+# %% [markdown]
+# **Answer.** Hickories are rarer where maples are dense, by either model. But the interval of the
+# spatial model is three times as wide. One standard deviation more of maples goes with a sixth to
+# two fifths fewer hickories.

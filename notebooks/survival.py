@@ -327,3 +327,8 @@ for ax in axes.ravel():
 figure = pathlib.Path("survival.png").resolve()
 fig.savefig(figure, dpi=110)
 print(f"Figure written to {figure}")
+
+# %% [markdown]
+# **Answer.** The Karnofsky score and the type of tumour say most. With squamous cells and a score
+# of 80, three of four are alive after 100 days. With small cells and a score of 40 it is one of
+# seven. The data do not tell if the tested treatment helps: zero is well inside of its interval.
