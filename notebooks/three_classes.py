@@ -164,3 +164,8 @@ for ax in axes.values():
 figure = pathlib.Path("three_classes.png").resolve()
 fig.savefig(figure, dpi=100)
 print(f"Figure written to {figure}")
+
+# %% [markdown]
+# **Answer.** Inside of the clouds and where they meet, both agree. At their edges, where data are
+# few, the Gaussian is surer: the area above 0.95 is some percent larger. It has no correlation
+# between the functions, which reaches 0.8 in the free form.
