@@ -93,9 +93,7 @@ with pm.Model(coords=pattern.coords) as regression:
     intercept = pm.Normal("intercept", 4.5, 1)  # log of hickories per hectare
     beta = pm.Normal("beta", 0, 1)
     pm.Poisson("y", hectares * pm.math.exp(intercept + beta * maple), observed=y, dims="bin")
-    plain = pm.sample(
-        DRAWS, tune=500, chains=CHAINS, random_seed=SEED, progressbar=False, backend="jax"
-    )
+    plain = pm.sample(DRAWS, tune=500, chains=CHAINS, random_seed=SEED, progressbar=False)
     pm.sample_posterior_predictive(
         plain, extend_inferencedata=True, random_seed=SEED, progressbar=False
     )
@@ -123,7 +121,7 @@ with pm.Model(coords=pattern.coords) as spatial:
         chains=CHAINS,
         random_seed=SEED,
         progressbar=False,
-        backend="jax",
+        method="nuts",
     )
     seconds = time.perf_counter() - start
     replicated = vsgp.predict(idata, None, "y", random_seed=SEED, progressbar=False)
