@@ -6,6 +6,7 @@ tensor variables. Every message has two sentences: what is wrong, and what to do
 
 import warnings
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 
+from pymc.gp.cov import BaseCovariance
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
@@ -22,6 +24,7 @@ from pytensor.tensor.random.op import RNGConsumerOp
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
 
+LARGEST = 1e100  # of an input: kernels square it, and divide it by a lengthscale
 ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
 
 # Times its range that a column may be from zero: PyMC's distances are differences of squares.
@@ -36,13 +39,13 @@ def depends_on_random(variable: Variable) -> bool:
     )
 
 
-def known_value(value: Any) -> np.ndarray | None:
+def known_value(value: Any, what: str = "An argument") -> np.ndarray | None:
     """Return the array behind `value`, or None if it depends on random variables.
 
     A graph over ``pm.Data`` containers has a value; one over parameters of the model has not.
     """
     if not isinstance(value, Variable):
-        return value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+        return as_array(value, what)
     if isinstance(value, Constant):
         return np.asarray(value.data)
     if isinstance(value, SharedVariable):
@@ -55,6 +58,31 @@ def known_value(value: Any) -> np.ndarray | None:
     ):
         return None
     return evaluate(value)
+
+
+def as_array(value: Any, what: str = "An argument") -> np.ndarray:
+    """Return an array, whatever is in it; one that is masked stays so."""
+    try:
+        return value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    except Exception:  # of numpy, pandas, xarray, dask
+        todo = "Pass numbers, one row per point."
+        raise TypeError(f"{what} is {kind(value)}, no array can be made of it. {todo}") from None
+
+
+def as_real(value: Any, what: str, todo: str = "Pass real numbers.") -> np.ndarray:
+    """Return real numbers as float64; those of an array of objects, too."""
+    array = as_array(value, what)
+    if np.ma.is_masked(array):
+        raise TypeError(
+            f"{what} is a masked array, but each observation needs its own. "
+            "Drop the masked rows of everything, or fill in numbers."
+        )
+    try:
+        if value is None or array.dtype.kind not in "fiubO":
+            raise TypeError
+        return np.asarray(array, dtype="float64")
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{what} is {kind(value)}, but numbers are needed. {todo}") from None
 
 
 def _check_matrix(array: np.ndarray, what: str) -> None:
@@ -76,33 +104,38 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
         )
     if array.shape[0] == 0 or array.shape[1] == 0:
         raise ValueError(f"{what} is empty, shape {array.shape}. Pass at least one row and column.")
-    if array.dtype == np.float32:
+    if array.dtype in (np.float16, np.float32):
         raise TypeError(
-            f"{what} is float32, in which the Cholesky factor of a kernel matrix fails. "
+            f"{what} is {array.dtype}, in which the Cholesky factor of a kernel matrix fails. "
             f"Convert it with {what}.astype('float64')."
         )
-    if array.dtype.kind != "f":
+    if array.dtype != np.float64:
         todo = f"Convert it with {what}.astype('float64')."
         if array.dtype.kind in "mM":
             start = f"({what} - {what}.min())" if array.dtype.kind == "M" else what
             todo = f"Pass the time in a unit, such as {start} / np.timedelta64(1, 'D')."
-        elif array.dtype.kind not in "iub":
+        elif array.dtype.kind not in "fiub":
             todo = f"Code categories as numbers and convert them with {what}.astype('float64')."
-        raise TypeError(f"{what} has dtype {array.dtype}, but a kernel needs real numbers. {todo}")
+        raise TypeError(f"{what} has dtype {array.dtype}, but a kernel needs float64. {todo}")
     step = max(1, ENTRIES // array.shape[1])
     for i in range(0, len(array), step):
-        bad = ~np.isfinite(array[i : i + step])
+        bad = ~(np.abs(array[i : i + step]) < LARGEST)  # NaN, too
         if bad.any():
             row, column = np.argwhere(bad)[0] + (i, 0)
+            large = np.isfinite(array[row, column])
             raise ValueError(
                 f"{what} holds {array[row, column]} in row {row}, column {column}. "
-                "Drop that row, or fill in a number."
+                + (
+                    "Give that column another unit."
+                    if large
+                    else "Drop that row, or fill in a number."
+                )
             )
 
 
 def as_inputs(X: Any, what: str = "X") -> np.ndarray:
     """Return `X` as a float64 array with one row per point; errors call it `what`."""
-    array = known_value(X)
+    array = known_value(X, what)
     if array is None:
         raise TypeError(
             f"{what} depends on random variables of the model, so it has no value yet. "
@@ -119,7 +152,7 @@ def as_target(
 
     With ``ndim=2`` as a matrix with that many rows, in which nan stands for a missing entry.
     """
-    array = known_value(y)
+    array = known_value(y, what)
     if array is None:
         raise TypeError(
             f"{what} depends on random variables of the model, so it is not observed. "
@@ -239,8 +272,10 @@ def coded(X: Any, by: str | None, model: pm.Model, what: str) -> Any:
 
 def check_jitter(jitter: Any) -> None:
     """Raise unless `jitter` is finite and not negative."""
-    value = known_value(jitter)
-    if value is not None and not (np.isfinite(value) & (value >= 0)).all():
+    value = known_value(jitter, "jitter")
+    if value is None:
+        return
+    if value.dtype.kind not in "fiu" or not (np.isfinite(value) & (value >= 0)).all():
         raise ValueError(
             f"jitter is {jitter}, but it is added to variances. "
             "Pass a small number that is not negative, such as 1e-6."
@@ -254,7 +289,7 @@ def as_matrix(X: Any, what: str) -> tuple[pt.TensorVariable, np.ndarray | None]:
     checked for their number of dimensions.
     """
     if isinstance(X, Variable):
-        value = known_value(X)
+        value = known_value(X, what)
         if value is None:
             if X.type.ndim != 2:
                 dimensions = "one dimension" if X.type.ndim == 1 else f"{X.type.ndim} dimensions"
@@ -299,6 +334,25 @@ def kind(thing: Any) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     return f"of type {type(thing).__name__}"
+
+
+def check_kernel(cov_func: Any, X: np.ndarray | None = None) -> None:
+    """Raise unless it is a covariance function, of as many inputs as X has columns."""
+    if not isinstance(cov_func, BaseCovariance):
+        raise TypeError(
+            f"cov_func is {kind(cov_func)}, not a covariance function. "
+            "Pass one of pm.gp.cov, for example pm.gp.cov.Matern52(1, ls=1.0)."
+        )
+    if X is not None:
+        columns: Any = getattr(cov_func, "input_dim", X.shape[1])
+        check_columns(X, columns, "X", "the kernel")
+
+
+def check_point(point: Any) -> dict[str, Any]:
+    """Return values by name, or raise where that is no dict of numbers."""
+    if not isinstance(point, Mapping | None):
+        raise TypeError(f"point is {kind(point)}. Pass a dict of values by name.")
+    return {n: as_real(x, f"point[{n!r}]") for n, x in (point or {}).items()}
 
 
 def check_built(model: Any) -> None:
@@ -348,6 +402,37 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
                 f"{name} of {type(lik).__name__} has shape {tuple(shape)}, but {rows_of} has "
                 f"{n_data} rows. Pass one value, or one for each row of {rows_of}."
             )
+
+
+def check_names(name: str, value: Any) -> None:
+    """Raise unless there are names, or none at all."""
+    names = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if value is not None and not all(isinstance(n, str) for n in names):
+        raise TypeError(f"{name} is {value!r}, but names are needed. Pass strings.")
+
+
+def check_real(
+    name: str, value: Any, least: float = 0.0, most: float = np.inf, *, above: bool = False
+) -> float:
+    """Return a finite number from one to another, or `above` the first; else raise ValueError."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    inside = real and np.isfinite(value) and least <= value <= most
+    if not inside or (above and value == least):
+        wanted = f"from {least:g} to {most:g}"
+        if most == np.inf:
+            wanted = f"above {least:g}" if above else f"of at least {least:g}"
+        raise ValueError(f"{name} is {value!r}. Pass a number {wanted}.")
+    return float(value)
+
+
+def generator_of(random_seed: Any) -> np.random.Generator:
+    """Return a generator, or raise ValueError where that is no seed."""
+    try:
+        return np.random.default_rng(random_seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"random_seed is {random_seed!r}. Pass a whole number, 0 or more, or a Generator."
+        ) from None
 
 
 def check_number(name: str, value: Any, least: int = 1) -> int:

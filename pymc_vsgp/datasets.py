@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_number, kind
 from pymc_vsgp.fetch import SOURCES, fetch, kept
 
 __all__ = [
@@ -308,6 +308,8 @@ def load(name: str) -> pd.DataFrame | dict[str, np.ndarray]:
     available : The names.
     """
     files = _files()
+    if not isinstance(name, str):
+        raise TypeError(f"name is {kind(name)}, not a string. Take one of datasets.available().")
     if name in files:
         return _read(files[name])
     if name in SOURCES:

@@ -190,6 +190,27 @@ MISTAKES = {
         TypeError,
         ["X has dtype int64", "astype"],
     ),
+    "float16 X": (lambda: observed(X=X.astype("float16")), TypeError, ["X is float16", "float64"]),
+    "long double X": (
+        lambda: observed(X=X.astype(np.longdouble)),
+        TypeError,
+        ["X has dtype", "needs float64", "astype"],
+    ),
+    "ragged Xu": (
+        lambda: with_prior([[1.0, 2.0], [3.0]]),
+        TypeError,
+        ["Xu is of type list", "array"],
+    ),
+    "data set as X": (
+        lambda: observed(X=xr.Dataset({"a": ("row", COUNTS)})),
+        TypeError,
+        ["X is of type Dataset", "one row per point"],
+    ),
+    "X whose squares overflow": (
+        lambda: observed(X=X * 1e170),
+        ValueError,
+        ["X holds", "in row 0, column 1", "another unit"],
+    ),
     "object X": (lambda: observed(X=X.astype(object)), TypeError, ["X has dtype object"]),
     "string X": (lambda: observed(X=X.astype(str)), TypeError, ["X has dtype <U"]),
     "masked X": (lambda: observed(X=masked(X)), TypeError, ["X is a masked array", "X.mask"]),
@@ -281,6 +302,17 @@ MISTAKES = {
         ValueError,
         ["exposure of Poisson", "(12, 1)", "12 rows"],
     ),
+    "dates as exposure": (
+        lambda: vsgp.Poisson(exposure=pd.date_range("2020", periods=N)),
+        TypeError,
+        ["exposure is of type DatetimeIndex", "numbers are needed"],
+    ),
+    "complex sigma": (
+        lambda: vsgp.Gaussian(np.array([0.5 + 2j])),
+        TypeError,
+        ["sigma is of type ndarray", "numbers are needed"],
+    ),
+    "None for sigma": (lambda: vsgp.Gaussian(None), TypeError, ["sigma is of type NoneType"]),
     "negative exposure": (lambda: vsgp.Poisson(exposure=-1.0), ValueError, ["exposure", "-1"]),
     "dates": (
         lambda: observed(X=pd.DataFrame({"t": pd.date_range("2020", periods=N)})),
@@ -438,6 +470,22 @@ MISTAKES = {
     "negative jitter": (lambda: with_prior(jitter=-1e-6), ValueError, ["jitter is -1e-06"]),
     "nan jitter": (lambda: with_prior(jitter=np.nan), ValueError, ["jitter is nan"]),
     "infinite jitter": (lambda: with_prior(jitter=np.inf), ValueError, ["jitter is inf"]),
+    "a word for jitter": (lambda: with_prior(jitter="a"), ValueError, ["jitter is a"]),
+    "point is no dict": (
+        lambda: with_prior().predict(X, "u"),
+        TypeError,
+        ["point is of type str", "dict of values"],
+    ),
+    "point of draws": (
+        lambda: with_prior().predict(X, {"u": np.ones((3, M))}),
+        ValueError,
+        ["point['u'] has shape (3, 4)", "not draws"],
+    ),
+    "a word in a point": (
+        lambda: with_prior().predict(X, {"u": "a"}),
+        TypeError,
+        ["point['u'] is of type str", "numbers"],
+    ),
     "negative jitter at new inputs": (
         lambda: with_prior().conditional("f", X, jitter=-1.0),
         ValueError,

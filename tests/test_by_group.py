@@ -202,6 +202,8 @@ def test_what_follows_draws(sampled, tmp_path):
             vsgp.plot_function(idata)
         with pytest.raises(NotImplementedError, match="for each group"):
             vsgp.check_inducing(idata, progressbar=False)
+        table = vsgp.check_inducing(idata, nested=False, progressbar=False).to_dataset()
+    assert table["u_Xu"].shape == XU.shape and table["X"].shape == X.shape
     (dots,) = [c for c in ax.collections if len(c.get_offsets()) == (GROUP == 1).sum()][:1]
     np.testing.assert_array_equal(dots.get_offsets()[:, 0], T[GROUP == 1])
     assert joint.shape == (1, 40, len(NEW))

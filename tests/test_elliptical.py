@@ -202,6 +202,8 @@ def test_errors():
             EllipticalSlice([model["ls"]])
         with pytest.raises(ValueError, match="y is not a free random variable.*Pass inducing"):
             EllipticalSlice([model["y"]])
+        with pytest.raises(TypeError, match="vars is None. Pass a list of random variables"):
+            EllipticalSlice(None)
         with pytest.raises(ValueError, match="n_updates is 0. Pass a whole"):
             EllipticalSlice(us, n_updates=0)
         step = EllipticalSlice(us, compile_kwargs={"mode": RAW})

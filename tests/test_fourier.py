@@ -541,6 +541,23 @@ BAD = {
     "neither": (lambda gp, X: gp.prior("u"), TypeError, "Pass one of Xu and inducing"),
     "not features": (lambda gp, X: gp.prior("u", inducing=X), TypeError, "not a type of features"),
     "period": (lambda gp, X: vsgp.inducing.Fourier(-1.0, 3), ValueError, "positive numbers"),
+    "period is a word": (lambda gp, X: vsgp.inducing.Fourier("a", 3), TypeError, "period is of"),
+    "center": (lambda gp, X: vsgp.inducing.Fourier(1.0, 3, np.nan), ValueError, "center is nan"),
+    "periodic": (
+        lambda gp, X: vsgp.inducing.Fourier(1.0, 3, periodic="no"),
+        TypeError,
+        "periodic is of type str",
+    ),
+    "residual": (
+        lambda gp, X: vsgp.inducing.Fourier.for_data(X, gp.cov_func, residual=np.nan),
+        ValueError,
+        "residual is nan. Pass a number from 0 to 1",
+    ),
+    "no kernel": (
+        lambda gp, X: vsgp.suggest_inducing(X, None),
+        TypeError,
+        "cov_func is of type NoneType",
+    ),
     "count": (lambda gp, X: vsgp.inducing.Fourier(1.0, 2.5), ValueError, "whole numbers"),
     "columns": (lambda gp, X: vsgp.inducing.Fourier((1.0,) * 4, 3), ValueError, "inducing points"),
     "entries": (lambda gp, X: vsgp.inducing.Fourier((1.0, 2.0), (3, 3, 3)), ValueError, "entries"),

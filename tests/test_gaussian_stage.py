@@ -322,6 +322,14 @@ def test_what_it_can_not_do(data, rng):
         vsgp.fit_gaussian("advi", model=model, move_inducing=True)
     with pytest.raises(TypeError, match="not a GaussianStage"):
         vsgp.sample(stage=500, model=model)
+    with pytest.raises(TypeError, match="start is of type int, not a GaussianStage"):
+        vsgp.fit_gaussian(start=3, model=model)
+    other = build(vsgp.Poisson(), X, Xu[1:], rng.poisson(np.exp(f)))
+    stage = vsgp.fit_gaussian(maxiter=1, model=other, progressbar=False)
+    with pytest.raises(ValueError, match="start is of a model with other variables"):
+        vsgp.fit_gaussian(start=stage, model=model, progressbar=False)
+    with pytest.raises(ValueError, match="draws is 0. Pass a whole number"):
+        stage.to_datatree(0)
     with pm.Model() as empty:
         pm.Normal("x")
     with pytest.raises(ValueError, match="no variationally sparse process"):
@@ -377,8 +385,15 @@ def test_a_copy_leaves_the_model_alone(data, rng):
 def test_the_number_of_iterations_is_checked(data):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, np.ones(len(X)))
-    for wrong in ({"maxiter": 0}, {"maxiter": -1, "method": "advi"}):
-        with pytest.raises(ValueError, match="number of iterations"):
+    for wrong in (
+        {"maxiter": 0},
+        {"maxiter": -1, "method": "advi"},
+        {"tol": np.nan},
+        {"n_starts": "a"},
+        {"batch_size": True},
+    ):
+        name, value = next(iter(wrong.items()))
+        with pytest.raises(ValueError, match=f"{name} is {value!r}. Pass a"):
             vsgp.fit_gaussian(model=model, progressbar=False, **wrong)
     with pytest.raises(TypeError, match="maxiter here"):
         vsgp.fit_gaussian("advi", n=10, model=model, progressbar=False)

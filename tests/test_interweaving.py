@@ -122,6 +122,8 @@ def test_errors():
     with model:
         with pytest.raises(ValueError, match="schemes is 'centered'. Pass one or more of"):
             Interweaving([model["ls"]], schemes="centered")
+        with pytest.raises(TypeError, match="schemes is 3, but names are needed"):
+            Interweaving([model["ls"]], schemes=3)
         with pytest.raises(ValueError, match="n_updates is 0. Pass a whole"):
             Interweaving([model["ls"]], n_updates=0)
         with pytest.raises(ValueError, match="vars has latent values"):

@@ -264,6 +264,8 @@ def test_other_files_say_so(what, draws, tmp_path):
 def test_refusals(moved, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing at .*Pass the path"):
         vsgp.open_draws(tmp_path / "missing.zarr")
+    with pytest.raises(TypeError, match="path is None. Pass the path"):
+        vsgp.open_draws(None)
     idata, _ = moved
     idata.drop_nodes("posterior").to_zarr(tmp_path / "empty.zarr", consolidated=False)
     with pytest.raises(ValueError, match="no posterior.*Pass the path of draws"):

@@ -293,6 +293,26 @@ class TestGreedyVariance:
             greedy_variance(X, 3, KERNEL, threshold=-1)
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, "a"])
+@pytest.mark.parametrize("place", [subset, kmeans])
+def test_wrong_seed(place, seed, X):
+    with pytest.raises(ValueError, match=f"random_seed is {seed!r}. Pass a whole number, 0 or"):
+        place(X, 3, random_seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (lambda n: np.ma.MaskedArray(np.ones(n), np.arange(n) == 0), "weights is a masked array"),
+        (lambda n: np.ones(n) + 1j, "weights is of type ndarray, but numbers"),
+        (lambda n: ["a"] * n, "weights is of type list, but numbers"),
+    ],
+)
+def test_weights_that_are_no_numbers(weights, message, X):
+    with pytest.raises(TypeError, match=message):
+        kmeans(X, 3, weights=weights(len(X)))
+
+
 class TestGrid:
     def test_product_of_columns(self, X):
         Xu = grid(X, [3, 4], margin=0.1)
@@ -325,6 +345,7 @@ class TestGrid:
             (2.5, 0.0, ValueError, "n is 2.5"),
             (3, -0.5, ValueError, "margin is -0.5"),
             (3, np.nan, ValueError, "margin is nan"),
+            (3, "a", ValueError, "margin is 'a'"),
         ],
     )
     def test_wrong_arguments(self, X, n, margin, error, message):

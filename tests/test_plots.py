@@ -206,6 +206,11 @@ def test_refusals(line):
         plot_elbo(idata)
     with pytest.raises(ValueError, match="what is 'rate'"):
         plot_function(idata, what="rate", model=model)
+    for name, value in {"ci_prob": 95, "margin": "a", "n_points": 2.5, "n_lines": -1}.items():
+        with pytest.raises(ValueError, match=f"{name} is {value!r}. Pass a"):
+            plot_function(idata, model=model, **{name: value})
+    with pytest.raises(TypeError, match="ax is of type int. Pass the axes"):
+        plot_function(idata, ax=3, model=model)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(12, 3))
     model = build(X, X[:, 0], vsgp.Gaussian(0.2), M=4)

@@ -704,6 +704,20 @@ BAD = {
     "nan": ({"events": [[1.0, np.nan]]}, ValueError, "row 0"),
     "text": ({"events": [["a", "b"]]}, TypeError, "decimal years"),
     "dates": ({"events": pd.to_datetime(["2020-01-01"])}, TypeError, "decimal years"),
+    "masked": (
+        {"events": np.ma.MaskedArray(GOOD, [[0, 0], [1, 1]])}, TypeError, "events is a masked"
+    ),
+    "masked exposure": (
+        {"exposure": np.ma.MaskedArray(np.ones(16), np.arange(16) == 3)}, TypeError, "is a masked"
+    ),
+    "one dim twice": (
+        {"events": pd.DataFrame(GOOD, columns=["a", "b"]), "dims": ["a", "a"]},
+        ValueError,
+        "one name twice",
+    ),
+    "numbers as dims": ({"dims": [1, 2]}, TypeError, "dims is .* names are needed"),
+    "nan bins": ({"bins": np.nan}, ValueError, "bins is nan"),
+    "words as edges": ({"bins": (["a", "b"], 2)}, TypeError, "bins is of type list"),
     "one column": ({"events": [1.0, 2.0]}, ValueError, "shape \\(2,\\)"),
     "columns": ({"events": pd.DataFrame({"x": [1.0]})}, ValueError, "columns"),
     "all outside": ({"events": [[100.0, 0.0]]}, ValueError, "same units"),
@@ -717,13 +731,13 @@ BAD = {
     "odd window": ({"window": "here"}, TypeError, "not a window"),
     "long window": ({"window": (0, 1, 2)}, ValueError, "shape"),
     "boolean window": ({"window": np.ones((4, 4), bool)}, ValueError, "as mask"),
-    "no bins": ({"bins": 0}, ValueError, "positive integer"),
-    "half bins": ({"bins": 2.5}, ValueError, "positive integer"),
+    "no bins": ({"bins": 0}, ValueError, "whole number"),
+    "half bins": ({"bins": 2.5}, ValueError, "whole number"),
     "three bins": ({"bins": (1, 2, 3)}, ValueError, "3 entries"),
     "both": ({"bins": 3, "resolution": 1.0}, ValueError, "one of them"),
     "short edges": ({"bins": ([0, 1], [-1, 1])}, ValueError, "cover the window"),
     "edges": ({"bins": ([0, 5, 2], 3)}, ValueError, "increase"),
-    "resolution": ({"bins": None, "resolution": -1.0}, ValueError, "positive number"),
+    "resolution": ({"bins": None, "resolution": -1.0}, ValueError, "number above 0"),
     "far too fine": ({"bins": None, "resolution": 1e-6}, ValueError, "too fine"),
     "mask type": ({"mask": np.ones((4, 4))}, TypeError, "not bool"),
     "mask shape": ({"mask": np.ones((3, 4), bool)}, ValueError, "shape \\(3, 4\\)"),
@@ -788,7 +802,7 @@ def test_polygons_need_shapely(monkeypatch):
         (lambda p: p.to_grid(np.ones(3)), "one value for each bin"),
         (lambda p: p.expected_count(np.ones(16), (0, 1)), "1 dimensions"),
         (lambda p: p.expected_count(np.ones(16), [(7, 9), (0, 1)]), "does not meet"),
-        (lambda p: p.quadrature(0), "positive integer"),
+        (lambda p: p.quadrature(0), "whole number"),
         (lambda p: vsgp.plot_intensity(p, np.ones((2, 16)), what="max"), "Choose one of"),
         (
             lambda p: vsgp.point_process(GOOD, BOX, mask=np.ones((4, 4), bool)).rebin(3),

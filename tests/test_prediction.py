@@ -436,6 +436,20 @@ def test_refusals(poisson, data):
         bad = idata.copy()
         bad["posterior"] = xr.DataTree(idata["posterior"].to_dataset().drop_vars("u"))
         predict(bad, XNEW, **options)
+    with pytest.raises(ValueError, match="1 of 60 numbers in the draws of 'ls' are NaN.*isel"):
+        post = idata["posterior"].to_dataset()
+        bad["posterior"] = xr.DataTree(post.assign(ls=post["ls"].where(post["draw"] > 0)))
+        predict(bad, XNEW, "summary", **options)
+    with pytest.raises(ValueError, match="no draws. Pass some"):
+        bad["posterior"] = xr.DataTree(post.isel(draw=slice(0)))
+        predict(bad, XNEW, **options)
+    with pytest.raises(TypeError, match="var_name is of type list"):
+        predict(idata, XNEW, var_name=["y"], **options)
+    with pytest.raises(TypeError, match="quantiles is of type str"):
+        predict(idata, XNEW, "quantiles", quantiles="half", **options)
+    with pytest.raises(TypeError, match="ynew is a masked array"):
+        masked = np.ma.MaskedArray(np.ones(len(XNEW)), np.arange(len(XNEW)) == 0)
+        log_predictive_density(idata, XNEW, masked, **options)
     with pytest.raises(ValueError, match="one observation for each row"):
         log_predictive_density(idata, XNEW, [1, 2], **options)
     with pm.Model() as empty:

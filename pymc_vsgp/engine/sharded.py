@@ -21,7 +21,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
-from pymc_vsgp.checks import known_value
+from pymc_vsgp.checks import generator_of, known_value
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 
 __all__ = [
@@ -170,7 +170,7 @@ def generator(mesh: Any, random_seed: Any) -> np.random.Generator:
     """Return a generator; without a seed all processes take that of the first."""
     if mesh is not None and mesh.is_multi_process and random_seed is None:
         random_seed = int(gathered(mesh, np.random.default_rng().integers(2**62))[0, 0])
-    return np.random.default_rng(random_seed)
+    return generator_of(random_seed)
 
 
 @contextmanager

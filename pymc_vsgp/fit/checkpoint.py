@@ -51,11 +51,18 @@ class State:
 PLAIN = ("counts", "rng", "data")
 
 
+def as_path(path: Any, name: str = "path") -> Path:
+    """Return a path, or raise TypeError where it is none."""
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+        raise TypeError(f"{name} is {path!r}. Pass the path of a file or a folder.")
+    return Path(path)
+
+
 class Checkpoint:
     """A file with the state of a fit."""
 
     def __init__(self, path: str | os.PathLike):
-        self.path = Path(path)
+        self.path = as_path(path, "checkpoint")
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise ValueError(f"{path} is no file in a folder that exists. Pass the path of a file.")
         self.written = time.monotonic()

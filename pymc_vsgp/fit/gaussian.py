@@ -16,6 +16,7 @@ from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
+from pymc_vsgp.checks import check_number, check_real, kind
 from pymc_vsgp.compile import ONCE, no_collection
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
@@ -30,7 +31,7 @@ from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, warnings_at
-from pymc_vsgp.model.variable import is_independent, require_inducing
+from pymc_vsgp.model.variable import inducing_variables, is_independent, require_inducing
 from pymc_vsgp.progress import progress
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
@@ -149,12 +150,19 @@ def fit_gaussian(
             f"fit_gaussian got {sorted(kwargs)}, which only ADVI takes. "
             "Drop them, or pass method='advi'."
         )
-    if maxiter is not None and maxiter < 1:
-        raise ValueError(f"maxiter is {maxiter}, but it is a number of iterations. Pass 1 or more.")
-    if n_starts < 1 or (n_starts > 1 and method not in ("natural", "minibatch")):
+    for name, number in (("maxiter", maxiter), ("batch_size", batch_size)):
+        if number is not None:
+            check_number(name, number)
+    if tol is not None:
+        check_real("tol", tol)
+    if not isinstance(start, GaussianStage | None):
+        raise TypeError(f"start is {kind(start)}, not a GaussianStage. Pass an earlier result.")
+    if not isinstance(compile_kwargs, dict | None):
+        raise TypeError(f"compile_kwargs is {kind(compile_kwargs)}. Pass a dict, or drop it.")
+    if check_number("n_starts", n_starts) > 1 and method not in ("natural", "minibatch"):
         raise ValueError(
             f"n_starts is {n_starts} and the method {method!r}. "
-            "Pass 1 or more starts, and more than one with 'natural' or 'minibatch' alone."
+            "Pass more than one start with 'natural' or 'minibatch' alone."
         )
     if devices is not None and (method != "natural" or compile_kwargs or has_neighbors(model)):
         raise ValueError(
@@ -184,6 +192,7 @@ def fit_gaussian(
         n = ITERATIONS["advi"] if maxiter is None else maxiter
         return fit_advi(model, method, n, random_seed, progressbar, began, kwargs)
     if start is not None:
+        _check_start(start, model)
         hand_over(model, start.sites, start.Xu)
     mode = (compile_kwargs or {}).get("mode", ONCE)
     if move_inducing is None:
@@ -212,6 +221,18 @@ def fit_gaussian(
         if text:
             warnings.warn(text, stacklevel=2)
     return stage
+
+
+def _check_start(start: GaussianStage, model: Model) -> None:
+    """Raise unless a stage has the variables of a model."""
+    of_u = {model.rvs_to_values[u].name: u for u in inducing_variables(model)}
+    known = {n: np.shape(v) for n, v in start.theta_unconstrained.items()}
+    known |= {n: start._shape_of_epsilon(u) for n, u in of_u.items() if u.name in start.mean}
+    if known != {n: np.shape(v) for n, v in model.initial_point().items()}:
+        raise ValueError(
+            "start is of a model with other variables, or with others of their sizes. "
+            "Pass a stage of this model, or of a copy of it."
+        )
 
 
 def _has_borders(model: Model) -> bool:

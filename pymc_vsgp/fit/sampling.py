@@ -27,7 +27,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_number, check_real, kind
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.backend import choose, warn_of_file
@@ -164,6 +164,10 @@ def sample(
         raise ValueError(
             "The stage was fitted to another model. Run fit_gaussian in the context of this one."
         )
+    if target_accept is not None:
+        check_real("target_accept", target_accept, 0.0, 1.0)
+    if not isinstance(fit_kwargs, dict | None):
+        raise TypeError(f"fit_kwargs is {kind(fit_kwargs)}. Pass a dict, or drop it.")
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
     _check_kwargs(kwargs, stage, target_accept, store)
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)

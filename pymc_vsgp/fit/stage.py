@@ -21,6 +21,7 @@ from pymc.backends.arviz import (
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pymc_vsgp.checks import check_number, generator_of
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, split
 from pymc_vsgp.fit.checkpoint import State
@@ -192,7 +193,8 @@ class GaussianStage:
         random_seed : int or Generator, optional
             Seed.
         """
-        rng = np.random.default_rng(random_seed)
+        check_number("draws", draws)
+        rng = generator_of(random_seed)
         model = self.model
         with _applied(self):
             variables = model.free_RVs + model.deterministics

@@ -21,6 +21,7 @@ from pytensor.compile.mode import get_mode
 from pytensor.link.jax.linker import JAXLinker
 
 from pymc_vsgp.engine.sharded import gathered
+from pymc_vsgp.fit.checkpoint import as_path
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.variable import inducing_variables
@@ -63,7 +64,7 @@ def open_draws(
         idata = vsgp.open_draws("draws.zarr")
         vsgp.predict(idata, Xnew, "mean", model=build(X, y))
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is nothing at {path}. Pass the path that was saved to.")
     try:
@@ -188,7 +189,7 @@ def sample_to_disk(
 
 def check_new(path: str | os.PathLike) -> Path:
     """Raise FileExistsError if there is something at a path that draws are to go to."""
-    path = Path(path)
+    path = as_path(path, "store")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
             f"{path} exists, and draws would be mixed with what is there. "

@@ -8,7 +8,14 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.checks import as_inputs, column_names
+from pymc_vsgp.checks import (
+    as_inputs,
+    check_kernel,
+    check_number,
+    check_real,
+    column_names,
+    generator_of,
+)
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.fourier import Fourier
 from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
@@ -120,11 +127,15 @@ def suggest_inducing(
             print(suggestion)
             gp.prior("u", **suggestion.prior_kwargs)
     """
+    check_real("residual", residual, 0.0, 1.0)
+    check_real("quantile", quantile, 0.0, 1.0)
+    check_number("draws", draws)
     table, X = X, as_inputs(X, "X")
+    check_kernel(cov_func, X)
     active = active_columns(cov_func, X.shape[1])
     own = X[:, active]
     n, n_columns = own.shape
-    rng = np.random.default_rng(0 if random_seed is None else random_seed)
+    rng = generator_of(0 if random_seed is None else random_seed)
     options: dict[str, Option] = {}
     kwargs: dict[str, dict[str, Any]] = {}
     notes = []

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.conditional.op import ifelse
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.checks import as_real, kind
 from pymc_vsgp.inducing.spectrum import Spectrum, spectral_density, spectrum
 
 # Added to the variance of each wave, as a fraction of the function's: smooth kernels have waves
@@ -50,7 +51,14 @@ class Features:
     def __post_init__(self):
         """Check, and give each input its own numbers."""
         names = ("period", "n_frequencies", "center", "periodic")
-        given = [tuple(np.atleast_1d(getattr(self, name)).tolist()) for name in names]
+        given = [
+            tuple(np.ravel(as_real(getattr(self, name), name, "Pass one for each input.")).tolist())
+            for name in names
+        ]
+        if self.columns is not None and not isinstance(self.columns, list | tuple):
+            raise TypeError(
+                f"columns is {kind(self.columns)}. Pass a list of names, one for each input."
+            )
         n = max(map(len, given))
         if n > 3:
             raise ValueError(
@@ -73,6 +81,8 @@ class Features:
                 f"n_frequencies is {self.n_frequencies}, but it is a number of frequencies. "
                 "Pass whole numbers, 0 or more."
             )
+        if not np.isfinite(centers).all():
+            raise ValueError(f"center is {self.center}, but it is a place. Pass finite numbers.")
         object.__setattr__(self, "period", tuple(map(float, periods)))
         object.__setattr__(self, "n_frequencies", tuple(map(int, counts)))
         object.__setattr__(self, "center", tuple(map(float, centers)))

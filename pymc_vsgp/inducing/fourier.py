@@ -21,7 +21,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc_vsgp.checks import as_inputs, check_columns, column_names
+from pymc_vsgp.checks import (
+    as_inputs,
+    check_kernel,
+    check_number,
+    check_real,
+    column_names,
+    generator_of,
+)
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
@@ -122,9 +129,13 @@ class Fourier(Features, InducingVariables):
             Of the draws. By default a fixed one: the same data have the same features, and what was
             compiled for them serves again.
         """
+        for name, share in (("residual", residual), ("wrap", wrap), ("quantile", quantile)):
+            check_real(name, share, 0.0, 1.0)
+        check_number("draws", draws)
+        check_number("max_features", max_features)
         names = column_names(X, "X")
         X = as_inputs(X, "X")
-        check_columns(X, getattr(cov_func, "input_dim", X.shape[1]), "X", "the kernel")
+        check_kernel(cov_func, X)
         active = few_columns(cov_func, X.shape[1])
         known = _periods(periodic or {}, names, active, X.shape[1])
         covariates = tuple(np.delete(X, active, axis=1).mean(axis=0).tolist())
@@ -135,7 +146,7 @@ class Fourier(Features, InducingVariables):
         # The kernel along each input, in units of the range.
         lags = np.linspace(0.0, 8.0, 1025)
         axes = width * np.eye(n_columns)
-        rng = np.random.default_rng(0 if random_seed is None else random_seed)
+        rng = generator_of(0 if random_seed is None else random_seed)
         period, counts = [], []
         for i, axis in enumerate(axes):
             share = residual / n_columns
@@ -243,11 +254,9 @@ def _periods(periodic, names, active, n_columns) -> dict[int, float]:
             f"periodic is {periodic!r}, but the inputs of the kernel are {inputs}. "
             "Pass the period of each input that repeats, as in periodic={0: 24.0}."
         )
-    found = {places[name]: float(length) for name, length in periodic.items()}
-    for i, length in found.items():
-        if not 0.0 < length < np.inf:
-            raise ValueError(f"The period of input {i} is {length}. Pass a positive number.")
-    return found
+    for i, length in periodic.items():
+        check_real(f"The period of input {i}", length, above=True)
+    return {places[name]: float(length) for name, length in periodic.items()}
 
 
 def _draws_along(cov_func, places, draws, rng) -> np.ndarray:

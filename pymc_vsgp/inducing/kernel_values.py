@@ -14,6 +14,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
 
+from pymc_vsgp.checks import check_point
 from pymc_vsgp.compile import function
 
 
@@ -35,7 +36,7 @@ def compile_kernel(
     inputs = pt.tensor(dtype="float64", shape=(None, columns))
     pivot = pt.tensor(dtype="float64", shape=(1, columns))
     outputs = [cov_func(inputs, pivot)[:, 0], cov_func(inputs, diag=True)]
-    column, diagonal = _give_values(outputs, dict(point or {}), {inputs, pivot})
+    column, diagonal = _give_values(outputs, check_point(point), {inputs, pivot})
     # M calls do not repay what compiling to machine code costs: on numba, half a minute at worst
     # against a few milliseconds a call for 20000 rows.
     fast = "FAST_COMPILE"
@@ -99,7 +100,7 @@ def _strategy(variable: Variable, initvals: Mapping[Variable, Any]) -> Any:
 
 
 def _as_constant(variable: Variable, value: Any) -> Variable:
-    array = np.asarray(value, dtype=variable.type.dtype)
+    array = np.asarray(value).astype(variable.type.dtype)
     if array.ndim != variable.type.ndim:
         raise ValueError(
             f"point[{variable.name!r}] has shape {array.shape}, but the variable has "

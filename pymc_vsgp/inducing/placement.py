@@ -21,7 +21,7 @@ from scipy.cluster.vq import vq
 from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 
-from pymc_vsgp.checks import as_inputs, check_number
+from pymc_vsgp.checks import as_inputs, as_real, check_number, check_real, generator_of
 from pymc_vsgp.inducing.kernel_values import compile_kernel
 
 # Lloyd's rounds cost rows x M: beyond this many rows the centres hardly move any more.
@@ -86,7 +86,7 @@ def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
     (5, 1)
     """
     X, M = as_inputs(X), check_number("M", M)
-    order = np.random.default_rng(random_seed).permutation(len(X))
+    order = generator_of(random_seed).permutation(len(X))
     # Take the first M distinct rows of the shuffled data. Sorting all rows to find the repeats is
     # slow for millions of them, and a short prefix is nearly always enough.
     size = min(2 * M, len(X))
@@ -141,10 +141,7 @@ def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
             "column, or a single one for all."
         )
     counts = [check_number("n", count) for count in given]
-    if not (np.isfinite(margin) and margin >= 0):
-        raise ValueError(
-            f"margin is {margin}, but the grid has to cover the data. Pass a number of at least 0."
-        )
+    check_real("margin", margin)
     total = math.prod(counts)  # exact: 50 points along each of 20 columns overflow a float
     if columns > 3 and total > _GRID_POINTS:
         raise ValueError(
@@ -207,7 +204,7 @@ def kmeans(
            [5.1 ]])
     """
     X, M = as_inputs(X), check_number("M", M)
-    rng = np.random.default_rng(random_seed)
+    rng = generator_of(random_seed)
     rows, weight = _weighted_rows(X, weights)
     limit = max(_KMEANS_ROWS, 20 * M)
     available = len(X) if rows is None else len(rows)
@@ -240,7 +237,7 @@ def _weighted_rows(X: np.ndarray, weights: Any | None) -> tuple[np.ndarray | Non
     """Return the rows that count, None for all of them, and the weight of every row of X."""
     if weights is None:
         return None, np.ones(len(X))
-    weight = np.asarray(weights, dtype="float64")
+    weight = as_real(weights, "weights", "Pass one for each row of X.")
     if weight.shape != (len(X),):
         raise ValueError(
             f"weights has shape {weight.shape}, X has {len(X)} rows. Pass one weight for each row."
@@ -383,13 +380,9 @@ def greedy_variance(
     array([0. , 1. , 0.5])
     """
     X, M = as_inputs(X), check_number("M", M)
-    if not (np.isfinite(threshold) and threshold >= 0):
-        raise ValueError(
-            f"threshold is {threshold}, but it is a fraction of the prior variance. "
-            "Pass a number of at least 0."
-        )
+    check_real("threshold", threshold)
     if random_seed is not None:
-        X = X[np.random.default_rng(random_seed).permutation(len(X))]
+        X = X[generator_of(random_seed).permutation(len(X))]
     kernel_column, kernel_diagonal = compile_kernel(cov_func, X.shape[1], point)
     # PyMC's stationary kernels have a float32 diagonal, too coarse to subtract from.
     left = np.array(_finite(kernel_diagonal(X), "variance"), dtype="float64")

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant, Variable
 
-from pymc_vsgp.checks import kind, known_value
+from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -233,18 +233,8 @@ def as_float(value: Any, name: str = "A parameter"):
     """Float64 tensor of a number, array or variable."""
     if isinstance(value, Variable):
         return value if value.dtype == "float64" else pt.cast(value, "float64")
-    if np.ma.is_masked(value):
-        raise TypeError(
-            f"{name} is a masked array, but each observation needs its own. "
-            "Drop the masked rows of everything, or fill in numbers."
-        )
-    try:
-        return pt.as_tensor(np.asarray(value, dtype="float64"))
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} is {kind(value)}, but numbers are needed. "
-            "Pass one number, one for each row of X, or a variable of the model."
-        ) from None
+    todo = "Pass one number, one for each row of X, or a variable of the model."
+    return pt.as_tensor(as_real(value, name, todo))
 
 
 def describe(value):

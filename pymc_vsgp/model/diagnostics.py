@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
+from pymc_vsgp.checks import check_point
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
@@ -136,7 +137,7 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
     """
     model = pm.modelcontext(model)
     check_data(model)
-    at = _values(model, {} if point is None else point)
+    at = _values(model, check_point(point))
     logp = _logp(model, at)
     priors = tuple(
         _check_prior(model, rv, at)

@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pymc.gp.cov import BaseCovariance, Constant
+from pymc.gp.cov import Constant
 from pymc.gp.gp import Base
 from pymc.gp.mean import Mean, Zero
 from pymc.gp.util import stabilize
@@ -19,6 +19,7 @@ from pymc_vsgp.checks import (
     check_dim,
     check_distinct,
     check_jitter,
+    check_kernel,
     check_new_name,
     coded,
     column_names,
@@ -89,11 +90,7 @@ class VariationalSparse(Base):
     """
 
     def __init__(self, *, mean_func=Zero(), cov_func=Constant(0.0)):
-        if not isinstance(cov_func, BaseCovariance):
-            raise TypeError(
-                f"cov_func is {kind(cov_func)}, not a covariance function. "
-                "Pass one of pm.gp.cov, for example pm.gp.cov.Matern52(1, ls=1.0)."
-            )
+        check_kernel(cov_func)
         if not isinstance(mean_func, Mean):
             raise TypeError(
                 f"mean_func is {kind(mean_func)}, not a mean function. "

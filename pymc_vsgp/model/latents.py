@@ -24,6 +24,7 @@ from pymc_vsgp.checks import (
     check_new_name,
     check_number,
     check_param_shapes,
+    check_point,
     coded,
     column_names,
     is_symbolic,
@@ -239,8 +240,15 @@ def check_processes(processes: Any, method: str, need_prior: bool = True) -> lis
 
 def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
     """Evaluate graphs of the random variables of a model at their values in `point`."""
-    point = {} if point is None else point
-    values = {rv: np.asarray(point[rv.name]) for rv in model.free_RVs if rv.name in point}
+    known = check_point(point)
+    values = {rv: known[rv.name] for rv in model.free_RVs if rv.name in known}
+    shapes = model.eval_rv_shapes() if values else {}
+    for rv, value in values.items():
+        if value.shape != shapes[rv.name]:
+            raise ValueError(
+                f"point[{rv.name!r}] has shape {value.shape}, and the variable {shapes[rv.name]}. "
+                "Pass one value of it, not draws."
+            )
     needed = set(ancestors(graphs, blockers=values))
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pymc_vsgp.checks import check_names
 from pymc_vsgp.point_process.events import as_events, check_units, drop_outside, drop_repeated
 from pymc_vsgp.point_process.grid import as_grid, cell_of, find_edges, take_mask
 from pymc_vsgp.point_process.process import PointProcess
@@ -86,6 +87,8 @@ def point_process(
       counts: 0 to 7, mean 0.723
       intensity: 3.776 events per km² on average
     """
+    check_names("dims", dims)
+    check_names("unit", unit)
     chosen = dims or names_of(window)
     if isinstance(window, xr.DataArray) and window.dtype.kind == "b":
         window, mask = None, window
@@ -115,7 +118,7 @@ def point_process(
     points = drop_outside(points, inside, outside)
     points = drop_repeated(points, repeated)
     check_units(points, region, names)
-    units = (unit,) * region.ndim if isinstance(unit, str) else tuple(unit)
+    units = (unit,) * region.ndim if isinstance(unit, str) else tuple(unit or ())
     if units and len(units) != region.ndim:
         raise ValueError(
             f"unit has {len(units)} entries, and the window {region.ndim} dimensions. "

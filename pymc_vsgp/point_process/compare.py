@@ -9,7 +9,7 @@ import pandas as pd
 from pymc.model.core import Model
 from scipy.special import gammaln
 
-from pymc_vsgp.checks import check_built
+from pymc_vsgp.checks import check_built, check_number, generator_of
 from pymc_vsgp.fit import fit_gaussian
 from pymc_vsgp.likelihoods import Likelihood, Poisson, PoissonProcess
 from pymc_vsgp.point_process.process import PointProcess
@@ -76,7 +76,11 @@ def compare_bins(
 
         vsgp.compare_bins(pattern, build, [10, 20, 40, 80], quadrature=[100])
     """
-    seed = int(np.random.default_rng(random_seed).integers(2**63))
+    seed = int(generator_of(random_seed).integers(2**63))
+    check_number("draws", draws)
+    for name, several in (("bins", bins), ("quadrature", quadrature)):
+        if not isinstance(several, Sequence | np.ndarray) or isinstance(several, str):
+            raise TypeError(f"{name} is {several!r}. Pass a list, with an entry for each fit.")
     cases = []
     for b in bins:
         p = pattern.rebin(b)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pymc_vsgp.checks import as_array, as_real
 from pymc_vsgp.point_process.window import Window, is_geometry, points_of
 
 __all__ = ["Field", "as_events", "as_fields", "check_units", "drop_outside", "drop_repeated"]
@@ -30,6 +31,8 @@ def as_events(
             "Pass one name for each dimension of the window."
         )
     names = None if dims is None else tuple(str(d) for d in dims)
+    if names is not None and len(set(names)) < ndim:
+        raise ValueError(f"dims is {list(names)}, with one name twice. Give each its own name.")
     if is_geometry(events):
         events = points_of(events)
     if isinstance(events, pd.Series):
@@ -50,7 +53,11 @@ def as_events(
                 f"dimensions. Pass those columns only, or their names as dims."
             )
         names = names or tuple(str(c) for c in events.columns)
-    points = np.asarray(events)
+    points = as_array(events, "events")
+    if np.ma.is_masked(points):
+        raise TypeError(
+            "events is a masked array, and a masked place is no event. Drop the masked rows first."
+        )
     if points.dtype.kind not in "fiub":
         raise TypeError(
             f"events has dtype {points.dtype}, but positions are numbers. "
@@ -171,7 +178,7 @@ class Field:
                 f"{name} has the dimensions {list(values.dims)}, and the events have {list(dims)}. "
                 "Rename those of the covariate, or pass dims."
             )
-        array = np.asarray(values, dtype="float64")
+        array = as_real(values, name, "Pass a value for each cell or bin.")
         if array.ndim == 0:
             self.cells = np.full(int(np.prod(shape)), float(array))
         elif array.shape == shape or array.shape == (kept.size,):
@@ -188,7 +195,7 @@ class Field:
     def at(self, points: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Values at points, which are in these cells."""
         if self.function is not None:
-            values = np.asarray(self.function(points), dtype="float64")
+            values = as_real(self.function(points), self.name, "Return one for each row.")
             if values.shape not in ((len(points),), (len(points), 1)):
                 raise ValueError(
                     f"{self.name} gave shape {values.shape} for {len(points)} points. "

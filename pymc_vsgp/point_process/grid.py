@@ -10,6 +10,7 @@ import xarray as xr
 
 from scipy.spatial import KDTree
 
+from pymc_vsgp.checks import as_real, check_number, check_real
 from pymc_vsgp.point_process.window import Window
 
 __all__ = ["as_grid", "cell_of", "find_edges", "nearest_kept", "take_mask"]
@@ -29,11 +30,12 @@ def find_edges(window: Window, bins: Any = None, resolution: Any = None) -> list
     else:
         bins = DEFAULT_BINS[window.ndim] if bins is None else bins
         per_side = _one_each(bins, window.ndim, "bins")
+    per_side = [_number(n) if np.ndim(n) == 0 else n for n in per_side]
     sizes = [n if np.ndim(n) == 0 else len(n) - 1 for n in per_side]
     # Before anything of that size is made.
     if math.prod(max(float(s), 0.0) for s in sizes) > LARGEST_GRID:
         raise ValueError(
-            f"The grid has {' x '.join(f'{s:.0f}' for s in sizes)} cells, which is too fine. "
+            f"The grid has {' x '.join(f'{s:.4g}' for s in sizes)} cells, which is too fine. "
             f"Use larger bins, at most {LARGEST_GRID} in all; check the units of resolution."
         )
     return [_edges(n, b) for n, b in zip(per_side, window.bounds, strict=True)]
@@ -52,11 +54,15 @@ def _one_each(value: Any, ndim: int, what: str) -> list[Any]:
     return list(value)
 
 
+def _number(n: Any, what: str = "bins") -> int:
+    """Return a number of bins, which may be a float."""
+    return check_number(what, int(n) if isinstance(n, float) and n.is_integer() else n)
+
+
 def _of_width(width: Any, bounds: tuple[float, float]) -> np.ndarray | float:
     """Edges of bins of that width, or their number where that is far too large."""
     low, high = bounds
-    if np.ndim(width) or not np.isfinite(width) or width <= 0:
-        raise ValueError(f"resolution is {width}. Pass the width of a bin, a positive number.")
+    check_real("resolution", width, above=True)
     number = math.ceil((high - low) / width - ROUNDING)
     if number > LARGEST_GRID:
         return float(number)
@@ -66,10 +72,8 @@ def _of_width(width: Any, bounds: tuple[float, float]) -> np.ndarray | float:
 def _edges(n: Any, bounds: tuple[float, float]) -> np.ndarray:
     low, high = bounds
     if np.ndim(n) == 0:
-        if isinstance(n, bool | np.bool_) or int(n) != n or n < 1:
-            raise ValueError(f"bins is {n}, but it counts bins. Pass a positive integer.")
-        return np.linspace(low, high, int(n) + 1)
-    edges = np.asarray(n, dtype="float64")
+        return np.linspace(low, high, n + 1)
+    edges = as_real(n, "bins", "Pass the edges of bins.")
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError("Edges of bins must increase, two or more of them. Sort them.")
     slack = ROUNDING * (high - low)

@@ -7,6 +7,7 @@ import xarray as xr
 
 from arviz_base import rcParams
 
+from pymc_vsgp.checks import check_real
 from pymc_vsgp.point_process.process import PointProcess
 from pymc_vsgp.results.plots.style import BLUE, GREY, ink, legend, new_axes, plain, strokes
 
@@ -61,7 +62,7 @@ def plot_intensity(
     grid = pattern.to_grid(intensity)
     draws = [d for d in grid.dims if d not in pattern.dims]
     ci_prob = rcParams["stats.ci_prob"] if ci_prob is None else ci_prob
-    tail = (1.0 - ci_prob) / 2.0
+    tail = (1.0 - check_real("ci_prob", ci_prob, 0.0, 1.0)) / 2.0
     if n_dims == 1:
         ax = new_axes(ax)
         x = pattern.X[:, 0]

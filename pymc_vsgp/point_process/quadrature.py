@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pymc_vsgp.checks import check_number
+
 __all__ = ["Quadrature", "quadrature_of"]
 
 DEFAULT_NODES = {1: 100, 2: 40, 3: 16}
@@ -32,9 +34,7 @@ class Quadrature(NamedTuple):
 def quadrature_of(pattern: Any, n: int | None) -> Quadrature:
     """Rows of a pattern, with n nodes along each dimension."""
     n = DEFAULT_NODES[len(pattern.dims)] if n is None else n
-    if int(n) != n or n < 1:
-        raise ValueError(f"n is {n}, but it counts nodes. Pass a positive integer.")
-    nodes = pattern.window.rule(*_cells(pattern, int(n)))
+    nodes = pattern.window.rule(*_cells(pattern, check_number("n", n)))
     keep = nodes.weights > 0.0
     if pattern._mask is not None:
         keep &= pattern._mask.ravel()[nodes.cell]

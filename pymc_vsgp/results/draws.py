@@ -22,7 +22,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import known_value, names_of
+from pymc_vsgp.checks import kind, known_value, names_of
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
@@ -106,6 +106,8 @@ class Fitted:
         mesh=None,
     ):
         self.model = pm.modelcontext(model)
+        if not isinstance(name, str | None):
+            raise TypeError(f"var_name is {kind(name)}. Pass the name of an observed variable.")
         self.draws = Draws(idata, num_samples)
         terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
         key = (name, mode, mesh, terms)

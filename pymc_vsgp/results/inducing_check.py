@@ -242,12 +242,16 @@ class InducingCheck:
             variables["log_weight"] = ("sample", self.log_weights)
             variables["missing_after"] = ("sample", self.missing_after)
         for name, Z in self.Xu.items():
-            variables[f"{name}_Xu"] = ((f"{name}_inducing", "feature"), Z)
+            variables[f"{name}_Xu"] = ((f"{name}_inducing", self._columns(name, Z)), Z)
         for name, Z in self.added.items():
-            variables[f"{name}_added"] = ((f"{name}_new", "feature"), Z)
+            variables[f"{name}_added"] = ((f"{name}_new", self._columns(name, Z)), Z)
         attrs = {"verdict": self.verdict, "gain": self.gain, "khat": self.khat}
         attrs["structure"] = self.structure
         return xr.Dataset(variables, coords=self.coords, attrs=attrs)
+
+    def _columns(self, name: str, Z: np.ndarray) -> str:
+        """Name the columns of inducing inputs: those of groups have one less than X."""
+        return "feature" if Z.shape[1] == self.X.shape[1] else f"{name}_feature"
 
 
 def _moved(by: Moved) -> str:

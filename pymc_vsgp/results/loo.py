@@ -12,7 +12,7 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import check_built
+from pymc_vsgp.checks import check_built, generator_of
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
@@ -234,7 +234,7 @@ def kfold(
     ELPDData
         That ``az.compare`` takes. The effective number of parameters is not computed: nan.
     """
-    n, rng = len(X), np.random.default_rng(random_seed)
+    n, rng = len(X), generator_of(random_seed)
     if len(y) != n:
         raise ValueError(
             f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."

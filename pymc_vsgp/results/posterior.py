@@ -45,6 +45,8 @@ class Draws:
         self.posterior = posterior
         self.shape = (posterior.sizes["chain"], posterior.sizes["draw"])
         self.n = self.shape[0] * self.shape[1]
+        if self.n == 0:
+            raise ValueError("There are no draws. Pass some, or sample again.")
         self._flat: dict[str, np.ndarray] = {}
 
     def values(self, name: str) -> np.ndarray:
@@ -56,6 +58,11 @@ class Draws:
                     "Sample it too, or fix it with pm.do before you pass the model."
                 )
             array = self.posterior[name].transpose("chain", "draw", ...).values
+            if np.isnan(array).any():
+                raise ValueError(
+                    f"{np.isnan(array).sum()} of {array.size} numbers in the draws of {name!r} are "
+                    "NaN. Drop these draws with idata.isel, or sample again."
+                )
             self._flat[name] = array.reshape(self.n, *array.shape[2:])
         return self._flat[name]
 

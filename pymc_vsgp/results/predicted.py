@@ -7,6 +7,7 @@ import numpy as np
 
 from scipy.linalg.lapack import dpstrf
 
+from pymc_vsgp.checks import as_array, as_real, generator_of
 from pymc_vsgp.results.draws import Fitted
 
 
@@ -25,7 +26,7 @@ class Noise:
     """Standard normal numbers for all draws, the same however rows are split into chunks."""
 
     def __init__(self, random_seed, num_samples: int):
-        self.rng = np.random.default_rng(random_seed)
+        self.rng = generator_of(random_seed)
         self.normal, self.n = self.rng.spawn(1)[0], num_samples
 
         self._chunk: dict[Any, np.ndarray] = {}
@@ -72,11 +73,11 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
         return parts
     if what == "quantiles":
         each, tail, coords = kinds[of]
-        q = np.atleast_1d(np.asarray(quantiles, dtype="float64"))
-        if not ((q >= 0) & (q <= 1)).all():
+        q = np.ravel(as_real(quantiles, "quantiles", "Pass probabilities."))
+        if not (q.size and (q >= 0).all() and (q <= 1).all()):
             raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
         return [Part(of, each, lambda: Quantiles(q), ["quantile"], tail, coords | {"quantile": q})]
-    if at is None or np.ndim(at) != 1 or fit.likelihood.ndim_y:
+    if at is None or np.ndim(as_array(at, "at")) != 1 or fit.likelihood.ndim_y:
         raise ValueError(
             "A density is that of values of y, one number each. Pass them as a vector, as in "
             "predict(idata, Xnew, 'density', at=np.linspace(0, 10, 50))."

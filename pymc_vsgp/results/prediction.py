@@ -15,10 +15,12 @@ from scipy.special import logsumexp
 
 from pymc_vsgp.checks import (
     as_inputs,
+    as_target,
     check_columns,
     check_number,
     coded,
     column_names,
+    generator_of,
     match_columns,
 )
 from pymc_vsgp.engine.sharded import mesh_of
@@ -245,16 +247,7 @@ def log_predictive_density(
     _check_rows(fit, Xnew, len(rows.X))
     _check_chunk_size(chunk_size)
     y, _ = fit.likelihood.encode(ynew, class_names(fit))
-    y = np.asarray(y)
-    if y.dtype.kind not in "fiub":
-        raise TypeError(
-            f"ynew has dtype {y.dtype}, but numbers are needed. Encode labels as integers first."
-        )
-    if y.shape[:1] != rows.X.shape[:1] or y.ndim != 1 + fit.likelihood.ndim_y:
-        raise ValueError(
-            f"Xnew has {len(rows.X)} rows, but ynew has shape {y.shape}. "
-            "Pass one observation for each row of Xnew."
-        )
+    y = as_target(y, len(rows.X), "ynew", 1 + fit.likelihood.ndim_y, "Xnew")
     fit.likelihood.check_observed(y)
     out = np.full(len(y), -np.inf)
     step = chunk_size or _chunk(fit)
@@ -388,7 +381,7 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
     dim, feature = Xnew.dims
     check_columns(np.empty((1, Xnew.sizes[feature])), fit.n_columns, "Xnew", "X")
     Xnew = Xnew.isel({feature: _order(fit, Xnew)})
-    seed = int(np.random.default_rng(random_seed).integers(2**63))
+    seed = int(generator_of(random_seed).integers(2**63))
     # Where each chunk starts: what goes with the rows is cut there.
     number = xr.DataArray(np.arange(len(Xnew)), dims=[dim]).chunk({dim: Xnew.chunksizes[dim]})
 

@@ -12,7 +12,7 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_names, check_number
 from pymc_vsgp.steps.elliptical import slice_once
 from pymc_vsgp.steps.random_walk import RandomWalk, WalkingState, WalkingStep, acceptance
 
@@ -119,7 +119,8 @@ class Interweaving(WalkingStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        self.schemes = (schemes,) if isinstance(schemes, str) else tuple(schemes)
+        check_names("schemes", schemes)
+        self.schemes = (schemes,) if isinstance(schemes, str) else tuple(schemes or ())
         if not self.schemes or set(self.schemes) - set(SCHEMES):
             raise ValueError(f"schemes is {schemes!r}. Pass one or more of {list(SCHEMES)}.")
         self.n_updates = check_number("n_updates", n_updates)

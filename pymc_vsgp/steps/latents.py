@@ -92,7 +92,7 @@ class Latents:
 
     def __init__(self, vars: Sequence[Variable], model: Model, compile_kwargs=None):
         self.model, self.compile_kwargs = model, {"mode": None} | dict(compile_kwargs or {})
-        rvs = list(dict.fromkeys(_random_variable(v, model) for v in vars))
+        rvs = list(dict.fromkeys(_random_variable(v, model) for v in listed(vars, "vars")))
         self.members = [_Normal(model, rv) for rv in rvs]
         self.values = [m.value for m in self.members]
         for m in self.members:
@@ -208,6 +208,14 @@ class LatentStep(BlockedStep):
     @classmethod
     def _make_progressbar_update_functions(cls):
         return (lambda stats: {name: stats[name] for name in cls.shown},)
+
+
+def listed(vars: Any, what: str) -> list[Variable]:
+    """Return a list of variables, or raise TypeError where there are none."""
+    found = list(vars) if isinstance(vars, list | tuple) else [vars]
+    if not found or not all(isinstance(v, Variable) for v in found):
+        raise TypeError(f"{what} is {vars!r}. Pass a list of random variables of the model.")
+    return found
 
 
 def _random_variable(var: Variable, model: Model) -> Variable:

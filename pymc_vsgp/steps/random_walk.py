@@ -12,9 +12,10 @@ from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.basic import MvNormalRV
 
+from pymc_vsgp.checks import check_real
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.model.variable import inducing_variables
-from pymc_vsgp.steps.latents import Latents, LatentStep
+from pymc_vsgp.steps.latents import Latents, LatentStep, listed
 
 
 class RandomWalk:
@@ -60,10 +61,13 @@ class Parameters:
 
     def __init__(self, vars: Any, latents: Latents):
         model = latents.model
-        vars = vars if isinstance(vars, list | tuple) else [vars]
-        self.values: list[Variable] = get_value_vars_from_user_vars(
-            list(dict.fromkeys(vars)), model
-        )
+        vars = list(dict.fromkeys(listed(vars, "vars")))
+        if unknown := [v for v in vars if v not in {*model.free_RVs, *model.value_vars}]:
+            raise ValueError(
+                f"{unknown[0].name} is not a free random variable of the model. "
+                "Pass parameters of the model."
+            )
+        self.values: list[Variable] = get_value_vars_from_user_vars(vars, model)
         if discrete := [v.name for v in self.values if v in model.discrete_value_vars]:
             raise ValueError(
                 f"{discrete} are discrete, and a random walk takes real numbers. "
@@ -122,6 +126,7 @@ class WalkingStep(LatentStep):
     def _walk(self, vars, latents, target, tune, model, rng, compile_kwargs, n_walks=1):
         """Set up what walks."""
         model = modelcontext(model)
+        check_real("target_accept", target, 0.0, 1.0)
         self.tune, self._tunes, self.rng = tune, tune, get_random_generator(rng)
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
         self.parameters = Parameters(vars, self.latents)

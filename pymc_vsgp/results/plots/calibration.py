@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
+from pymc_vsgp.checks import check_names
 from pymc_vsgp.results.calibration import Calibration
-from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, legend, plain
+from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, legend, new_axes
 
 KINDS = ("ecdf", "hist")
 PROBABILITY = 0.99
@@ -61,7 +62,8 @@ def plot_calibration(
         )
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}. Choose one of {list(KINDS)}.")
-    var_names = list(result.ranks) if var_names is None else list(var_names)
+    check_names("var_names", var_names)
+    var_names = [var_names] if isinstance(var_names, str) else list(var_names or result.ranks)
     unknown = sorted(set(var_names) - set(result.ranks))
     if unknown or not var_names:
         raise ValueError(f"There are no ranks of {unknown}. Choose from {list(result.ranks)}.")
@@ -70,6 +72,7 @@ def plot_calibration(
         raise ValueError(f"{len(axes)} axes are too few for {len(var_names)}. Pass one for each.")
     for panel, name in zip(axes, var_names, strict=False):
         # Alarm is for what the test behind `calibrated` calls one.
+        new_axes(panel)
         off = result.p_values[name] <= 0.01 / len(result.p_values)
         color = ORANGE if off else BLUE
         if kind == "ecdf":
@@ -79,7 +82,6 @@ def plot_calibration(
         panel.set_title(f"{name}: not uniform" if off else name, fontsize=10, loc="left")
         panel.set_xlim(0.0, 1.0)
         panel.set_xticks([0.0, 0.5, 1.0])
-        plain(panel)
     axes[0].set_ylabel("ECDF - uniform" if kind == "ecdf" else "replicates")
     legend(axes[0])
     return axes[: len(var_names)]

@@ -9,6 +9,7 @@ import scipy.stats
 from arviz_base import rcParams
 from pymc.model.core import Model
 
+from pymc_vsgp.checks import check_number, check_real, generator_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
@@ -86,7 +87,13 @@ def plot_function(
     -------
     Axes or ndarray of Axes
     """
-    ci_probs = (0.5, rcParams["stats.ci_prob"]) if ci_prob is None else np.atleast_1d(ci_prob)
+    ci_probs = (0.5, rcParams["stats.ci_prob"]) if ci_prob is None else np.ravel(ci_prob).tolist()
+    for p in ci_probs:
+        check_real("ci_prob", p, 0.0, 1.0)
+    check_number("n_lines", n_lines, 0)
+    check_real("margin", margin)
+    if n_points is not None:
+        check_number("n_points", n_points)
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples)
     X, y = fit.X, np.asarray(fit.y)
@@ -213,7 +220,7 @@ def _smooth_quantiles(idata, grid, q, options):
     """Quantiles of f, without the noise that draws at each input on its own have."""
     moments = predict(idata, grid, "moments", **options).stack(sample=("chain", "draw"))
     n = moments.sizes["sample"]
-    rng = np.random.default_rng(options["random_seed"])
+    rng = generator_of(options["random_seed"])
     z = scipy.stats.norm.ppf((rng.permutation(n) + 0.5) / n)
     f = moments["mean"] + np.sqrt(moments["variance"]) * z
     return f.quantile(q, "sample")

@@ -63,7 +63,7 @@ def plot_inducing(
     axes = ax
     if ax is None:
         _, axes = plt.subplots(1, 2, figsize=(10.5, 3.6), width_ratios=[2, 1], layout="constrained")
-    where = axes if ax is not None else axes[0]
+    where = new_axes(ax) if ax is not None else axes[0]
     _where(where, check)
     if ax is None:
         _missing(axes[1], check)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_vsgp.checks import kind
+
 BLUE, ORANGE, GREEN, GREY = "#2878b5", "#d9541e", "#2a9d6f", "#8a8f98"
 SEVERAL = (BLUE, ORANGE, GREEN, "#8458b3", "#b38a00", "#c2417c", "#2f97aa", "#787c84")
 
@@ -26,6 +28,8 @@ def new_axes(ax, size=(7.0, 3.8)):
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=size, layout="constrained")
+    if not hasattr(ax, "plot"):
+        raise TypeError(f"ax is {kind(ax)}. Pass the axes of a figure, one for each panel.")
     plain(ax)
     return ax
 
