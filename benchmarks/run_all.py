@@ -24,6 +24,7 @@ STATE = envs.HERE / ".cache" / "run_all.json"
 SCRIPTS = {
     "evidence": [""],
     "reliability": [""],
+    "fuzz": [""],
     "neighbors_divergence": [""],
     "repeated_inputs": [""],
     "neighbors_rows": [""],

@@ -87,6 +87,16 @@ def reliability():
 
 
 @check
+def fuzz(examples=200):
+    import fuzz
+
+    known = committed("fuzz")
+    for name in ("inducing.kmeans", "inducing.grid", "point_process PointProcess"):
+        counts, _ = fuzz.one(name, examples)
+        yield f"faults, {name}", counts["faults"], known[name]["faults"], 0
+
+
+@check
 def importance():
     import importance
 

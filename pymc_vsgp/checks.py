@@ -407,7 +407,7 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
 def check_names(name: str, value: Any) -> None:
     """Raise unless there are names, or none at all."""
     names = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    if value is not None and not all(isinstance(n, str) for n in names):
+    if value is not None and not all(isinstance(n, str | None) for n in names):
         raise TypeError(f"{name} is {value!r}, but names are needed. Pass strings.")
 
 
@@ -427,6 +427,8 @@ def check_real(
 
 def generator_of(random_seed: Any) -> np.random.Generator:
     """Return a generator, or raise ValueError where that is no seed."""
+    if isinstance(random_seed, np.random.RandomState):  # which makes no generators of its own
+        random_seed = int(random_seed.randint(2**31))
     try:
         return np.random.default_rng(random_seed)
     except (TypeError, ValueError):

@@ -466,6 +466,12 @@ MISTAKES = {
         ValueError,
         ["'z' has length 5", "Xu has 4 rows"],
     ),
+    "numbers as dims": (lambda: observed(dims=3), TypeError, ["dims is 3", "names"]),
+    "draws of which": (
+        lambda: vsgp.loo(xr.Dataset()),
+        TypeError,
+        ["of type Dataset", "DataTree are needed"],
+    ),
     "length of dims": (wrong_dims, ValueError, ["'day' has length 13", "X has 12 rows"]),
     "negative jitter": (lambda: with_prior(jitter=-1e-6), ValueError, ["jitter is -1e-06"]),
     "nan jitter": (lambda: with_prior(jitter=np.nan), ValueError, ["jitter is nan"]),

@@ -443,6 +443,10 @@ def test_refusals(poisson, data):
     with pytest.raises(ValueError, match="no draws. Pass some"):
         bad["posterior"] = xr.DataTree(post.isel(draw=slice(0)))
         predict(bad, XNEW, **options)
+    with pytest.raises(ValueError, match="values of y, one number each"):
+        predict(idata, XNEW, "density", at=[], **options)
+    old = np.random.RandomState(1)  # makes no generators of its own
+    assert np.isfinite(predict(idata, XNEW, random_seed=old, **options)).all()
     with pytest.raises(TypeError, match="var_name is of type list"):
         predict(idata, XNEW, var_name=["y"], **options)
     with pytest.raises(TypeError, match="quantiles is of type str"):

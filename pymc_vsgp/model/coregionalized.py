@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import check_new_name, is_symbolic, known_value
+from pymc_vsgp.checks import as_array, check_names, check_new_name, is_symbolic, known_value
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -202,10 +202,11 @@ class Coregionalized:
 
     def _rows_first(self, model, X, y, dims):
         """Return y with a row for each input, and its dims in that order."""
-        X_value, n_outputs = known_value(X), self.W.type.shape[0]
-        n_rows = None if X_value is None else len(X_value)
+        check_names("dims", dims)
+        X_value, n_outputs = known_value(X, "X"), self.W.type.shape[0]
+        n_rows = None if X_value is None or not X_value.ndim else len(X_value)
         # Data containers stay as they are: what is observed has to be the container itself.
-        shape = None if is_symbolic(y) else np.shape(y)
+        shape = None if is_symbolic(y) else as_array(y, "y").shape
         pair = not (dims is None or isinstance(dims, str)) and len(dims) == 2
         of_outputs = [self._is_output(model, d, X, n_rows) for d in dims] if pair else [None, None]
         turned = of_outputs[0] is True or of_outputs[1] is False

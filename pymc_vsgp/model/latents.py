@@ -21,6 +21,7 @@ from pymc_vsgp.checks import (
     as_target,
     check_columns,
     check_dim,
+    check_names,
     check_new_name,
     check_number,
     check_param_shapes,
@@ -287,7 +288,8 @@ def _place(model, gps, name, likelihood, X, y, dims):
         if gp._prior.covariates is not None and X_value is not None:
             gp._prior.covariates.fill(X_value)
 
-    first, *rest = (dims,) if dims is None or isinstance(dims, str) else dims
+    check_names("dims", dims)
+    first, *rest = [dims] if isinstance(dims, str) else list(dims or [None])
     if len(rest) > lik.ndim_y:
         raise ValueError(
             f"dims names {1 + len(rest)} dimensions, but an observation has {1 + lik.ndim_y}. "

@@ -12,10 +12,11 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import check_built, generator_of
+from pymc_vsgp.checks import check_built, check_real, generator_of
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.prediction import log_predictive_density
 
 ROWS = 2048  # of the data that are worked on at a time
@@ -116,6 +117,8 @@ def compute_pointwise(
         With ``extend_inferencedata=False``, a Dataset with the variables ``log_potential`` and
         ``log_predictive``.
     """
+    if extend_inferencedata:
+        require_tree(idata)
     fit = Fitted(idata, model, var_name)
     found = _pointwise(fit, progressbar)
     if not extend_inferencedata:
@@ -341,6 +344,7 @@ def _observed(idata: xr.DataTree, model: Model | None) -> list[str]:
 
 def _pointwise_of(idata, model, var_name, progressbar) -> tuple[xr.Dataset, str]:
     """Both densities of each observation, and the name of the observed variable."""
+    require_tree(idata)
     found, name = _known_pointwise(idata, var_name)
     if found is None:
         fit = Fitted(idata, model, var_name)
@@ -356,7 +360,9 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
             f"There are {num_samples} draws, too few to smooth the tail of their weights. "
             f"Pass {FEWEST} or more; hundreds for a score to rely on."
         )
-    if reff is None:
+    if reff is not None:
+        check_real("reff", reff, above=True)
+    else:
         reff = _relative_efficiency(idata["posterior"].to_dataset())
     return phi.azstats.psislw(r_eff=reff, dim=["chain", "draw"])
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_number, kind
 
 
 class Draws:
@@ -74,6 +74,15 @@ class Draws:
     def coords(self) -> dict[str, Any]:
         """Labels of chains and draws."""
         return {d: self.posterior[d].values for d in ("chain", "draw") if d in self.posterior}
+
+
+def require_tree(idata: Any) -> None:
+    """Raise TypeError unless there are groups that others can go beside."""
+    if not isinstance(idata, xr.DataTree):
+        raise TypeError(
+            f"The draws are {kind(idata)}, and the groups of a DataTree are needed. "
+            "Pass what vsgp.sample or pm.sample returned."
+        )
 
 
 def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:

@@ -77,7 +77,8 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
         if not (q.size and (q >= 0).all() and (q <= 1).all()):
             raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
         return [Part(of, each, lambda: Quantiles(q), ["quantile"], tail, coords | {"quantile": q})]
-    if at is None or np.ndim(as_array(at, "at")) != 1 or fit.likelihood.ndim_y:
+    numbers = as_array(at, "at")
+    if numbers.ndim != 1 or not numbers.size or fit.likelihood.ndim_y:
         raise ValueError(
             "A density is that of values of y, one number each. Pass them as a vector, as in "
             "predict(idata, Xnew, 'density', at=np.linspace(0, 10, 50))."

@@ -27,6 +27,7 @@ from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
 WHAT = ("f", "mean", "y", "moments", "summary", "quantiles", "density")
@@ -283,11 +284,7 @@ def _check_extended(idata: Any, what: str) -> None:
             f"what={what!r} does not go into idata, whose groups are draws of one variable each. "
             "Ask for 'f', 'mean' or 'y', or leave extend_inferencedata out."
         )
-    if not isinstance(idata, xr.DataTree):
-        raise TypeError(
-            f"idata is of type {type(idata).__name__}, and a group needs a DataTree. "
-            "Pass what sample returned, or leave extend_inferencedata out."
-        )
+    require_tree(idata)
 
 
 def _extend(idata: xr.DataTree, fit: Fitted, found: xr.DataArray, predictions: bool) -> xr.DataTree:
