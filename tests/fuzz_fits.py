@@ -134,6 +134,7 @@ def kfold(draw):
     build = one_of(draw, [_build], [lambda X, y: None, 3, lambda X: X])
     k = count(draw, (2, 3), (1, 13, *WRONG_COUNTS))
     own = build is _build and kwargs["fit"] is _fit  # what a user's function raises is theirs
+    own = own and not (isinstance(params, dict) and "q" in params)
     act = lambda: vsgp.kfold(build, X.thing, y.thing, k, progressbar=False, **kwargs)  # noqa: E731
     if not own:
         try:

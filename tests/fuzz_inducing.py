@@ -272,8 +272,8 @@ def events(draw):
     if draw(st.integers(0, 3)) == 0:
         kwargs["covariates"] = number(
             draw,
-            [lambda X: X[:, 0], {"c": lambda X: X[:, 0]}],
-            [{"x": 1.0}, pd.DataFrame({"c": np.ones(4**d)}), *WRONG_NUMBERS],
+            [lambda X: X[:, 0], {"covariate": lambda X: X[:, 0]}],
+            [{"x": 1.0}, pd.DataFrame({"covariate": np.ones(4**d)}), *WRONG_NUMBERS],
         )
     if draw(st.integers(0, 3)) == 0:
         kwargs["mask"] = number(draw, [np.ones((4,) * d, bool)], [np.zeros((4,) * d, bool), "a", 3])

@@ -239,5 +239,11 @@ def test_refusals():
         kfold(build, X, y, 1)
     with pytest.raises(ValueError, match="one fold for each row"):
         kfold(build, X, y, folds=[0, 1])
+    with pytest.raises(TypeError, match="X is of type NoneType. Pass one row"):
+        kfold(build, None, y, 2)
+    with pytest.raises(TypeError, match="folds holds None"):
+        kfold(build, X, y, folds=[None] * len(y))
+    with pytest.raises(TypeError, match="per_observation is of type int. Pass a dict"):
+        kfold(build, X, y, 2, per_observation=3)
     with pytest.raises(TypeError, match="returned int, not a model"):
         kfold(lambda X, y: 3, X, y, 2, **quiet)

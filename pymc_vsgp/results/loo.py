@@ -12,7 +12,7 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import check_built, check_real, generator_of
+from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
@@ -237,6 +237,11 @@ def kfold(
     ELPDData
         That ``az.compare`` takes. The effective number of parameters is not computed: nan.
     """
+    for what, rows in (("X", X), ("y", y)):
+        if not hasattr(rows, "__len__") or not as_array(rows, what).ndim:
+            raise TypeError(f"{what} is {kind(rows)}. Pass one row for each observation.")
+    if not isinstance(per_observation, dict | None):
+        raise TypeError(f"per_observation is {kind(per_observation)}. Pass a dict of parameters.")
     n, rng = len(X), generator_of(random_seed)
     if len(y) != n:
         raise ValueError(
@@ -254,12 +259,15 @@ def kfold(
                 f"k is {k!r}, but it is the number of folds. Pass a whole number from 2 to {n}."
             )
         folds = rng.permutation(np.arange(n) % k)
-    folds = np.asarray(folds)
+    folds = as_array(folds, "folds")
     if folds.shape != (n,):
         raise ValueError(
             f"folds has shape {folds.shape}, but X has {n} rows. Pass one fold for each row."
         )
-    labels = np.unique(folds)
+    try:
+        labels = np.unique(folds)
+    except TypeError:  # of what has no order
+        raise TypeError("folds holds None, or things of several types. Pass numbers.") from None
     if len(labels) < 2:
         raise ValueError("There is one fold, so nothing to learn from. Pass at least two.")
     elpd, n_samples = np.empty(n), 0
