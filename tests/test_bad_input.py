@@ -466,6 +466,11 @@ MISTAKES = {
         ValueError,
         ["'z' has length 5", "Xu has 4 rows"],
     ),
+    "dimension of one function": (
+        lambda: observed(gp=with_prior(output_dims="z")),
+        ValueError,
+        ["dimension 'z'", "Poisson", "Leave output_dims out"],
+    ),
     "numbers as dims": (lambda: observed(dims=3), TypeError, ["dims is 3", "names"]),
     "draws of which": (
         lambda: vsgp.loo(xr.Dataset()),
