@@ -379,7 +379,7 @@ def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> 
     number = sum(gp._prior.n_outputs for gp in gps)
     if lik.n_latent == number == 1 and (dim := gps[0]._prior.output_dim):
         raise ValueError(
-            f"The one function has the dimension {dim!r}, which {type(lik).__name__} does not take. "
+            f"The function has the dimension {dim!r}, which {type(lik).__name__} does not take. "
             "Leave output_dims out of prior."
         )
     if lik.n_latent is None or lik.n_latent == number:
