@@ -126,7 +126,7 @@ class WalkingStep(LatentStep):
     def _walk(self, vars, latents, target, tune, model, rng, compile_kwargs, n_walks=1):
         """Set up what walks."""
         model = modelcontext(model)
-        check_real("target_accept", target, 0.0, 1.0)
+        check_real("target_accept", target)
         self.tune, self._tunes, self.rng = tune, tune, get_random_generator(rng)
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
         self.parameters = Parameters(vars, self.latents)
