@@ -273,7 +273,7 @@ def events(draw):
         kwargs["covariates"] = number(
             draw,
             [lambda X: X[:, 0], {"covariate": lambda X: X[:, 0]}],
-            [{"x": 1.0}, pd.DataFrame({"covariate": np.ones(4**d)}), *WRONG_NUMBERS],
+            [{"covariate": np.ones(3)}, pd.DataFrame({"covariate": np.ones(4**d)}), *WRONG_NUMBERS],
         )
     if draw(st.integers(0, 3)) == 0:
         kwargs["mask"] = number(draw, [np.ones((4,) * d, bool)], [np.zeros((4,) * d, bool), "a", 3])
