@@ -120,8 +120,13 @@ def test_bad_input():
 
 
 @pytest.mark.slow
-def test_diagonal_coordinates_of_many_coefficients():
+def test_diagonal_coordinates_of_many_coefficients(monkeypatch):
     pytest.importorskip("nutpie", reason="nutpie is not installed")
+
+    def none(model):
+        raise NotImplementedError
+
+    monkeypatch.setattr("pymc_vsgp.results.calibration.Weigher", none)
     shared = pytensor.shared(np.ones(30, dtype="int64"), name="calibration_y")
     run = _Sampler(build(shared, inducing=vsgp.inducing.Fourier(9.0, 76)), shared, 8, 8)
     for seed in (1, 2):
@@ -177,6 +182,18 @@ def test_what_is_compiled_once_serves_all_data():
         np.testing.assert_allclose(u.std(axis=0), sd, rtol=4.0 / np.sqrt(600))
         np.testing.assert_allclose(run.fitter().mean["u"][0], mean, atol=1e-6)
         assert seed == 0 or abs(stage.mean["u"][0] - mean).max() > 0.1  # of the data before
+    assert run.n_nuts == 0
+
+
+@pytest.mark.parametrize(
+    "inducing", [None, vsgp.inducing.Fourier(8.0, 8), vsgp.inducing.NearestNeighbors(X, m=9)]
+)
+def test_weights_are_in_the_coordinates_of_each_stage(inducing):
+    """Proposals in others would be refused, and NUTS draw for all data sets."""
+    shared = pytensor.shared(np.ones(30, dtype=int), name="calibration_y")
+    run = _Sampler(build(shared, inducing=inducing), shared, 100, 0)
+    for seed, mean in enumerate((np.exp(np.sin(2.0 * X[:, 0])), 3.0 + X[:, 0])):
+        run(np.random.default_rng(seed).poisson(3.0 * mean), seed)
     assert run.n_nuts == 0
 
 

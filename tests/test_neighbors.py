@@ -538,7 +538,9 @@ def test_elbo_of_the_stage(at_inputs, rng):
     else:
         b = np.linalg.solve(K, kernel(Z, X))
         mu, y = level + b.T @ (u - level), Y
-        variance = scale**2 - (b * kernel(Z, X)).sum(axis=0) + sd**2 @ b**2
+        explained = (b * kernel(Z, X)).sum(axis=0)
+        share = (sd**2 @ b**2) / (scale**2 * b**2).sum(axis=0)
+        variance = scale**2 - explained + share * explained
     factorials = np.cumsum(np.log(np.r_[1.0, np.arange(1.0, 20.0)]))[y]
     expected = np.sum(y * mu - np.exp(mu + variance / 2.0) - factorials)
     others = [rv for rv in model.free_RVs if rv.name != "u"]
@@ -584,3 +586,26 @@ def test_counts_closer_than_the_function_varies(rng):
     assert np.isfinite(bound(theta, [stage.sites["u"]]).value)
     bound.draws = 1e3 * bound.draws
     assert np.isnan(bound(theta, [stage.sites["u"]]).value)
+
+
+def test_smooth_functions_between_their_inputs():
+    """Weights of neighbors are then large and of both signs, and their equations nearly singular.
+
+    The stage reported an ELBO of 3e33, and that it had converged.
+    """
+    inputs = np.linspace(0.0, 4.0, 30)[:, None]
+    y = np.random.default_rng(0).poisson(3.0 * np.exp(np.sin(2.0 * inputs[:, 0])))
+    found = []
+    for kind in (None, *(vsgp.inducing.NearestNeighbors(inputs[::3], m=m) for m in (4, 7, 9))):
+        with pm.Model():
+            ls = pm.LogNormal("ls", 0.3, 0.3)
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+            gp.prior("u", Xu=inputs[::3] if kind is None else None, inducing=kind)
+            gp.likelihood("y", vsgp.Poisson(exposure=3.0), X=inputs, y=y)
+            stage = vsgp.fit_gaussian(progressbar=False)
+        found.append((stage.elbo, stage.theta_unconstrained["ls_log__"].item(), stage.mean["u"][0]))
+    points, *others = found
+    for elbo, log_ls, mean in others:
+        assert abs(elbo - points[0]) < 0.8  # spreads between the inputs are approximate
+        assert abs(log_ls - points[1]) < 0.15  # of a deviation of 0.19
+        np.testing.assert_allclose(mean, points[2], atol=0.15)

@@ -46,11 +46,12 @@ ROUNDS = 5
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
-NORMAL = 1.0  # variance of log weights given theta, above which chains draw epsilon, ...
+WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `_of_epsilon`
+NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
-NOISIEST = 4.0  # variance of log weights given theta that no number of epsilon makes up for
+NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
-NOISY = 0.3  # relative variance of weights given theta, above which better coordinates may pay
+NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
 
@@ -249,7 +250,7 @@ class Weigher:
     def _evaluate(self, theta, K, advance, chains) -> _Batch:
         m = self.points.n_epsilon
         if self.chains is None:
-            q = StudentT(np.zeros(m), None, max(20.0, m))
+            q = _of_epsilon(m)
             flat = q.draw(len(theta) * K, self.rng)
             log_q = q.logpdf(flat)
         else:
@@ -423,6 +424,15 @@ def _mixture(center, cov, prior, elsewhere):
     parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]
     rest = 1.0 - sum(share for share, _ in parts)
     return Mixture([(rest, StudentT(center, root, dof)), *parts])
+
+
+def _of_epsilon(m: int) -> StudentT:
+    """Return proposals of m epsilon that are wider than the normal which they nearly are.
+
+    Weights of those far out are then bounded in every direction. For normal epsilon that costs the
+    same in any dimension: weights vary by exp(2 c^2) - 1, with c from above.
+    """
+    return StudentT(np.zeros(m), (1.0 + WIDER / np.sqrt(max(m, 1))) * np.eye(m), max(20.0, 4.0 * m))
 
 
 def _student(points: Points, stage: GaussianStage) -> StudentT:

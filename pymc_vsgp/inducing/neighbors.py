@@ -295,6 +295,8 @@ class Pieces(NamedTuple):
 
     weights: TensorVariable
     neighbors: TensorVariable
+    share: TensorVariable
+    """What the values explain, over what they would if they were independent a priori."""
 
 
 class Posterior(NamedTuple):
@@ -345,15 +347,19 @@ class GivenNeighbors(Conditional):
     def moments(self, X, args):
         """Build the moments in a block, and the weights."""
         w, neighbors, theta = args[W], args[self._end], args[THETA : self._end]
-        b, gamma = self._regressed(X, neighbors, args)
-        mean = inline(self.local.single, X, *theta)[1]
+        b, left = self._regressed(X, neighbors, args)
+        prior, mean = inline(self.local.single, X, *theta)
+        near = inline(self.local.single, args[PLACES][neighbors.ravel()], *theta)[0]
+        alone = pt.sum(b**2 * near.reshape(b.shape), axis=1)
+        share = (prior - left) / pt.maximum(alone, FLOOR * prior)
+        gamma = pt.maximum(left, FLOOR * prior)
         values = w[neighbors.ravel()].reshape((-1, self.m, *w.shape[1:]))
         if w.type.ndim == 2:
             mean, weights = mean[:, None], b[:, :, None]
         else:
             weights = b
         mu = mean + pt.sum(weights * values, axis=1)
-        return Pieces(b, neighbors), Moments(mu, gamma)
+        return Pieces(b, neighbors, share), Moments(mu, gamma)
 
     def _regressed(self, X, neighbors, args):
         """Return the weights of neighbors at the rows of X, and the variance that they leave."""
@@ -369,16 +375,22 @@ class GivenNeighbors(Conditional):
         if self.looks_up:
             b = pt.switch(here[:, None], np.eye(1, self.m), b[at])
             left = pt.switch(here, np.float64(0.0), left[at])
-        return b, pt.maximum(left, FLOOR * prior)
+        return b, left
 
     def spread(self, X, args, pieces, root):
-        """Variance of the mean of f where the values are independent, with these deviations."""
+        """Variance of the mean of f where the values have these deviations.
+
+        Near one another they correlate, and weights of them may be large and of both signs. What
+        they explain of f falls by as much as their variances do, on average; that is exact at an
+        input of a value.
+        """
         return self._spread(pieces, root**2)
 
     def _spread(self, pieces, squares):
-        b, neighbors = pieces
+        b, neighbors, share = pieces
         if squares.type.ndim == 1:
-            return pt.sum(b**2 * squares[neighbors.ravel()].reshape(b.shape), axis=1)
+            each = b**2 * squares[neighbors.ravel()].reshape(b.shape)
+            return share * pt.sum(each, axis=1)
         each = [self._spread(pieces, squares[k]) for k in range(squares.type.shape[0])]
         return pt.stack(each, axis=1)
 
@@ -496,8 +508,13 @@ class GivenNeighbors(Conditional):
         C, t = incomplete_factor(weights, sd, precision, *pattern)
         right = linear - precision * mean
         w = precision_solve(right, weights, sd, precision, C, t, *pattern)
-        evidence = pt.sum(mean * (linear + right) + w * right) / 2.0 + pt.log(t / sd).sum()
-        return Posterior(C, t, w, evidence)
+        # Largest at the solution w: it is never more than the evidence, and its gradient needs no
+        # other solution.
+        v = disconnected_grad(w)
+        left = (v - pt.sum(weights * gather(v, args[NEIGHBORS]), axis=1)) / sd
+        squares = pt.sum(left**2) + pt.sum(precision * v**2)
+        evidence = pt.sum(mean * (linear + right)) / 2.0 + pt.sum(v * right) - squares / 2.0
+        return Posterior(C, t, w, evidence + pt.log(t / sd).sum())
 
     def coordinates(self, args, mean, linear, root):
         """Return what `coordinates.SparseTied` takes, for sites of each value."""

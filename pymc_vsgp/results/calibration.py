@@ -272,11 +272,8 @@ class _Sampler:
         self.compiled = None
         self.fitter = Fitter(model)
         self.whole = collapse(model, False) if can_collapse(model) else None
-        target = model if self.whole is None else self.whole.model
+        self.target = model if self.whole is None else self.whole.model
         self.weigher: Weigher | None = None
-        # A density that takes one point at a time is left to NUTS.
-        with contextlib.suppress(NotImplementedError):
-            self.weigher = Weigher(target)
 
     def __call__(self, y, seed) -> dict[str, np.ndarray]:
         self.shared.set_value(y)
@@ -287,7 +284,12 @@ class _Sampler:
         if stage.interrupted:
             raise KeyboardInterrupt
         stage.apply()
-        self.inducing = set(stage.mean)
+        if not self.inducing:
+            self.inducing = set(stage.mean)
+            # Not before: the first stage decides on the coordinates that proposals are in. A
+            # density that takes one point at a time is left to NUTS.
+            with contextlib.suppress(NotImplementedError):
+                self.weigher = Weigher(self.target)
         names = [rv.name for rv in model.free_RVs]
         rng = np.random.default_rng(seed)
         each = max(PROPOSALS, FEWEST_PROPOSALS // self.draws)

@@ -69,7 +69,10 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
 
 
 def conjugate(right, weights, sd, precision, C, t, neighbors, order):
-    """Take steps of conjugate gradients, from what the incomplete factor says."""
+    """Take steps of conjugate gradients, from what the incomplete factor says.
+
+    Rounding ends what they can do for nearly singular matrices: the best of all steps counts.
+    """
     weights = jnp.where(neighbors >= 0, weights, 0.0)
 
     def divided(x):
@@ -80,20 +83,21 @@ def conjugate(right, weights, sd, precision, C, t, neighbors, order):
         return precision * w + e - jnp.zeros_like(w).at[neighbors].add(weights * e[:, None])
 
     def pending(state):
-        number, _, _, _, size = state
-        return (size > enough) & (number < STEPS)
+        number, _, _, p, q, size, _, _ = state
+        return (size > enough) & (jnp.sum(p * q) > 0.0) & (number < STEPS)
 
     def step(state):
-        number, w, left, p, size = state
-        q = times(p)
+        number, w, left, p, q, size, best, smallest = state
         length = size / jnp.sum(p * q)
-        left = left - length * q
+        w, left = w + length * p, left - length * q
         z = divided(left)
         new = jnp.sum(left * z)
-        return number + 1, w + length * p, left, z + (new / size) * p, new
+        p = z + (new / size) * p
+        best = jnp.where(new < smallest, w, best)
+        return number + 1, w, left, p, times(p), new, best, jnp.minimum(new, smallest)
 
     w = divided(right)
     left = right - times(w)
     z = divided(left)
-    enough = TOLERANCE**2 * jnp.sum(right * w)
-    return jax.lax.while_loop(pending, step, (0, w, left, z, jnp.sum(left * z)))[1]
+    size, enough = jnp.sum(left * z), TOLERANCE**2 * jnp.sum(right * w)
+    return jax.lax.while_loop(pending, step, (0, w, left, z, times(z), size, w, size))[-2]

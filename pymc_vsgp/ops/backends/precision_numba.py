@@ -8,7 +8,7 @@ import numpy as np
 from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_forth
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
-VERSION = 3
+VERSION = 4
 
 TOLERANCE, STEPS = 1e-10, 500  # of conjugate gradients, relative to the right side
 
@@ -114,7 +114,10 @@ def times(w, weights, sd, precision, neighbors):
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def conjugate(right, weights, sd, precision, C, t, neighbors, order):
-    """Take steps of conjugate gradients, from what the incomplete factor says."""
+    """Take steps of conjugate gradients, from what the incomplete factor says.
+
+    Rounding ends what they can do for nearly singular matrices: the best of all steps counts.
+    """
 
     def divided(x):
         return solve_forth(solve_back(x, C, neighbors, order) * t**2, C, neighbors, order)
@@ -122,16 +125,22 @@ def conjugate(right, weights, sd, precision, C, t, neighbors, order):
     w = divided(right)
     left = right - times(w, weights, sd, precision, neighbors)
     z = divided(left)
-    p, size, enough = z.copy(), np.sum(left * z), TOLERANCE**2 * np.sum(right * w)
+    p, size = z.copy(), np.sum(left * z)
+    enough, best, smallest = TOLERANCE**2 * np.sum(right * w), w.copy(), size
     for _ in range(STEPS):
         # Nor where a number is not finite.
         if not size > enough:
             break
         q = times(p, weights, sd, precision, neighbors)
-        step = size / np.sum(p * q)
+        curvature = np.sum(p * q)
+        if not curvature > 0.0:
+            break
+        step = size / curvature
         w += step * p
         left -= step * q
         z = divided(left)
         before, size = size, np.sum(left * z)
+        if size < smallest:
+            best, smallest = w.copy(), size
         p = z + (size / before) * p
-    return w
+    return best
