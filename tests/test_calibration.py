@@ -113,6 +113,8 @@ def test_bad_input():
         vsgp.calibrate(build, np.ones(30), 20)
     with pytest.raises(ValueError, match="tune is 0. Pass a whole number, 1 or more"):
         vsgp.calibrate(build, np.ones(30), 50, tune=0)
+    with pytest.raises(ValueError, match="n_ranks is 'a'. Pass a whole number"):
+        vsgp.calibrate(build, np.ones(30), 50, n_ranks="a")
     with pytest.raises(TypeError, match="build returned NoneType, not a model"):
         vsgp.calibrate(lambda y: None, np.ones(30), 50)
     with pytest.raises(ValueError, match="a rank is among 1 to 20 draws.*Raise draws"):

@@ -32,7 +32,7 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, check_number, column_names
+from pymc_vsgp.checks import as_inputs, as_real, check_distinct, check_number, column_names
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
@@ -102,7 +102,7 @@ class NearestNeighbors(InducingVariables):
         if m is not None:
             check_number("m", m)
         self.m = m
-        scale = np.asarray(1.0 if scale is None else scale, dtype="float64")
+        scale = as_real(1.0 if scale is None else scale, "scale", "Pass lengthscales.")
         if scale.shape not in ((), (self.n_columns,)) or not (
             np.isfinite(scale).all() and (scale > 0.0).all()
         ):

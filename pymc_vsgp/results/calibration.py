@@ -19,7 +19,7 @@ import scipy.stats
 
 from pymc.model.core import Model
 
-from pymc_vsgp.checks import check_built, check_number
+from pymc_vsgp.checks import check_built, check_number, generator_of
 from pymc_vsgp.compile import function
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
@@ -159,7 +159,9 @@ def calibrate(
     """
     check_number("draws", draws)
     check_number("tune", tune)
-    if n_replicates < FEWEST:
+    check_number("n_ranks", n_ranks, 0)
+    check_number("n_inducing", n_inducing, 0)
+    if check_number("n_replicates", n_replicates, 0) < FEWEST:
         raise ValueError(
             f"{n_replicates} replicates say little about the ranks. Take {FEWEST} or more."
         )
@@ -168,7 +170,7 @@ def calibrate(
             f"n_ranks is {n_ranks}, but a rank is among 1 to {draws} draws. "
             "Raise draws, or pass another n_ranks."
         )
-    rng = np.random.default_rng(random_seed)
+    rng = generator_of(random_seed)
     # Shared, so that one compiled function serves all replicates.
     shared = pytensor.shared(np.asarray(y), name="calibration_y")
     model = build(shared)
