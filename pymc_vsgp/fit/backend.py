@@ -20,10 +20,15 @@ from pytensor import config
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import known_value
-from pymc_vsgp.model.variable import inducing_variables, is_independent
+from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.mapped import mapped_array
+from pymc_vsgp.ops.row_integral import RowIntegral
 
-LEAPFROGS, FLOPS = 10, 2e10  # of a draw; a second, of one core
+LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
+FACTOR, ROW, INTEGRAL = 9.0, 1e4, 7e4
+"""Operations: of the coordinates, over M^3; of a row and function, elsewhere and in integrals over
+several functions, as of softmax. Measured on the models of `benchmarks/waiting.py`."""
 
 
 class Costs(NamedTuple):
@@ -116,12 +121,23 @@ def _operations(model: Model, collapsed: bool) -> float:
     observed = (known_value(model.rvs_to_values[rv]) for rv in model.observed_RVs)
     n_data = sum(y.size for y in observed if y is not None)
     start = model.initial_point()
+    loops = block_sums(model.logp())
+    integrals = any(
+        isinstance(a.op, RowIntegral) for node in loops for a in node.op.fgraph.apply_nodes
+    )
     operations = 0.0
     for u in inducing_variables(model):
         *functions, m = start[model.rvs_to_values[u].name].shape
-        each = m**2 if not is_independent(u) else m
-        rows = m**2 if collapsed and is_independent(u) else n_data
-        operations += 3.0 * rows * each * float(np.prod(functions))
+        independent = is_independent(u)
+        rows = m**2 if collapsed and independent else n_data
+        row, factor = 3.0 * m**2, FACTOR * m**3
+        if independent:
+            row, factor = 3.0 * m, 0.0
+        elif is_sparse(u):
+            of_each = FACTOR * u.owner.inputs[5].type.shape[1] ** 3
+            row, factor = of_each, of_each * m
+        row += ROW + INTEGRAL * integrals
+        operations += (rows * row + factor) * float(np.prod(functions))
     return operations
 
 
