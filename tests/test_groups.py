@@ -81,7 +81,7 @@ def test_what_does_not_go_into_a_group(run):
     options = {"extend_inferencedata": True, "model": model, **quiet}
     with pytest.raises(ValueError, match="'quantiles' does not go into idata.*Ask for"):
         vsgp.predict(idata, [[1.0]], "quantiles", **options)
-    with pytest.raises(TypeError, match="type Dataset, and a group needs"):
+    with pytest.raises(TypeError, match="type Dataset, and the groups of a DataTree are needed"):
         vsgp.predict(idata["posterior"].to_dataset(), [[1.0]], "f", **options)
 
 
