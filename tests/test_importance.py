@@ -461,6 +461,17 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     assert not any(weights.refusal(w) or weights.doubt_of(w) for w in light)
 
 
+def test_a_theta_without_weight_hides_no_tail(rng):
+    """Its single weights were NaN, and so was their k-hat, which then did not count."""
+    inner = rng.standard_exponential(size=(4000, 4)) * 0.8  # a Pareto tail of 0.8
+    inner[:3] = -np.inf
+    zeros = np.zeros((4000, 1))
+    batch = _Batch(zeros, inner, zeros, inner[:, 0])
+    single = importance._single(batch, batch.log_marginal)
+    assert np.isneginf(single[:12]).all() and np.isfinite(single[12:]).all()
+    assert weights.shape(batch.log_marginal, single)[0] > 0.65
+
+
 def test_means_do_not_hide_the_tail_of_single_weights(rng):
     """A mean of 64 looks light where none of them is, and its tail is the same."""
     heavy = 0.6 * rng.exponential(size=(6, 4000, 64))

@@ -509,4 +509,6 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
 
 def _single(batch: _Batch, log_w) -> np.ndarray:
     """Weights of each epsilon by itself, of which those of theta are the means."""
-    return (batch.inner + (log_w - batch.log_marginal)[:, None]).ravel()
+    with np.errstate(invalid="ignore"):
+        single = (batch.inner + (log_w - batch.log_marginal)[:, None]).ravel()
+    return np.where(np.isnan(single), -np.inf, single)  # of a theta with no weight
