@@ -631,7 +631,7 @@ def test_a_prior_that_draws_in_any_order():
         def logpdf(self, theta):
             return scipy.stats.norm.logpdf(theta[:, 0])
 
-    q = Mixture([(0.6, StudentT(np.full(1, 3.0), None, 5.0)), (0.4, Half())])
+    q = Mixture([(0.6, StudentT(np.full(1, 3.0), 1.0, 5.0)), (0.4, Half())])
     drawn = q.draw(200_000, np.random.default_rng(1))[:, 0]
     assert np.isfinite(drawn).all()
     drawn = drawn[drawn > 0.0]

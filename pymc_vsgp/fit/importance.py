@@ -432,7 +432,7 @@ def _of_epsilon(m: int) -> StudentT:
     Weights of those far out are then bounded in every direction. For normal epsilon that costs the
     same in any dimension: weights vary by exp(2 c^2) - 1, with c from above.
     """
-    return StudentT(np.zeros(m), (1.0 + WIDER / np.sqrt(max(m, 1))) * np.eye(m), max(20.0, 4.0 * m))
+    return StudentT(np.zeros(m), 1.0 + WIDER / np.sqrt(max(m, 1)), max(20.0, 4.0 * m))
 
 
 def _student(points: Points, stage: GaussianStage) -> StudentT:

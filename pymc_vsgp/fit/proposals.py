@@ -16,7 +16,7 @@ REDRAWS = 100  # at most; hardly any proposals come from the prior
 
 
 class StudentT:
-    """A multivariate Student-t; a root of None is the identity."""
+    """A multivariate Student-t; a root that is a number is that multiple of the identity."""
 
     def __init__(self, center, root, dof):
         self.center, self.root, self.dof = center, root, dof
@@ -25,15 +25,19 @@ class StudentT:
         """Draw n vectors."""
         z = rng.normal(size=(n, self.center.size))
         scale = np.sqrt(self.dof / rng.chisquare(self.dof, size=n))
-        return self.center + scale[:, None] * (z if self.root is None else z @ self.root.T)
+        return self.center + scale[:, None] * (
+            z * self.root if np.ndim(self.root) == 0 else z @ self.root.T
+        )
 
     def logpdf(self, theta):
         """Log density of each vector."""
         d, nu = self.center.size, self.dof
         if d == 0:
             return np.zeros(len(theta))
-        z, log_det = (theta - self.center).T, 0.0
-        if self.root is not None:
+        z = (theta - self.center).T
+        if np.ndim(self.root) == 0:
+            z, log_det = z / self.root, d * np.log(self.root)
+        else:
             z = solve_triangular(self.root, z, lower=True)
             log_det = np.log(np.diagonal(self.root)).sum()
         constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
