@@ -10,6 +10,7 @@ list of what was drawn.
 
 import argparse
 import collections
+import importlib
 import json
 import logging
 import os
@@ -24,17 +25,15 @@ import pytensor
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from pymc_vsgp.compile import ONCE
+
 RESULTS = Path(__file__).resolve().parent / "results"
 sys.path.insert(0, str(envs.ROOT / "tests"))
 
-import fuzz_fits  # noqa: E402, F401  (after the path above; they fill CASES)
-import fuzz_inducing  # noqa: E402, F401
-import fuzz_models  # noqa: E402, F401
-import fuzz_results  # noqa: E402, F401
-
-from fuzzing import CASES  # noqa: E402
-
-from pymc_vsgp.compile import ONCE  # noqa: E402
+# They fill the cases, and are in a folder that is no package.
+for part in ("fits", "inducing", "models", "results"):
+    importlib.import_module(f"fuzz_{part}")
+CASES = importlib.import_module("fuzzing").CASES
 
 # Part of the examples where one builds a model, or fits it.
 PARTS = {

@@ -171,6 +171,18 @@ OTHER = [
 WHAT = ["f", "mean", "y", "moments", "summary", "quantiles", "density"]
 
 
+def columns_of(recipe):
+    """Columns of X."""
+    return 2 if recipe in (counts, groups) else 1
+
+
+def drawn(draw):
+    """Draw one of the models, and draws of it: the recipe, the model, columns of X, the draws."""
+    recipe = draw(st.sampled_from(MODELS))
+    model, _, _ = fitted(recipe)
+    return recipe, model, columns_of(recipe), *draws_of(draw, recipe)
+
+
 def _checked(array, what, lowest=None):
     finite(array, what)
     if lowest is not None:
@@ -180,10 +192,7 @@ def _checked(array, what, lowest=None):
 @case("predict")
 def predict(draw):
     """As of the plain inputs; equal rows have equal moments; draws and inputs have their dims."""
-    recipe = draw(st.sampled_from(MODELS))
-    model, _, _ = fitted(recipe)
-    d = {counts: 2, groups: 2}.get(recipe, 1)
-    idata, how = draws_of(draw, recipe)
+    recipe, model, d, idata, how = drawn(draw)
     Xnew = values(draw, columns=(d,) * 9 + (3,), scales=(1e9, 1e99, 1e-170))
     if recipe is groups and draw(st.integers(0, 9)):
         Xnew[:, 1:] = np.arange(len(Xnew))[:, None] % 2
@@ -259,10 +268,7 @@ def predict(draw):
 @case("log_predictive_density")
 def log_predictive_density(draw):
     """A finite number for each observation."""
-    recipe = draw(st.sampled_from(MODELS))
-    model, _, _ = fitted(recipe)
-    d = {counts: 2, groups: 2}.get(recipe, 1)
-    idata, how = draws_of(draw, recipe)
+    recipe, model, d, idata, how = drawn(draw)
     Xnew = values(draw, rows=(N,), columns=(d,), scales=(1.0,), hard=False)
     if recipe is groups:
         Xnew[:, 1:] = np.arange(len(Xnew))[:, None] % 2
@@ -348,7 +354,7 @@ def plots(draw):
     ax = one_of(draw, [None], [3, "ax", [], None])
     if which == "function":
         idata, _ = draws_of(draw, recipe)
-        d = {counts: 2, groups: 2}.get(recipe, 1)
+        d = columns_of(recipe)
         kwargs = {"num_samples": count(draw, (5, 40, 1000)), "random_seed": seed_of(draw)[0]()}
         kwargs["what"] = option(draw, [None, "mean", "f", "y"])
         kwargs["n_points"] = count(draw, (None, 5, 20))

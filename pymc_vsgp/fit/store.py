@@ -20,6 +20,7 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.compile.mode import get_mode
 from pytensor.link.jax.linker import JAXLinker
 
+from pymc_vsgp.checks import generator_of
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.fit.checkpoint import as_path
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
@@ -87,7 +88,7 @@ def open_draws(
     if model is not None and _lacks_inducing(tree, model) and can_collapse(model):
         if random_seed is None and "gaussian_stage" in tree.children:
             random_seed = tree["gaussian_stage"].attrs.get("inducing_seed")
-        complete(tree, model, collapse(model), np.random.default_rng(random_seed))
+        complete(tree, model, collapse(model), generator_of(random_seed))
     return tree
 
 
