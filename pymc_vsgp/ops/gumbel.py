@@ -1,4 +1,8 @@
-"""The Gumbel distribution as a mixture of normal ones."""
+"""The distribution function of a Gumbel variable plus an independent normal one.
+
+It is ``E exp(-exp(-(x - f)))``. For a small variance of f a few Gauss-Hermite nodes give it; for any
+variance, the Gumbel distribution as a mixture of normal ones.
+"""
 
 import numpy as np
 
@@ -33,3 +37,12 @@ N_POINTS = 64
 REACH = 6.0  # standard deviations of f
 LEFT, RIGHT = np.float64(3.2), np.float64(18.5)  # where a Gumbel's tails are below 1e-8
 TINY = 1e-14  # variances below this are treated as this
+
+
+def _rule(n):
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / weights.sum()
+
+
+# Up to these variances that many nodes: errors below 2e-10, and 1e-8 in its derivatives.
+RULES = {1e-3: _rule(3), 1e-2: _rule(5), 0.05: _rule(8), 0.12: _rule(12)}

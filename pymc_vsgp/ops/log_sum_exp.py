@@ -6,9 +6,9 @@ It is that of a maximum. With independent standard Gumbel variables G,
           P(\max_j (f_j + G_j) < x) = \prod_j L_j(x)
 
 with :math:`L_j` the distribution function of :math:`f_j + G_j`: for independent normal f what was
-an integral over K functions is one over x. The Gumbel distribution is a mixture of 20 normals to
-1e-8 (:mod:`pymc_vsgp.ops.gumbel`), so L is a mixture of normal distribution functions, whatever the
-variance of f is.
+an integral over K functions is one over x. :mod:`pymc_vsgp.ops.gumbel` has L: a few Gauss-Hermite
+nodes where the variance of f is small, as it is near inducing points, else a mixture of 20 normal
+distribution functions, which is right to 1e-8 for any variance.
 """
 
 import pytensor.tensor as pt

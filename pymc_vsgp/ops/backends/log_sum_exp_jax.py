@@ -7,29 +7,55 @@ import numpy as np
 from jax.scipy.special import ndtr
 
 from pymc_vsgp.ops.backends.robust_max_jax import bell, with_gradients
-from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
+from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
+
+
+LIMIT = max(RULES)
+
+
+def _of_mixture(x, gamma):
+    """Return P(f + G < x + E f) and its derivatives in x and in the variance of f."""
+    weights, centers, widths = (jnp.asarray(x) for x in np.array(MIXTURE))
+    scale = 1.0 / jnp.sqrt(widths**2 + gamma[..., None])
+    z = (x[..., None] - centers) * scale
+    slope = weights * bell(z) * scale
+    parts = weights * ndtr(z), slope, -slope * z * scale / 2.0
+    return tuple(jnp.sum(p, axis=-1) for p in parts)
+
+
+def _of_nodes(x, gamma):
+    """Return the same for variances up to `LIMIT`."""
+    nodes, weights = (jnp.asarray(x) for x in RULES[LIMIT])
+    sd = jnp.sqrt(jnp.clip(gamma, TINY, LIMIT))
+    t = jnp.exp(sd[..., None] * nodes - x[..., None])
+    p = weights * jnp.exp(-t)
+    # Where exp(-t) is zero, t may be infinite.
+    slope = jnp.where(p > 0.0, p * t, 0.0)
+    parts = p, slope, jnp.where(p > 0.0, slope * (t - 1.0), 0.0) / 2.0
+    return tuple(jnp.sum(p, axis=-1) for p in parts)
+
+
+def _of_both(x, gamma):
+    small, any_ = _of_nodes(x, gamma), _of_mixture(x, gamma)
+    return tuple(jnp.where(gamma <= LIMIT, a, b) for a, b in zip(small, any_, strict=True))
 
 
 def _log_sum_exp(mu, gamma):
     if mu.shape != gamma.shape:
         raise ValueError("mu and gamma must have one shape.")
-    weights, centers, widths = (jnp.asarray(x) for x in np.array(MIXTURE))
     sd2 = REACH**2 * jnp.maximum(gamma, TINY)
     left = jnp.max(mu - jnp.sqrt(LEFT**2 + sd2), axis=1)
     right = jnp.max(mu + jnp.sqrt(RIGHT**2 + sd2), axis=1)
     step = (right - left) / N_POINTS
-    scale = 1.0 / jnp.sqrt(widths**2 + gamma[..., None])
+    all_small = jnp.all(gamma <= LIMIT)
 
     def body(n, sums):
-        x = left + (n + 0.5) * step
-        z = ((x[:, None] - mu)[..., None] - centers) * scale
-        cdf = jnp.sum(weights * ndtr(z), axis=-1)
-        slope = weights * bell(z) * scale
+        x = (left + (n + 0.5) * step)[:, None] - mu
+        cdf, dmu, dgamma = jax.lax.cond(all_small, _of_nodes, _of_both, x, gamma)
         # A product of them without one: no factor is zero where the product counts.
         below = jnp.prod(cdf, axis=1)
         others = jnp.where(below[:, None] > 0.0, below[:, None] / jnp.maximum(cdf, 1e-300), 0.0)
-        dmu, dgamma = slope.sum(axis=-1), jnp.sum(slope * z * scale, axis=-1) / 2.0
-        return sums[0] + below, sums[1] + others * dmu, sums[2] + others * dgamma
+        return sums[0] + below, sums[1] + others * dmu, sums[2] - others * dgamma
 
     zeros = (jnp.zeros(len(mu)), jnp.zeros_like(mu), jnp.zeros_like(mu))
     below, dmu, dgamma = jax.lax.fori_loop(0, N_POINTS, body, zeros)

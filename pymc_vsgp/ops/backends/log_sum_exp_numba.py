@@ -6,18 +6,67 @@ import numba
 import numpy as np
 
 from pymc_vsgp.ops.backends.robust_max_numba import FAR, normal
-from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, TINY
+from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
-VERSION = 1
+VERSION = 2
 
 WEIGHTS, CENTERS, WIDTHS = (np.ascontiguousarray(x) for x in MIXTURE)
 N_NORMALS = len(WEIGHTS)
 SMALL = 1e-17  # a factor below it makes the integrand vanish
 
+LIMITS = np.array(list(RULES))
+N_NODES = np.array([len(nodes) for nodes, _ in RULES.values()])
+NODES, SHARES = (
+    np.array([np.pad(rule[i], (0, N_NORMALS - len(rule[i]))) for rule in RULES.values()])
+    for i in range(2)
+)
+SERIES = 1e-2  # below it exp(-t) is its series, and moments of t need no nodes
+NONE = 40.0  # exp(-t) beyond it is none
+
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
-def one_row(mu, gamma, order, scale, cdf, d_x, d_var, dmu, dgamma):
+def of_mixture(x, scale):
+    """Return P(f + G < x + E f), its derivative in x and twice that in the variance of f."""
+    value, of_x, of_var = 0.0, 0.0, 0.0
+    for i in range(N_NORMALS):
+        s = scale[i]
+        z = (x - CENTERS[i]) * s
+        if z >= FAR:
+            value += WEIGHTS[i]
+        elif z > -FAR:
+            p, slope = normal(z)
+            value += WEIGHTS[i] * p
+            slope *= WEIGHTS[i] * s
+            of_x += slope
+            of_var -= slope * z * s
+    return value, of_x, of_var
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def of_nodes(t, growth, rule, moment):
+    """Return the same from t = exp(-x), by nodes, where t grows by `growth`.
+
+    `moment` is the mean growth: that of its powers are powers of it.
+    """
+    if t < SERIES:
+        a, b, c, d = t * moment, t**2 * moment**4, t**3 * moment**9, t**4 * moment**16
+        value = 1.0 - a + b / 2.0 - c / 6.0 + d / 24.0
+        return value, a - b + c / 2.0 - d / 6.0, -a + 2.0 * b - 1.5 * c + d / 1.5
+    value, of_x, of_var = 0.0, 0.0, 0.0
+    for i in range(N_NODES[rule]):
+        s = t * growth[i]
+        if s < NONE:
+            p = SHARES[rule, i] * math.exp(-s)
+            value += p
+            p *= s
+            of_x += p
+            of_var += p * (s - 1.0)
+    return value, of_x, of_var
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def one_row(mu, gamma, order, rule, scale, t, moment, cdf, d_x, d_var, dmu, dgamma):
     """Fill in the gradients for one datum, and return the expectation."""
     K = len(mu)
     dmu[:] = 0.0
@@ -28,12 +77,23 @@ def one_row(mu, gamma, order, scale, cdf, d_x, d_var, dmu, dgamma):
         var = max(gamma[j], TINY)
         left = max(left, mu[j] - math.sqrt(LEFT**2 + REACH**2 * var))
         right = max(right, mu[j] + math.sqrt(RIGHT**2 + REACH**2 * var))
-        for i in range(N_NORMALS):
-            scale[j, i] = 1.0 / math.sqrt(WIDTHS[i] ** 2 + gamma[j])
     if not math.isfinite(total):
         dmu[:] = math.nan
         dgamma[:] = math.nan
         return math.nan
+    step, below = (right - left) / N_POINTS, 0.0
+    fall = math.exp(-step)
+    for j in range(K):
+        rule[j] = np.searchsorted(LIMITS, gamma[j])
+        if rule[j] == len(LIMITS):
+            for i in range(N_NORMALS):
+                scale[j, i] = 1.0 / math.sqrt(WIDTHS[i] ** 2 + gamma[j])
+            continue
+        var = max(gamma[j], TINY)
+        sd, moment[j] = math.sqrt(var), math.exp(var / 2.0)
+        for i in range(N_NODES[rule[j]]):
+            scale[j, i] = math.exp(sd * NODES[rule[j], i])
+        t[j] = math.exp(mu[j] - left + 0.5 * step)
     # The largest first: where it is surely above x, the others need not be looked at.
     top = 0
     for j in range(K):
@@ -42,23 +102,16 @@ def one_row(mu, gamma, order, scale, cdf, d_x, d_var, dmu, dgamma):
     for j in range(K):
         order[j] = j
     order[0], order[top] = top, 0
-    step, below = (right - left) / N_POINTS, 0.0
     for n in range(N_POINTS):
         x = left + (n + 0.5) * step
+        for j in range(K):
+            t[j] *= fall
         product = 1.0
         for j in order:
-            value, of_x, of_var = 0.0, 0.0, 0.0
-            for i in range(N_NORMALS):
-                s = scale[j, i]
-                z = (x - mu[j] - CENTERS[i]) * s
-                if z >= FAR:
-                    value += WEIGHTS[i]
-                elif z > -FAR:
-                    p, slope = normal(z)
-                    value += WEIGHTS[i] * p
-                    slope *= WEIGHTS[i] * s
-                    of_x += slope
-                    of_var -= slope * z * s
+            if rule[j] == len(LIMITS):
+                value, of_x, of_var = of_mixture(x - mu[j], scale[j])
+            else:
+                value, of_x, of_var = of_nodes(t[j], scale[j], rule[j], moment[j])
             cdf[j], d_x[j], d_var[j] = value, of_x, of_var / 2.0
             product *= value
             if product < SMALL:
@@ -81,8 +134,11 @@ def log_sum_exp(mu, gamma):
         raise ValueError("mu and gamma must have one shape.")
     mu, gamma = np.ascontiguousarray(mu), np.ascontiguousarray(gamma)
     value, dmu, dgamma = np.empty(N), np.empty((N, K)), np.empty((N, K))
-    order, scale = np.empty(K, dtype=np.int64), np.empty((K, N_NORMALS))
+    order, rule = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
+    scale, t, moment = np.empty((K, N_NORMALS)), np.zeros(K), np.empty(K)
     cdf, d_x, d_var = np.empty(K), np.empty(K), np.empty(K)
     for n in range(N):
-        value[n] = one_row(mu[n], gamma[n], order, scale, cdf, d_x, d_var, dmu[n], dgamma[n])
+        value[n] = one_row(
+            *(mu[n], gamma[n], order, rule, scale, t, moment, cdf, d_x, d_var, dmu[n], dgamma[n])
+        )
     return value, dmu, dgamma
