@@ -51,7 +51,7 @@ processes stretch less; *per CPU s* divides by that. *compile*: for PyMC all tha
 Gaussian stage nor sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*:
 largest difference of a parameter's mean from that of the first baseline, in standard errors of the
 difference: above 4 the two do not sample the same posterior, which is as it should be for `latent`
-and `hsgp`.
+and `hsgp`. A baseline that is stopped has no draws that could be counted.
 """
 
 
@@ -191,6 +191,32 @@ def table(name, outcome, options):
     return "\n".join([*lines, ""])
 
 
+def summary(outcomes):
+    """Markdown of all cases: this package, the best of the others, and their ratios."""
+    lines = [
+        "| case | by | CPU s | ESS theta per CPU s | ESS f per CPU s | numpyro: theta | f | R-hat "
+        "| gpflow: theta | f | R-hat | theta, times the best of both | f, times the best of both |",
+        "|" + "---|" * 13,
+    ]
+    for name, outcome in outcomes.items():
+        ours = outcome["results"].get("vsgp", {})
+        if "theta_per_s" not in ours:
+            continue
+        row = [name, ours["method"], number(ours, "cpu_s", 0)]
+        row += [number(ours, "theta_per_s", 1), number(ours, "f_per_s", 1)]
+        best = {"theta": 0.0, "f": 0.0}
+        for other in ("numpyro", "gpflow"):
+            theirs = outcome["results"].get(other, {"skipped": "not run"})
+            if "skipped" in theirs:
+                row += [theirs["skipped"].partition(":")[0], "", ""]
+                continue
+            row += [number(theirs, f"{k}_per_s", 2) for k in best] + [number(theirs, "rhat", 2)]
+            best = {k: max(v, theirs[f"{k}_per_s"]) for k, v in best.items()}
+        row += [f"{ours[f'{k}_per_s'] / v:.1f}" if v else "" for k, v in best.items()]
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join([*lines, ""])
+
+
 def write(outcomes, options):
     """Write both result files; called after every baseline, so that a stop loses nothing."""
     folder = HERE / "results"
@@ -201,11 +227,13 @@ def write(outcomes, options):
         "",
         f"{time.strftime('%Y-%m-%d')}; {machine['processor']}, {machine['cores']} cores; "
         f"{options.chains} chains of {options.tune} + {options.draws}, {options.cores} at a time, "
+        f"{options.timeout} CPU s at most, "
         f"{options.threads} BLAS thread(s), PyTensor backend {options.backend}, "
         f"seed {options.seed}."
         + (" **Tiny cases: a smoke test, not a measurement.**" if options.tiny else ""),
         "",
         NOTE,
+        summary(outcomes),
         *(table(name, outcome, options) for name, outcome in outcomes.items()),
     ]
     done = {(case, b) for case, outcome in outcomes.items() for b in outcome["results"]}

@@ -43,22 +43,28 @@ def rows(rng):
     return mu, rng.uniform(0.5, 1.5, size=(4, 3)) * [[0.01], [1.0], [1.0], [9.0]]
 
 
+@pytest.mark.parametrize("smaller", [1.0, 1e-4, [[1.0], [1e-1], [1e-3], [1e-4]]], ids=str)
 @pytest.mark.parametrize("mode", MODES, ids=["numba", "raw", "jax"])
-def test_value_and_gradient(mode, rng):
+def test_value_and_gradient(mode, smaller, rng):
+    """Of variances for the mixture, the series, and nodes of every number beside the series."""
     mu, gamma = rows(rng)
+    gamma *= smaller
+    if isinstance(smaller, list):
+        gamma[0] = [0.0, 0.03, 1e-4]
     function = compiled(mode)
     found, dmu, dgamma = function(mu, gamma)
     wanted = [reference(*row) for row in zip(mu, gamma, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-7)
     # Of softmax probabilities there is one in all.
     np.testing.assert_allclose(dmu.sum(axis=1), 1.0 + np.arange(4), rtol=1e-7)
+    step = 1e-5 * np.min(smaller) ** 0.5  # no variance becomes negative
     for d, which in ((dmu, 0), (dgamma, 1)):
         ends = []
         for sign in (1.0, -1.0):
             moved = [mu.copy(), gamma.copy()]
-            moved[which][:, 1] += sign * 1e-5
+            moved[which][:, 1] += sign * step
             ends.append(function(*moved)[0])
-        slope = (ends[0] - ends[1]) / 2e-5
+        slope = (ends[0] - ends[1]) / (2.0 * step)
         np.testing.assert_allclose(d[:, 1], slope * (1.0 + np.arange(4)), rtol=1e-5, atol=1e-7)
 
 

@@ -8,7 +8,7 @@ from jax.scipy.special import ndtr
 
 from pymc_vsgp.ops.backends.robust_max_jax import bell, with_gradients
 from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
-
+from pymc_vsgp.ops.log_sum_exp import SERIES
 
 LIMIT = max(RULES)
 
@@ -40,9 +40,20 @@ def _of_both(x, gamma):
     return tuple(jnp.where(gamma <= LIMIT, a, b) for a, b in zip(small, any_, strict=True))
 
 
-def _log_sum_exp(mu, gamma):
-    if mu.shape != gamma.shape:
-        raise ValueError("mu and gamma must have one shape.")
+def _by_series(mu, gamma):
+    p, total = jax.nn.softmax(mu), jax.nn.logsumexp(mu, axis=1)
+    a, b = ((gamma * p**n).sum(axis=1)[:, None] for n in (1, 2))
+    curve = gamma * (1.0 - 2.0 * p) * (1.0 - 4.0 * p)
+    second = (4.0 * a * b - a**2 - 6.0 * b**2)[:, 0] + (gamma * p * curve).sum(axis=1)
+    of_g = 4.0 * (b + p * a) - 2.0 * a - 12.0 * b * p + 2.0 * curve
+    of_p = 4.0 * (b + 2.0 * p * a) - 2.0 * a - 24.0 * b * p
+    of_p = gamma * (0.5 - p + (of_p + gamma * (1.0 - 12.0 * p * (1.0 - 2.0 * p))) / 8.0)
+    dmu = p * (1.0 + of_p - (p * of_p).sum(axis=1)[:, None])
+    value = total + (a - b)[:, 0] / 2.0 + second / 8.0
+    return value, dmu, p * ((1.0 - p) / 2.0 + of_g / 8.0)
+
+
+def _by_integral(mu, gamma):
     sd2 = REACH**2 * jnp.maximum(gamma, TINY)
     left = jnp.max(mu - jnp.sqrt(LEFT**2 + sd2), axis=1)
     right = jnp.max(mu + jnp.sqrt(RIGHT**2 + sd2), axis=1)
@@ -60,6 +71,19 @@ def _log_sum_exp(mu, gamma):
     zeros = (jnp.zeros(len(mu)), jnp.zeros_like(mu), jnp.zeros_like(mu))
     below, dmu, dgamma = jax.lax.fori_loop(0, N_POINTS, body, zeros)
     return right - step * below - MEAN, step[:, None] * dmu, step[:, None] * dgamma
+
+
+def _by_both(mu, gamma):
+    small = jnp.all(gamma <= SERIES, axis=1)
+    series, integral = _by_series(mu, gamma), _by_integral(mu, gamma)
+    pairs = zip(series, integral, strict=True)
+    return tuple(jnp.where(small.reshape((-1,) + (1,) * (a.ndim - 1)), a, b) for a, b in pairs)
+
+
+def _log_sum_exp(mu, gamma):
+    if mu.shape != gamma.shape:
+        raise ValueError("mu and gamma must have one shape.")
+    return jax.lax.cond(jnp.all(gamma <= SERIES), _by_series, _by_both, mu, gamma)
 
 
 log_sum_exp = with_gradients(_log_sum_exp, "ExpectedLogSumExp")

@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_vsgp.ops.backends.robust_max_numba import FAR, normal
 from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
+from pymc_vsgp.ops.log_sum_exp import SERIES
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
 VERSION = 2
@@ -21,7 +22,7 @@ NODES, SHARES = (
     np.array([np.pad(rule[i], (0, N_NORMALS - len(rule[i]))) for rule in RULES.values()])
     for i in range(2)
 )
-SERIES = 1e-2  # below it exp(-t) is its series, and moments of t need no nodes
+FLAT = 1e-2  # below it exp(-t) is its series, and moments of t need no nodes
 NONE = 40.0  # exp(-t) beyond it is none
 
 
@@ -49,7 +50,7 @@ def of_nodes(t, growth, rule, moment):
 
     `moment` is the mean growth: that of its powers are powers of it.
     """
-    if t < SERIES:
+    if t < FLAT:
         a, b, c, d = t * moment, t**2 * moment**4, t**3 * moment**9, t**4 * moment**16
         value = 1.0 - a + b / 2.0 - c / 6.0 + d / 24.0
         return value, a - b + c / 2.0 - d / 6.0, -a + 2.0 * b - 1.5 * c + d / 1.5
@@ -63,6 +64,37 @@ def of_nodes(t, growth, rule, moment):
             of_x += p
             of_var += p * (s - 1.0)
     return value, of_x, of_var
+
+
+@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def by_series(mu, gamma, p, dmu, dgamma):
+    """Fill in the gradients for one datum of small variances, and return the expectation."""
+    K, largest, total, a, b = len(mu), mu.max(), 0.0, 0.0, 0.0
+    for j in range(K):
+        p[j] = math.exp(mu[j] - largest)
+        total += p[j]
+    for j in range(K):
+        p[j] /= total
+        a += gamma[j] * p[j]
+        b += gamma[j] * p[j] ** 2
+    second, mean = 4.0 * a * b - a * a - 6.0 * b * b, 0.0
+    for j in range(K):
+        g, q = gamma[j], p[j]
+        curve = g * (1.0 - 2.0 * q) * (1.0 - 4.0 * q)
+        second += g * q * curve
+        of_g = 4.0 * (b + q * a) - 2.0 * a - 12.0 * b * q + 2.0 * curve
+        dgamma[j] = q * ((1.0 - q) / 2.0 + of_g / 8.0)
+        of_p = (
+            4.0 * (b + 2.0 * q * a)
+            - 2.0 * a
+            - 24.0 * b * q
+            + g * (1.0 - 12.0 * q * (1.0 - 2.0 * q))
+        )
+        dmu[j] = g * (0.5 - q + of_p / 8.0)
+        mean += q * dmu[j]
+    for j in range(K):
+        dmu[j] = p[j] * (1.0 + dmu[j] - mean)
+    return largest + math.log(total) + (a - b) / 2.0 + second / 8.0
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -138,6 +170,9 @@ def log_sum_exp(mu, gamma):
     scale, t, moment = np.empty((K, N_NORMALS)), np.zeros(K), np.empty(K)
     cdf, d_x, d_var = np.empty(K), np.empty(K), np.empty(K)
     for n in range(N):
+        if gamma[n].max() <= SERIES and np.isfinite(mu[n]).all() and np.isfinite(gamma[n]).all():
+            value[n] = by_series(mu[n], gamma[n], cdf, dmu[n], dgamma[n])
+            continue
         value[n] = one_row(
             *(mu[n], gamma[n], order, rule, scale, t, moment, cdf, d_x, d_var, dmu[n], dgamma[n])
         )
