@@ -45,4 +45,4 @@ def _rule(n):
 
 
 # Up to these variances that many nodes: errors below 2e-10, and 1e-8 in its derivatives.
-RULES = {1e-2: _rule(5), 0.05: _rule(8), 0.12: _rule(12)}
+RULES = {0.05: _rule(8), 0.12: _rule(12)}

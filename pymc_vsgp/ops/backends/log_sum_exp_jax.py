@@ -40,17 +40,29 @@ def _of_both(x, gamma):
     return tuple(jnp.where(gamma <= LIMIT, a, b) for a, b in zip(small, any_, strict=True))
 
 
+def _series(mu, gamma):
+    p = jax.nn.softmax(mu)
+    a, b, squares, with_a, with_b, cubes = (
+        (gamma**power * sum(c * p**n for n, c in enumerate(of_p, 1))).sum(axis=1)
+        for power, of_p in (
+            (1, (1.0,)),
+            (1, (0.0, 1.0)),
+            (2, (1.0, -6.0, 8.0)),
+            (2, (-3.0, 36.0, -72.0)),
+            (2, (6.0, -108.0, 288.0)),
+            (3, (1.0, -28.0, 136.0, -192.0)),
+        )
+    )
+    second = 4.0 * a * b - a**2 - 6.0 * b**2 + squares
+    third = 2.0 * a**3 - 18.0 * a**2 * b + 72.0 * a * b**2 - 120.0 * b**3
+    third += a * with_a + b * with_b + cubes
+    value = jax.nn.logsumexp(mu, axis=1) + (a - b) / 2.0 + second / 8.0 + third / 48.0
+    return value.sum(), value
+
+
 def _by_series(mu, gamma):
-    p, total = jax.nn.softmax(mu), jax.nn.logsumexp(mu, axis=1)
-    a, b = ((gamma * p**n).sum(axis=1)[:, None] for n in (1, 2))
-    curve = gamma * (1.0 - 2.0 * p) * (1.0 - 4.0 * p)
-    second = (4.0 * a * b - a**2 - 6.0 * b**2)[:, 0] + (gamma * p * curve).sum(axis=1)
-    of_g = 4.0 * (b + p * a) - 2.0 * a - 12.0 * b * p + 2.0 * curve
-    of_p = 4.0 * (b + 2.0 * p * a) - 2.0 * a - 24.0 * b * p
-    of_p = gamma * (0.5 - p + (of_p + gamma * (1.0 - 12.0 * p * (1.0 - 2.0 * p))) / 8.0)
-    dmu = p * (1.0 + of_p - (p * of_p).sum(axis=1)[:, None])
-    value = total + (a - b)[:, 0] / 2.0 + second / 8.0
-    return value, dmu, p * ((1.0 - p) / 2.0 + of_g / 8.0)
+    gradients, value = jax.grad(_series, argnums=(0, 1), has_aux=True)(mu, gamma)
+    return value, *gradients
 
 
 def _by_integral(mu, gamma):
