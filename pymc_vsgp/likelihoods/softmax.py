@@ -15,7 +15,7 @@ from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.likelihoods.links import ndtr
 from pymc_vsgp.likelihoods.quadrature import stack
 from pymc_vsgp.ops.gumbel import LEFT, MIXTURE, N_POINTS, REACH, RIGHT, TINY
-from pymc_vsgp.ops.log_sum_exp import expected_log_sum_exp
+from pymc_vsgp.ops.log_sum_exp import expected_log_sum_exp, expected_softmax
 
 
 def _mixture(x, mu, gamma, fn):
@@ -110,12 +110,9 @@ class Softmax(OfClasses):
         return self._known(y, pt.switch(direct, common, rare))
 
     def mean(self, mu, gamma):
-        """Probability of each class, on the last axis: the integrands have most in common."""
-        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-        x, _, step = points(mu, gamma, 2 * N_POINTS)
-        log_cdf = pt.log(pt.maximum(gumbel_cdf(x, mu, gamma), np.float64(1e-300)))
-        others = log_cdf.sum(axis=-1, keepdims=True) - log_cdf
-        return step[..., None] * (gumbel_density(x, mu, gamma) * pt.exp(others)).sum(axis=0)
+        """Probability of each class, on the last axis."""
+        mu = pt.as_tensor(mu)
+        return expected_softmax(mu, pt.broadcast_to(gamma, mu.shape))
 
     def __repr__(self):
         """Show the constructor call."""

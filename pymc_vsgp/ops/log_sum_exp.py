@@ -54,7 +54,14 @@ class ExpectedLogSumExp(RowIntegral):
 def expected_log_sum_exp(mu, gamma) -> TensorVariable:
     """``E[log sum_j exp(f_j)]`` for independent normal f, on the last axis."""
     mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-    if mu.type.ndim == 2:
-        return ExpectedLogSumExp()(mu, gamma)[0]
-    flat = (x.reshape((-1, mu.shape[-1])) for x in (mu, gamma))
-    return ExpectedLogSumExp()(*flat)[0].reshape(mu.shape[:-1], ndim=mu.type.ndim - 1)
+    return _of_rows(mu, gamma)[0].reshape(mu.shape[:-1], ndim=mu.type.ndim - 1)
+
+
+def expected_softmax(mu, gamma) -> TensorVariable:
+    """``E[softmax(f)]``: the gradient of the former in the means. It has none itself."""
+    mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
+    return _of_rows(mu, gamma)[1].reshape(mu.shape, ndim=mu.type.ndim)
+
+
+def _of_rows(mu, gamma):
+    return ExpectedLogSumExp()(*(x.reshape((-1, mu.shape[-1])) for x in (mu, gamma)))
