@@ -43,6 +43,7 @@ class ExpectedLogSumExp(RowIntegral):
     """
 
     module = loop = "log_sum_exp"
+    operations = 1e4  # 1e3 for the series, 5e4 for the integral
     gufunc_signature = "(n,k),(n,k)->(n),(n,k),(n,k)"
 
     def make_node(self, mu, gamma):
