@@ -194,9 +194,10 @@ def table(name, outcome, options):
 def summary(outcomes):
     """Markdown of all cases: this package, the best of the others, and their ratios."""
     lines = [
-        "| case | by | CPU s | ESS theta per CPU s | ESS f per CPU s | numpyro: theta | f | R-hat "
-        "| gpflow: theta | f | R-hat | theta, times the best of both | f, times the best of both |",
-        "|" + "---|" * 13,
+        "| case | by | CPU s | ESS theta per CPU s | ESS f per CPU s | by NUTS: theta | f "
+        "| numpyro: theta | f | R-hat | gpflow: theta | f | R-hat "
+        "| theta, times the best of both | f, times the best of both |",
+        "|" + "---|" * 15,
     ]
     for name, outcome in outcomes.items():
         ours = outcome["results"].get("vsgp", {})
@@ -205,6 +206,7 @@ def summary(outcomes):
         row = [name, ours["method"], number(ours, "cpu_s", 0)]
         row += [number(ours, "theta_per_s", 1), number(ours, "f_per_s", 1)]
         best = {"theta": 0.0, "f": 0.0}
+        row += [number(outcome["results"].get("vsgp_nuts", {}), f"{k}_per_s", 1) for k in best]
         for other in ("numpyro", "gpflow"):
             theirs = outcome["results"].get(other, {"skipped": "not run"})
             if "skipped" in theirs:
