@@ -102,7 +102,7 @@ def run(baseline, case, folder, options):
         )
     finally:
         shutil.rmtree(cache, ignore_errors=True)
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    if done.returncode == -signal.SIGXCPU:  # one that is killed is another: memory may be short
         return {"skipped": f"stopped after {options.timeout} CPU s"}
     result = last_json(done.stdout)
     if result is None:

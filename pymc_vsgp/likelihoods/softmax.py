@@ -38,7 +38,7 @@ def gumbel_density(x, mu, gamma):
     )
 
 
-def points(mu, gamma, n_points=N_POINTS):
+def points(mu, gamma, n_points):
     """Points over which the maximum of f + G may be, and the step between them."""
     sd2 = REACH**2 * pt.maximum(gamma, np.float64(TINY))
     left = pt.max(mu - pt.sqrt(LEFT**2 + sd2), axis=-1)
@@ -46,7 +46,7 @@ def points(mu, gamma, n_points=N_POINTS):
     unit = stack((np.arange(n_points) + 0.5) / n_points, mu.type.ndim - 1)
     # Chosen, not differentiated: the integrand is flat at both ends.
     left, right = disconnected_grad(left), disconnected_grad(right)
-    return left + (right - left) * unit, right, (right - left) / n_points
+    return left + (right - left) * unit, (right - left) / n_points
 
 
 class Softmax(OfClasses):
@@ -97,7 +97,7 @@ class Softmax(OfClasses):
         :math:`\mu_y + \gamma_y`, which keeps small probabilities accurate.
         """
         mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-        x, _, step = points(mu, gamma, 2 * N_POINTS)
+        x, step = points(mu, gamma, 2 * N_POINTS)
         below = pt.log(gumbel_cdf(x, mu, gamma))
         others = pt.switch(self._is_class(y), np.float64(0.0), below).sum(axis=-1)
         m, v = (self._of_class(a, y)[..., None] for a in (mu, gamma))

@@ -10,7 +10,7 @@ from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RU
 from pymc_vsgp.ops.log_sum_exp import SERIES
 
 # Raise this with any change below: PyTensor keeps what it compiled under this number.
-VERSION = 3
+VERSION = 4
 
 WEIGHTS, CENTERS, WIDTHS = (np.ascontiguousarray(x) for x in MIXTURE)
 N_NORMALS = len(WEIGHTS)
@@ -113,16 +113,11 @@ def one_row(mu, gamma, order, rule, scale, t, moment, cdf, d_x, d_var, dmu, dgam
     K = len(mu)
     dmu[:] = 0.0
     dgamma[:] = 0.0
-    left, right, total = -np.inf, -np.inf, 0.0
+    left, right = -np.inf, -np.inf
     for j in range(K):
-        total += mu[j] + gamma[j]
         var = max(gamma[j], TINY)
         left = max(left, mu[j] - math.sqrt(LEFT**2 + REACH**2 * var))
         right = max(right, mu[j] + math.sqrt(RIGHT**2 + REACH**2 * var))
-    if not math.isfinite(total):
-        dmu[:] = math.nan
-        dgamma[:] = math.nan
-        return math.nan
     step, below = (right - left) / N_POINTS, 0.0
     fall = math.exp(-step)
     for j in range(K):
@@ -180,10 +175,13 @@ def log_sum_exp(mu, gamma):
     scale, t, moment = np.empty((K, N_NORMALS)), np.zeros(K), np.empty(K)
     cdf, d_x, d_var = np.empty(K), np.empty(K), np.empty(K)
     for n in range(N):
-        if gamma[n].max() <= SERIES and np.isfinite(mu[n]).all() and np.isfinite(gamma[n]).all():
+        if not math.isfinite(mu[n].sum() + gamma[n].sum()):
+            value[n], dmu[n], dgamma[n] = math.nan, math.nan, math.nan
+        elif gamma[n].max() <= SERIES:
             value[n] = by_series(mu[n], gamma[n], cdf, dmu[n], dgamma[n])
-            continue
-        value[n] = one_row(
-            *(mu[n], gamma[n], order, rule, scale, t, moment, cdf, d_x, d_var, dmu[n], dgamma[n])
-        )
+        else:
+            value[n] = one_row(
+                *(mu[n], gamma[n], order, rule, scale, t, moment, cdf, d_x, d_var),
+                *(dmu[n], dgamma[n]),
+            )
     return value, dmu, dgamma
