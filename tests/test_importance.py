@@ -18,10 +18,11 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit import importance, walk, weights
+from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.fit.importance import Weigher, _Batch, _log_variance, weigh
+from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.proposals import Mixture, StudentT
 from pymc_vsgp.results.calibration import _from_prior
 
@@ -466,8 +467,8 @@ def test_a_theta_without_weight_hides_no_tail(rng):
     inner = rng.standard_exponential(size=(4000, 4)) * 0.8  # a Pareto tail of 0.8
     inner[:3] = -np.inf
     zeros = np.zeros((4000, 1))
-    batch = _Batch(zeros, inner, zeros, inner[:, 0])
-    single = importance._single(batch, batch.log_marginal)
+    batch = Batch(zeros, inner, zeros, inner[:, 0])
+    single = batch.single(batch.log_marginal)
     assert np.isneginf(single[:12]).all() and np.isfinite(single[12:]).all()
     assert weights.shape(batch.log_marginal, single)[0] > 0.65
 
@@ -478,8 +479,8 @@ def test_means_do_not_hide_the_tail_of_single_weights(rng):
     means = scipy.special.logsumexp(heavy, axis=2) - np.log(64)
     assert not all(weights.refusal(w) or weights.doubt_of(w) for w in means)
     for log_w, each in zip(means, heavy, strict=True):
-        batch = _Batch(np.zeros((4000, 1)), each - 3.0, np.zeros((4000, 1)), log_w)
-        single = importance._single(batch, log_w)
+        batch = Batch(np.zeros((4000, 1)), each - 3.0, np.zeros((4000, 1)), log_w)
+        single = batch.single(log_w)
         np.testing.assert_allclose(single, each.ravel())
         assert weights.refusal(log_w, single) or weights.doubt_of(log_w, single)
         assert weights.shape(log_w, single)[0] >= weights.tail(single)[0]
@@ -612,10 +613,10 @@ def test_variance_of_log_weights(rng):
     for K in (2, 4, 16):
         inner = 1e3 + 2.5 * rng.normal(size=(4000, K))
         inner[:100] = -np.inf
-        batch = _Batch(np.zeros((4000, 1)), inner, np.zeros((4000, 1)), inner[:, 0])
-        assert abs(_log_variance(batch) / 2.5**2 - 1.0) < 0.2
-    assert _log_variance(replace(batch, inner=inner[:, :1])) == 0.0
-    assert _log_variance(replace(batch, inner=np.full((9, 2), -np.inf))) == np.inf
+        batch = Batch(np.zeros((4000, 1)), inner, np.zeros((4000, 1)), inner[:, 0])
+        assert abs(batch.log_variance / 2.5**2 - 1.0) < 0.2
+    assert replace(batch, inner=inner[:, :1]).log_variance == 0.0
+    assert replace(batch, inner=np.full((9, 2), -np.inf)).log_variance == np.inf
 
 
 def test_a_prior_that_draws_in_any_order():

@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from pymc.model.core import Model
-from scipy.special import gammaincinv, logsumexp
+from scipy.special import logsumexp
 
 from pymc_vsgp.compile import no_collection
+from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
@@ -51,6 +52,7 @@ NORMAL = 1.6  # variance of log weights given theta, above which chains draw eps
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
+OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
@@ -127,41 +129,6 @@ class Weighed:
         )
 
 
-@dataclass
-class _Batch:
-    """Proposals of theta, and the target over the density of each of K epsilon."""
-
-    theta: np.ndarray
-    inner: np.ndarray
-    epsilon: np.ndarray
-    """One for each theta, drawn by its weight: that with the largest weight plus Gumbel noise."""
-    score: np.ndarray
-
-    @property
-    def log_marginal(self):
-        return logsumexp(self.inner, axis=1) - np.log(self.inner.shape[1])
-
-    def joined(self, other) -> "_Batch":
-        """Return the same theta with the epsilon of both."""
-        better = other.score > self.score
-        return _Batch(
-            self.theta,
-            np.concatenate([self.inner, other.inner], axis=1),
-            np.where(better[:, None], other.epsilon, self.epsilon),
-            np.where(better, other.score, self.score),
-        )
-
-    def ordered(self, at) -> "_Batch":
-        """Return theta in this order."""
-        return _Batch(self.theta[at], self.inner[at], self.epsilon[at], self.score[at])
-
-    @classmethod
-    def concatenated(cls, parts) -> "_Batch":
-        """Return one theta after another."""
-        columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
-        return cls(*(np.concatenate(x) for x in columns))
-
-
 class Weigher:
     """Draws proposals of a model, and evaluates its density.
 
@@ -195,6 +162,12 @@ class Weigher:
         self.rng, self.n_evaluations, self.density = rng, 0, self.plain
         self.chains: Chains | None = None
 
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Of a theta, and of an epsilon, in about the same unit."""
+        of_theta, of_epsilon = self.density.cost
+        return of_theta, of_epsilon + (0.0 if self.chains is None else OF_CHAINS * of_theta)
+
     def refine(self) -> bool:
         """Let epsilon be in coordinates that are fitted to the data at each theta."""
         if self.chains is not None:
@@ -214,7 +187,7 @@ class Weigher:
         self.chains.start(theta, self.rng)
         return True
 
-    def __call__(self, q, n, K) -> _Batch:
+    def __call__(self, q, n, K) -> Batch:
         """Propose n of theta, with K of epsilon each."""
         theta = q.draw(n, self.rng)
         batch = self.evaluate(theta, K)
@@ -222,10 +195,10 @@ class Weigher:
             raise KeyboardInterrupt
         return batch
 
-    def evaluate(self, theta, K, advance=lambda n: None) -> _Batch:
+    def evaluate(self, theta, K, advance=lambda n: None) -> Batch:
         """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
         step = max(1, EPSILON_BYTES // (8 * K * max(self.points.n_epsilon, 1)))
-        found: list[_Batch] = []
+        found: list[Batch] = []
         chains = parts(len(theta))
         for i in range(0, len(theta), step):
             asked = theta[i : i + step]
@@ -237,9 +210,9 @@ class Weigher:
                 break
             if len(found[-1].theta) < len(asked):
                 break
-        return _Batch.concatenated(found)
+        return Batch.concatenated(found)
 
-    def more(self, theta, K, advance=lambda n: None) -> _Batch | None:
+    def more(self, theta, K, advance=lambda n: None) -> Batch | None:
         """Evaluate more for a batch that is there already; nothing, if it is interrupted."""
         try:
             batch = self.evaluate(theta, K, advance)
@@ -247,7 +220,7 @@ class Weigher:
             return None
         return batch if len(batch.theta) == len(theta) else None
 
-    def _evaluate(self, theta, K, advance, chains) -> _Batch:
+    def _evaluate(self, theta, K, advance, chains) -> Batch:
         m = self.points.n_epsilon
         if self.chains is None:
             q = _of_epsilon(m)
@@ -266,7 +239,7 @@ class Weigher:
         self.n_evaluations += inner.size
         score = inner + noise[:n]
         at = np.arange(n), np.argmax(score, axis=1)
-        return _Batch(theta[:n], inner, epsilon[:n][at], score[at])
+        return Batch(theta[:n], inner, epsilon[:n][at], score[at])
 
 
 def weigh(
@@ -298,7 +271,7 @@ def weigh(
         khat, ess = tail(log_w)
         hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
         interrupted, refused = False, ""
-        if give_up and (noise := _log_variance(batch)) > NOISIEST:
+        if give_up and (noise := batch.log_variance) > NOISIEST:
             refused = (
                 f"given the parameters log weights vary by {np.sqrt(noise):.1f}, "
                 f"in {weigher.points.n_epsilon} dimensions"
@@ -307,7 +280,7 @@ def weigh(
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
-            noisy = _inner_variance(batch, log_w) / K > SOME and K <= MOST and refusal(log_w)
+            noisy = batch.inner_variance(log_w) / K > SOME and K <= MOST and refusal(log_w)
             if noisy and not interrupted:
                 # What is left of the noise given theta is all that more of epsilon can take away.
                 more = weigher.more(batch.theta, 3 * K)
@@ -315,24 +288,22 @@ def weigh(
                 batch = batch if more is None else batch.joined(more)
                 log_w = batch.log_marginal - q.logpdf(batch.theta)
     thin, K = 1, batch.inner.shape[1]
-    single = _single(batch, log_w)
-    unmixed = "" if weigher.chains is None else weigher.chains.complaint()
-    refused, doubt = refused or unmixed or refusal(log_w, single), doubt_of(log_w, single)
-    while doubt and not (interrupted or hopeless or refused):
+    log_w, single, found, doubt = _judged(weigher, q, batch)
+    refused = refused or found
+    # Chains that draw epsilon would take as long for so many more as NUTS takes in all.
+    for_nuts = give_up and weigher.chains is not None
+    while doubt and not (interrupted or hopeless or refused or for_nuts):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
             more = weigher.more(q.draw(3 * len(log_w), rng), K, advance)
         interrupted = more is None
         if more is not None:
             thin *= 4
-            batch = _Batch.concatenated([batch, more])
+            batch = Batch.concatenated([batch, more])
             if weigher.chains is not None:  # those of one chain one after another
                 of = np.concatenate([parts(len(log_w)), parts(len(more.theta))])
                 batch = batch.ordered(np.argsort(of, kind="stable"))
-            log_w = batch.log_marginal - q.logpdf(batch.theta)
-            single = _single(batch, log_w)
-            unmixed = "" if weigher.chains is None else weigher.chains.complaint()
-            refused, doubt = unmixed or refusal(log_w, single), doubt_of(log_w, single)
+            log_w, single, refused, doubt = _judged(weigher, q, batch)
     khat, ess = shape(log_w, single)[0], tail(log_w)[1]
     log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
     return Weighed(
@@ -355,6 +326,14 @@ def weigh(
     )
 
 
+def _judged(weigher: Weigher, q, batch: Batch):
+    """Return weights of theta and of each epsilon, why to refuse them, and what leaves a doubt."""
+    log_w = batch.log_marginal - q.logpdf(batch.theta)
+    single = batch.single(log_w)
+    unmixed = "" if weigher.chains is None else weigher.chains.complaint()
+    return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single)
+
+
 def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     """Fit the proposal density in a few rounds."""
     points = weigher.points
@@ -364,7 +343,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     d = len(center)
     n, K = int(np.clip(50 * d, 250, 1000)), 1
     if points.n_epsilon:
-        of_theta, of_epsilon = weigher.density.cost
+        of_theta, of_epsilon = weigher.cost
         K = 4 if of_epsilon < of_theta else 2
     first, best = cov, 0.0
     elsewhere = [_student(points, other) for other in stage.elsewhere]
@@ -372,11 +351,11 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         q = _mixture(center, cov, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
         nearly = NEARLY * points.n_epsilon
-        if NORMAL < _log_variance(batch) < nearly and weigher.walk(center):
+        if NORMAL < batch.log_variance < nearly and weigher.walk(center):
             K, batch = 2, weigher(q, PROBES, 2)
-        if _log_variance(batch) > NOISIEST:
+        if batch.log_variance > NOISIEST:
             return q, K, batch
-    rounds: list[tuple[Any, _Batch]] = []
+    rounds: list[tuple[Any, Batch]] = []
     spread: list[float] = []
     for i in range(ROUNDS):
         q = _mixture(center, cov, weigher.prior, elsewhere)
@@ -384,15 +363,15 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         rounds.append((q, batch))
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         _, ess = tail(log_w)
-        spread.append(_inner_variance(batch, log_w))
+        spread.append(batch.inner_variance(log_w))
         if i == 0 and spread[0] > NOISY and weigher.refine():
             pass
-        elif _log_variance(batch) > NOISIEST:
+        elif batch.log_variance > NOISIEST:
             break
         elif K > 1 and i < 2:
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
                 weigher.density = weigher.plain
-            K = _n_inner(min(spread), *weigher.density.cost)
+            K = _n_inner(min(spread), *weigher.cost)
         elif (ess < 1.1 * best and best > 0.3 * n) or ess < 4.0:
             break
         best = max(ess, best)
@@ -400,12 +379,12 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     return q, K, batch
 
 
-def _probe(weigher: Weigher, q, K) -> _Batch:
+def _probe(weigher: Weigher, q, K) -> Batch:
     """Return a few proposals, in the coordinates where their log weights vary less."""
     batch = weigher(q, PROBES, K)
-    if _log_variance(batch) > NORMAL and weigher.refine():
+    if batch.log_variance > NORMAL and weigher.refine():
         other, weigher.density = weigher(q, PROBES, K), weigher.plain
-        batch = min(batch, other, key=_log_variance)
+        batch = min(batch, other, key=lambda b: b.log_variance)
     return batch
 
 
@@ -465,27 +444,6 @@ def _adapt(rounds, first, d):
     return center, cov
 
 
-def _inner_variance(batch, log_w) -> float:
-    """Relative variance of the weights of epsilon given theta, where theta is likely."""
-    if batch.inner.shape[1] == 1:
-        return 0.0
-    w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
-    inner = np.exp(batch.inner - batch.log_marginal[:, None])
-    return float(w @ np.nan_to_num(inner.var(axis=1, ddof=1), nan=0.0))
-
-
-def _log_variance(batch) -> float:
-    """Variance of log weights of epsilon given theta, which is typical of theta."""
-    more = batch.inner.shape[1] - 1
-    if more == 0:
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        each = batch.inner.var(axis=1, ddof=1)
-    # The median of variances of normal numbers is less than the variance.
-    less = 2.0 * gammaincinv(more / 2.0, 0.5) / more
-    return float(np.median(np.nan_to_num(each, nan=np.inf)) / less)
-
-
 def _order(points: Points, stage: GaussianStage) -> np.ndarray:
     """Where the entries of theta of `points` are in that of the stage."""
     at = np.arange(sum(np.size(v) for v in stage.theta_unconstrained.values()))
@@ -505,10 +463,3 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     away = theta - w @ theta
     cov[np.ix_(order, order)] = away.T @ (away * w[:, None])
     return replace(stage, theta_unconstrained=stage._split_theta(center), theta_covariance=cov)
-
-
-def _single(batch: _Batch, log_w) -> np.ndarray:
-    """Weights of each epsilon by itself, of which those of theta are the means."""
-    with np.errstate(invalid="ignore"):
-        single = (batch.inner + (log_w - batch.log_marginal)[:, None]).ravel()
-    return np.where(np.isnan(single), -np.inf, single)  # of a theta with no weight

@@ -8,18 +8,15 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods import quadrature
-from pymc_vsgp.likelihoods.quadrature import expectation, stack
+from pymc_vsgp.likelihoods.quadrature import expectation
+from pymc_vsgp.ops.expectations import (
+    CENTER,
+    WIDTH,
+    expected_log_ndtr,
+    expected_softplus,
+)
 from pymc_vsgp.ops.normal import log_ndtr, ndtr
 
-# softplus(f) = sum_i p_i E[(f + x / s_i)^+], x ~ N(0, 1): ramps smoothed by Gaussians (Monahan and
-# Stefanski's idea for the logistic). Largest error 2.8e-9, and no larger for any expectation.
-_S = np.array(
-    [1.32532, 1.02565203, 0.80577439, 0.63338582, 0.49511586, 0.3855902, 0.30014767, 0.23162754]
-)
-_P = np.array(
-    [0.00513077, 0.06584307, 0.21232932, 0.31556407, 0.26190918, 0.11658509, 0.02172314, 0.00091537]
-)
-_P = _P / _P.sum()
 _LARGEST, _ZERO = np.float64(200.0), np.float64(0.0)  # Python floats would be float32 constants
 
 
@@ -29,28 +26,6 @@ def safe_exp(x):
     # from there on. Beyond 200 the log density is below -1e86 either way, and a finite slope lets
     # the optimiser come back.
     return pt.exp(pt.minimum(x, _LARGEST)) * (1.0 + pt.maximum(x - _LARGEST, _ZERO))
-
-
-def expected_softplus(mu, gamma):
-    r"""``E[log(1 + exp(f))]`` for f ~ N(mu, gamma), in closed form.
-
-    .. math:: \sum_i p_i [\mu \Phi(a_i) + (d_i / s_i) \varphi(a_i)],
-              \quad d_i = \sqrt{1 + s_i^2 \gamma}, \quad a_i = s_i \mu / d_i
-    """
-    mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-    ndim = max(mu.ndim, gamma.ndim)
-    s, p = stack(_S, ndim), stack(_P, ndim)
-    d = pt.sqrt(1.0 + s**2 * gamma)
-    a = s * mu / d
-    density = pt.exp(-(a**2) / 2.0) / np.sqrt(2.0 * np.pi)
-    ramps = (p * (mu * ndtr(a) + d / s * density)).sum(axis=0)
-    # Far on the left log(1 + e^f) = e^f - e^2f / 2 + ..., where the ramps are wrong by more than
-    # the value: a dispersion of 1e8, which multiplies it, would show. The error is below the next
-    # term.
-    tail = 5.0 * mu + 12.5 * gamma < -23.0
-    m, v = pt.switch(tail, mu, np.float64(-30.0)), pt.switch(tail, gamma, np.float64(0.0))
-    series = sum((-1.0) ** (k + 1) / k * pt.exp(k * m + k**2 / 2.0 * v) for k in (1, 2, 3, 4))
-    return pt.switch(tail, series, ramps)
 
 
 def log_softplus(f):
@@ -113,7 +88,7 @@ class Probit(BinaryLink):
     """``p = Phi(f)``, the standard normal distribution function."""
 
     name = "probit"
-    bend = (1.9, 2.8)  # the zeros of Phi nearest to the real axis
+    bend = CENTER, WIDTH
 
     def inverse(self, f):
         return ndtr(f)
@@ -123,6 +98,9 @@ class Probit(BinaryLink):
 
     def log_p(self, f):
         return log_ndtr(f)
+
+    def expected_log_p(self, mu, gamma):
+        return expected_log_ndtr(mu, gamma)
 
 
 class CLogLog(BinaryLink):

@@ -13,9 +13,9 @@ from pytensor.gradient import disconnected_grad
 
 from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.likelihoods.links import ndtr
-from pymc_vsgp.likelihoods.quadrature import stack
 from pymc_vsgp.ops.gumbel import LEFT, MIXTURE, N_POINTS, REACH, RIGHT, TINY
 from pymc_vsgp.ops.log_sum_exp import expected_log_sum_exp, expected_softmax
+from pymc_vsgp.ops.nodes import stack
 
 
 def _mixture(x, mu, gamma, fn):

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.scalar.basic import Clip, Pow
+from pytensor.scalar.basic import Clip, Pow, Second
 from pytensor.scalar.math import Softplus
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
@@ -43,6 +43,8 @@ def _new(node) -> Variable | None:
         return inverse_mills_graph(x)
     if isinstance(node.op.scalar_op, NotNegative):
         return pt.maximum(x, zero)
+    if isinstance(node.op.scalar_op, Second):  # which numpy would call for every entry
+        return pt.alloc(rest[0], *pt.broadcast_shape(x, rest[0]))
     if isinstance(node.op.scalar_op, Clip):
         low, high = rest
         return pt.minimum(pt.maximum(x, low), high).astype(node.outputs[0].dtype)

@@ -9,7 +9,8 @@ from pymc_vsgp.ops.backends.robust_max_numba import FAR, normal
 from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
 from pymc_vsgp.ops.log_sum_exp import SERIES
 
-# Raise this with any change below: PyTensor keeps what it compiled under this number.
+# Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
+# they compiled.
 VERSION = 4
 
 WEIGHTS, CENTERS, WIDTHS = (np.ascontiguousarray(x) for x in MIXTURE)

@@ -7,7 +7,8 @@ import numpy as np
 
 from pymc_vsgp.ops.cholesky import FIRST_STEP, LARGEST
 
-# Raise this with any change below: PyTensor keeps what it compiled under this number.
+# Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
+# they compiled.
 VERSION = 2
 
 

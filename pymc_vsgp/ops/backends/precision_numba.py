@@ -7,7 +7,8 @@ import numpy as np
 
 from pymc_vsgp.ops.backends.neighbors_numba import solve_back, solve_forth
 
-# Raise this with any change below: PyTensor keeps what it compiled under this number.
+# Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
+# they compiled.
 VERSION = 4
 
 TOLERANCE, STEPS = 1e-10, 500  # of conjugate gradients, relative to the right side

@@ -17,7 +17,8 @@ import math
 import numba
 import numpy as np
 
-# Raise this with any change below: PyTensor keeps what it compiled under this number.
+# Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
+# they compiled.
 VERSION = 2
 
 REACH = 6.3  # in standard deviations; 3e-10 of the mass is beyond

@@ -171,11 +171,10 @@ def erfcx_of(x):
 
 
 @inlined
-def log_ndtr(x):
+def log_ndtr_from(x, e, bell):
     """``log Phi(x)``: of the tail on the left, of one less the tail on the right."""
     left = x < 0.0
-    e = erfcx_of(x) / 2.0
-    tail = e * exp(-0.5 * x * x)
+    tail = e * bell
     near = tail < 0.25  # where the logarithm of 1 - tail would lose digits
     n, m = split(select(left, e, 1.0 - tail))
     series = (not left) & near
@@ -185,12 +184,22 @@ def log_ndtr(x):
 
 
 @inlined
-def inverse_mills(x):
+def inverse_mills_from(x, e, bell):
     """``phi(x) / Phi(x)``."""
     left = x < 0.0
-    e = erfcx_of(x) / 2.0
-    bell = exp(-0.5 * x * x)
     return select(left, 1.0, bell) / (ROOT_2PI * select(left, e, 1.0 - e * bell))
+
+
+@inlined
+def log_ndtr(x):
+    """``log Phi(x)``."""
+    return log_ndtr_from(x, erfcx_of(x) / 2.0, exp(-0.5 * x * x))
+
+
+@inlined
+def inverse_mills(x):
+    """``phi(x) / Phi(x)``."""
+    return inverse_mills_from(x, erfcx_of(x) / 2.0, exp(-0.5 * x * x))
 
 
 class Vectorized(UnaryScalarOp):

@@ -1,0 +1,73 @@
+"""Proposals with the target at each of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scipy.special import gammaincinv, logsumexp
+
+from pymc_vsgp.fit.weights import finite
+
+__all__ = ["Batch"]
+
+
+@dataclass
+class Batch:
+    """Proposals of theta, and the target over the density of each of K epsilon."""
+
+    theta: np.ndarray
+    inner: np.ndarray
+    epsilon: np.ndarray
+    """One for each theta, drawn by its weight: that with the largest weight plus Gumbel noise."""
+    score: np.ndarray
+
+    @property
+    def log_marginal(self) -> np.ndarray:
+        """Logarithm of the mean over epsilon, for each theta."""
+        return logsumexp(self.inner, axis=1) - np.log(self.inner.shape[1])
+
+    def joined(self, other) -> "Batch":
+        """Return the same theta with the epsilon of both."""
+        better = other.score > self.score
+        return Batch(
+            self.theta,
+            np.concatenate([self.inner, other.inner], axis=1),
+            np.where(better[:, None], other.epsilon, self.epsilon),
+            np.where(better, other.score, self.score),
+        )
+
+    def ordered(self, at) -> "Batch":
+        """Return theta in this order."""
+        return Batch(self.theta[at], self.inner[at], self.epsilon[at], self.score[at])
+
+    @classmethod
+    def concatenated(cls, parts) -> "Batch":
+        """Return one theta after another."""
+        columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
+        return cls(*(np.concatenate(x) for x in columns))
+
+    def inner_variance(self, log_w) -> float:
+        """Relative variance of the weights of epsilon given theta, where theta is likely."""
+        if self.inner.shape[1] == 1:
+            return 0.0
+        w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
+        inner = np.exp(self.inner - self.log_marginal[:, None])
+        return float(w @ np.nan_to_num(inner.var(axis=1, ddof=1), nan=0.0))
+
+    @property
+    def log_variance(self) -> float:
+        """Variance of log weights of epsilon given theta, which is typical of theta."""
+        more = self.inner.shape[1] - 1
+        if more == 0:
+            return 0.0
+        with np.errstate(invalid="ignore"):
+            each = self.inner.var(axis=1, ddof=1)
+        # The median of variances of normal numbers is less than the variance.
+        less = 2.0 * gammaincinv(more / 2.0, 0.5) / more
+        return float(np.median(np.nan_to_num(each, nan=np.inf)) / less)
+
+    def single(self, log_w) -> np.ndarray:
+        """Weights of each epsilon by itself, of which those of theta are the means."""
+        with np.errstate(invalid="ignore"):
+            single = (self.inner + (log_w - self.log_marginal)[:, None]).ravel()
+        return np.where(np.isnan(single), -np.inf, single)  # of a theta with no weight

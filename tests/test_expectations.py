@@ -1,0 +1,105 @@
+"""Expectations of functions of one normal variable, against quadrature of its own."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW
+from pytensor.gradient import verify_grad
+from pytensor.graph.replace import vectorize_graph
+from scipy import special
+
+from pymc_vsgp.ops.expectations import RULES, Expectation, expected_log_ndtr, expected_softplus
+
+MODES = [pytest.param("NUMBA", marks=pytest.mark.slow), RAW, "JAX"]
+
+
+def mills(f):
+    return np.exp(-(f**2) / 2.0 - special.log_ndtr(f)) / np.sqrt(2.0 * np.pi)
+
+
+# Of each: the function, its slope, what it is right to, and its slopes.
+FUNCTIONS = {
+    "log_ndtr": (expected_log_ndtr, special.log_ndtr, mills, 1e-10, 1e-9),
+    "softplus": (
+        expected_softplus,
+        lambda f: np.logaddexp(0.0, f),
+        special.expit,
+        7e-9,
+        4e-8,
+    ),
+}
+# On both sides of the limits of each rule, and without a variance that counts.
+SDS = [1e-6, *(sd * side for sd in RULES for side in (0.999, 1.001)), 3.0]
+MEANS = [-40.0, -5.0, -1.2, 0.0, 0.7, 3.0, 20.0]
+
+
+def reference(g, mu, sd):
+    """Gauss-Legendre quadrature in panels of a quarter of a standard deviation."""
+    x, w = np.polynomial.legendre.leggauss(20)
+    z = (np.arange(-10.0, 10.0, 0.25)[:, None] + (x + 1.0) / 8.0).ravel()
+    w = np.tile(w / 8.0, 80) * np.exp(-(z**2) / 2.0) / np.sqrt(2.0 * np.pi)
+    return w @ g(mu + sd * z)
+
+
+def compiled(expected, mode):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    mu, gamma = pt.dvectors("mu", "gamma")
+    value = expected(mu, gamma)
+    return pytensor.function([mu, gamma], [value, *pt.grad(value.sum(), [mu, gamma])], mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["numba", "raw", "jax"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_value_and_gradient(name, mode):
+    expected, g, slope, right_to, slopes_to = FUNCTIONS[name]
+    mu, sd = (x.ravel() for x in np.meshgrid(MEANS, SDS))
+    found, dmu, dgamma = compiled(expected, mode)(mu, sd**2)
+    pairs = list(zip(mu, sd, strict=True))
+    wanted = [reference(g, *p) for p in pairs]
+    np.testing.assert_allclose(found, wanted, rtol=right_to, atol=right_to)
+    of_mu = [reference(slope, *p) for p in pairs]
+    np.testing.assert_allclose(dmu, of_mu, rtol=slopes_to, atol=slopes_to)
+    # By Stein's lemma; of hardly any variance that is a difference of rounding errors.
+    some = sd > 1e-3
+    of_gamma = [
+        reference(lambda f, m=m, s=s: slope(f) * (f - m) / (2.0 * s**2), m, s)
+        for m, s in pairs
+        if s > 1e-3
+    ]
+    np.testing.assert_allclose(dgamma[some], of_gamma, rtol=slopes_to, atol=slopes_to)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_first_and_second_derivatives(name, rng):
+    expected = FUNCTIONS[name][0]
+    mu, gamma = rng.normal(size=5), rng.uniform(0.1, 4.0, size=5)
+    verify_grad(expected, [mu, gamma], rng=rng, mode=RAW)
+    for i in (1, 2):
+        op = Expectation(f"expected_{name}")
+        verify_grad(lambda m, v, op=op, i=i: op(m, v)[i], [mu, gamma], rng=rng, mode=RAW)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_shapes_and_what_is_not_finite(name, rng):
+    expected = FUNCTIONS[name][0]
+    flat = compiled(expected, RAW)
+    mu, gamma = rng.normal(size=(4, 3, 300)), rng.uniform(0.0, 3.0, size=(4, 1, 300))
+    wanted = flat(mu.ravel(), np.broadcast_to(gamma, mu.shape).ravel())[0].reshape(mu.shape)
+    m, v = pt.dvectors("m", "v")
+    many = pt.dtensor3("mu"), pt.tensor("gamma", dtype="float64", shape=(None, 1, None))
+    vectorized = vectorize_graph(expected(m, v), dict(zip((m, v), many, strict=True)))
+    for graph in (vectorized, expected(*many)):
+        found = pytensor.function(many, graph, mode=RAW)(mu, gamma)
+        np.testing.assert_array_equal(found, wanted)
+    column = pt.col("column", dtype="float64")
+    outer = pytensor.function([column, v], expected(column, v), mode=RAW)
+    np.testing.assert_array_equal(
+        outer(mu[0, :, :1], gamma[0, 0])[:, 0], flat(mu[0, :, 0], [gamma[0, 0, 0]] * 3)[0]
+    )
+    mu, gamma = np.array([0.0, np.nan, 1.0]), np.array([1.0, 1.0, np.nan])
+    np.testing.assert_array_equal(np.isnan(flat(mu, gamma)[0]), [False, True, True])
+    with pytest.raises(ValueError):
+        flat(np.zeros(3), np.ones(2))
