@@ -7,6 +7,8 @@ import pytest
 
 from modes import RAW
 from pytensor.gradient import verify_grad
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import Elemwise
 from scipy import special
 
 from pymc_vsgp.ops.normal import inverse_mills, log_ndtr
@@ -65,6 +67,23 @@ def test_numpy_has_a_loop_for_them():
     outputs = numpy_only([pytensor.grad(log_ndtr(x).sum(), x)])
     found = pytensor.function([x], outputs, mode=RAW)(EVERYWHERE)[0]
     np.testing.assert_allclose(found, slope_of_log_ndtr(EVERYWHERE), rtol=1e-13, atol=1e-300)
+
+
+def test_numpy_calls_no_function_for_each_entry():
+    x, y = pt.vectors("x", "y")
+    at = -np.geomspace(1e-12, 700.0, 50)
+    graphs = [pt.log1mexp(x), pt.softplus(x), pt.clip(x, -3.0, -1.0), pt.second(x, y)]
+    outputs = numpy_only(graphs)
+    scalars = [v.owner.op.scalar_op for v in ancestors(outputs) if is_elementwise(v)]
+    assert all(op.nfunc_spec for op in scalars if op.name not in ("switch",))
+    found = pytensor.function([x, y], outputs, mode=RAW)(at, at)
+    wanted = pytensor.function([x, y], graphs, mode=RAW)(at, at)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-300)
+
+
+def is_elementwise(v):
+    return v.owner is not None and isinstance(v.owner.op, Elemwise)
 
 
 AROUND_ONE = 1.0 + np.linspace(-0.6, 1.5, 2001)

@@ -6,11 +6,12 @@ import pytensor.tensor as pt
 import pytest
 
 from modes import RAW
-from pytensor.gradient import verify_grad
+from pytensor.gradient import DisconnectedInputError, verify_grad
 from pytensor.graph.replace import vectorize_graph
 from scipy import special
 
-from pymc_vsgp.ops.expectations import RULES, Expectation, expected_log_ndtr, expected_softplus
+from pymc_vsgp.ops.expectations import WIDTH, Expectation, expected_log_ndtr, expected_softplus
+from pymc_vsgp.ops.nodes import RULES, bend_nodes
 
 MODES = [pytest.param("NUMBA", marks=pytest.mark.slow), RAW, "JAX"]
 
@@ -31,7 +32,7 @@ FUNCTIONS = {
     ),
 }
 # On both sides of the limits of each rule, and without a variance that counts.
-SDS = [1e-6, *(sd * side for sd in RULES for side in (0.999, 1.001)), 3.0]
+SDS = [1e-6, *(WIDTH * sd * side for sd in RULES for side in (0.999, 1.001)), 3.0]
 MEANS = [-40.0, -5.0, -1.2, 0.0, 0.7, 3.0, 20.0]
 
 
@@ -103,3 +104,36 @@ def test_any_shapes_and_what_is_not_finite(name, rng):
     np.testing.assert_array_equal(np.isnan(flat(mu, gamma)[0]), [False, True, True])
     with pytest.raises(ValueError):
         flat(np.zeros(3), np.ones(2))
+
+
+def test_nodes_are_as_many_as_the_largest_deviation_needs(rng):
+    """And integrate polynomials of the normal variable; nodes of many points are those of each."""
+    mu, sd = rng.normal(size=(2, 3, 40)) * 3.0, np.full((2, 3, 40), 0.01)
+    m, s, z = pt.dvectors("m", "s", "z")
+    t, w = bend_nodes(m, s, 0.3 * z, 1.5, 48, 1)
+    each = pytensor.function([m, s, z], [t, w], mode=RAW)
+    widest = [0.05 * 1.5, 0.14 * 1.5, 0.28 * 1.5, 0.39 * 1.5, 0.5 * 1.5, np.nan]
+    for largest, n in zip(widest, [6, 10, 20, 32, 48, 48], strict=True):
+        sd[1, 1, 7] = largest
+        found_t, found_w = each(mu[1, 1], sd[1, 1], mu[0, 0])
+        assert found_t.shape == (n, 40)
+        good = ~np.isnan(found_t).any(axis=0)
+        assert good.sum() == 40 - np.isnan(largest)
+        for power, moment in enumerate([1.0, 0.0, 1.0, 0.0, 3.0, 0.0, 15.0]):
+            np.testing.assert_allclose(
+                (found_w * found_t**power).sum(axis=0)[good], moment, atol=1e-8
+            )
+    sd[1, 1, 7] = 0.2
+    batched = [pt.dtensor3(name) for name in "msz"]
+    many = vectorize_graph([t, w], dict(zip((m, s, z), batched, strict=True)))
+    found = pytensor.function(batched, many, mode=RAW)(mu, sd, mu)
+    for i in range(2):
+        for j in range(3):
+            wanted = each(mu[i, j], sd[i, j], mu[i, j])
+            a, b = (
+                (w * np.cos(mu[i, j] + sd[i, j] * t)).sum(axis=0)
+                for t, w in ([x[i, j] for x in found], wanted)
+            )
+            np.testing.assert_allclose(a, b, atol=1e-9)
+    with pytest.raises(DisconnectedInputError):
+        pt.grad(t.sum(), m, disconnected_inputs="raise")

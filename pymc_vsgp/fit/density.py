@@ -6,6 +6,8 @@ coordinates of the inducing values at the same parameters share the kernel and t
 of the time goes into.
 """
 
+import math
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,9 +28,11 @@ from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
 
 MANY = 64  # points that a device is given
+TYPICAL = 20  # nodes of a quadrature that takes no more than it needs
 
 
 class Points:
@@ -185,14 +189,17 @@ def _sizes(outputs, mesh=None) -> list[tuple[int, int]]:
 def _entries(node, n: int) -> tuple[int, int]:
     """Entries of the largest arrays of a block: for each theta, and for each epsilon."""
     n = min(n, node.op.block_size or n)
-    found = [n, n]
-    for v in node.op.fgraph.variables:
+    found, graph = [n, n], node.op.fgraph
+    # How many nodes a quadrature takes is open, too.
+    rules = [a.inputs[2].type.shape[0] for a in graph.apply_nodes if isinstance(a.op, Nodes)]
+    rules = sorted((min(k, TYPICAL) for k in rules), reverse=True)
+    for v in graph.variables:
         shape = getattr(v.type, "shape", ())
         # Points, points and epsilon, or points and rows: what else is open is as wide as most are.
         known = int(np.prod([d for d in shape if d]))
         unknown = shape.count(None)
         if unknown >= 3:
-            found[1] = max(found[1], n * known)
+            found[1] = max(found[1], n * known * math.prod(rules[: unknown - 3]))
         elif unknown == 2:
             found[0] = max(found[0], n * known)
     return found[0], found[1]

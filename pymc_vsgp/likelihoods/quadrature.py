@@ -5,8 +5,9 @@ Rules, each the cheapest that holds 1e-6 for standard deviations from 0 to 10:
 * `expectation` without a bend: the trapezoid rule in standard units. It converges like
   exp(-c / step) for smooth integrands, where Gauss-Hermite of the same size wastes
   most of its nodes in the tails.
-* `expectation` with a bend: Gauss-Legendre after a sinh stretch around the bend, which resolves
-  the bend and the Gaussian at once however different their scales.
+* `expectation` with a bend: Gauss-Hermite, with as many nodes as the largest variance of a block
+  needs; or Gauss-Legendre after a sinh stretch around the bend, which resolves the bend and the
+  Gaussian at once however different their scales.
 * `log_expectation` and `mean`: find the region that carries the integral, then the midpoint rule on
   that.
 

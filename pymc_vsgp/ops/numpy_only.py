@@ -9,7 +9,7 @@ from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scalar.basic import Clip, Pow, Second
-from pytensor.scalar.math import Softplus
+from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSumExp
@@ -39,6 +39,8 @@ def _new(node) -> Variable | None:
     zero = np.zeros((1,) * node.outputs[0].type.ndim)
     if isinstance(node.op.scalar_op, Softplus):
         return pt.maximum(x, zero) + pt.log1p(pt.exp(-pt.abs(x)))
+    if isinstance(node.op.scalar_op, Log1mexp):
+        return pt.switch(x < -np.log(2.0), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
     if isinstance(node.op.scalar_op, InverseMills):
         return inverse_mills_graph(x)
     if isinstance(node.op.scalar_op, NotNegative):

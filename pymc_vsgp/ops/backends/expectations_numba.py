@@ -9,28 +9,22 @@ import math
 import numba
 import numpy as np
 
+from pymc_vsgp.ops.backends.nodes_numba import COUNTS, LIMITS, NODES, WEIGHTS, rule_of, stretched
 from pymc_vsgp.ops.backends.scalar_numba import (
     ROOT_2PI,
     erfcx_of,
     exp,
-    expm1,
     inverse_mills_from,
     log_ndtr_from,
     select,
 )
-from pymc_vsgp.ops.expectations import CENTER, FAR_LEFT, RULES, SHARES, SLOPES, WIDTH
-from pymc_vsgp.ops.nodes import N_BEND, REACH, TINY
+from pymc_vsgp.ops.expectations import CENTER, FAR_LEFT, SHARES, SLOPES, WIDTH
+from pymc_vsgp.ops.nodes import N_BEND, TINY
 
 # Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
 # they compiled.
-VERSION = 2
+VERSION = 3
 
-LIMITS = np.array(list(RULES))
-COUNTS = np.array(list(RULES.values()))
-NODES, WEIGHTS = np.zeros((2, len(COUNTS), max(COUNTS)))
-for _i, _n in enumerate(COUNTS):
-    _t, _w = np.polynomial.hermite_e.hermegauss(_n)
-    NODES[_i, :_n], WEIGHTS[_i, :_n] = _t, _w / _w.sum()
 LEGENDRE, OF_LEGENDRE = np.polynomial.legendre.leggauss(N_BEND)
 CHUNK = 128
 NONE = 1e-5  # a standard deviation that is as good as none
@@ -49,37 +43,6 @@ def add(t, w, mu, sd, sums):
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
-def stretched(mu, sd, t, w):
-    """Fill in nodes and weights around the bend, as `bend_nodes` has them."""
-    n = len(mu)
-    lo, hi, of_zero = np.empty(n), np.empty(n), np.empty(n)
-    total, first, second = np.zeros(n), np.zeros(n), np.zeros(n)
-    for i in range(n):
-        a, b = (mu[i] - CENTER) / WIDTH, sd[i] / WIDTH
-        zero = math.asinh(a)
-        lo[i], hi[i] = math.asinh(a - REACH * b) - zero, math.asinh(a + REACH * b) - zero
-        of_zero[i] = math.exp(zero)
-    for j in range(N_BEND):
-        for i in range(n):
-            step = expm1((lo[i] + hi[i] + (hi[i] - lo[i]) * LEGENDRE[j]) / 4.0)
-            growth = of_zero[i] * (1.0 + step)
-            x = (growth + 1.0 / growth) * (step + step / (1.0 + step)) / (2.0 * sd[i] / WIDTH)
-            growth *= 1.0 + step
-            weight = OF_LEGENDRE[j] * (growth + 1.0 / growth) * exp(-0.5 * x * x)
-            t[j, i], w[j, i] = x, weight
-            total[i] += weight
-            first[i] += weight * x
-    for j in range(N_BEND):
-        for i in range(n):
-            w[j, i] /= total[i]
-            t[j, i] -= first[i] / total[i]
-            second[i] += w[j, i] * t[j, i] ** 2
-    for j in range(N_BEND):
-        for i in range(n):
-            t[j, i] /= math.sqrt(second[i])
-
-
-@numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def expected_log_ndtr(mu, gamma):
     """Return the expectation and its derivatives; see `Expectation`."""
     shape, mu, gamma = mu.shape, mu.ravel(), gamma.ravel()
@@ -90,9 +53,7 @@ def expected_log_ndtr(mu, gamma):
     sd, rules = np.empty(n), np.empty(n, np.int64)
     for i in range(n):
         sd[i] = math.sqrt(max(gamma[i], TINY))
-        rules[i] = 0 if math.isfinite(mu[i] + gamma[i]) else -1
-        for limit in LIMITS:
-            rules[i] += sd[i] > limit and rules[i] >= 0
+        rules[i] = rule_of(sd[i] / WIDTH) if math.isfinite(mu[i] + gamma[i]) else -1
     t, w = np.empty((N_BEND, CHUNK)), np.empty((N_BEND, CHUNK))
     rows, sums = np.empty(CHUNK, np.int64), np.empty((3, CHUNK))
     m, s = np.empty(CHUNK), np.empty(CHUNK)
@@ -109,7 +70,8 @@ def expected_log_ndtr(mu, gamma):
                 break
             count = N_BEND
             if rule == len(LIMITS):
-                stretched(m[:k], s[:k], t, w)
+                a, b = (m[:k] - CENTER) / WIDTH, s[:k] / WIDTH
+                stretched(a, b, LEGENDRE, OF_LEGENDRE, t, w)
             else:
                 count = COUNTS[rule]
                 for j in range(count):
