@@ -18,11 +18,12 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.ops.loop import Loop
-from pymc_vsgp.ops.nodes import N_BEND, TINY, bend_nodes, stack, standard_deviation
+from pymc_vsgp.ops.nodes import N_BEND, bend_nodes, stack, standard_deviation
 from pymc_vsgp.ops.normal import inverse_mills, log_ndtr, ndtr
 
 # log Phi has its singularities nearest to the real axis at CENTER +- i WIDTH.
 CENTER, WIDTH = 1.9, 2.8
+NONE = 1e-5  # a standard deviation that is as good as none
 
 # softplus(f) = sum_i SHARES_i E[(f + x / SLOPES_i)^+], x ~ N(0, 1): ramps smoothed by Gaussians
 # (Monahan and Stefanski's idea for the logistic). Largest error 6e-9, and no larger for any
@@ -104,12 +105,10 @@ def log_ndtr_graph(mu, gamma):
     t, w = bend_nodes(mu, sd, CENTER, WIDTH, N_BEND, mu.type.ndim)
     f = mu + sd * t
     slope = w * inverse_mills(f)
-    of_gamma = (slope * t).sum(axis=0) / (2.0 * sd)
-    return (
-        (w * log_ndtr(f)).sum(axis=0),
-        slope.sum(axis=0),
-        pt.switch(gamma > TINY, of_gamma, np.float64(0.0)),
-    )
+    of_mu, of_gamma = slope.sum(axis=0), (slope * t).sum(axis=0) / (2.0 * sd)
+    # Half of the second derivative in mu, without the difference of nodes.
+    of_none = -of_mu * (mu + of_mu) / 2.0
+    return (w * log_ndtr(f)).sum(axis=0), of_mu, pt.switch(sd > NONE, of_gamma, of_none)
 
 
 def softplus_graph(mu, gamma):

@@ -18,7 +18,7 @@ from pymc_vsgp.ops.backends.scalar_numba import (
     log_ndtr_from,
     select,
 )
-from pymc_vsgp.ops.expectations import CENTER, FAR_LEFT, SHARES, SLOPES, WIDTH
+from pymc_vsgp.ops.expectations import CENTER, FAR_LEFT, NONE, SHARES, SLOPES, WIDTH
 from pymc_vsgp.ops.nodes import N_BEND, TINY
 
 # Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
@@ -27,7 +27,6 @@ VERSION = 3
 
 LEGENDRE, OF_LEGENDRE = np.polynomial.legendre.leggauss(N_BEND)
 CHUNK = 128
-NONE = 1e-5  # a standard deviation that is as good as none
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
