@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.compile.mode import optdb
-from pytensor.gradient import disconnected_type
+from pytensor.gradient import disconnected_grad, disconnected_type
 from pytensor.graph import Apply
 from pytensor.graph.replace import _vectorize_node
 from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
@@ -63,26 +63,24 @@ class Nodes(Loop):
 
 def bend_nodes(mu, sd, center, width, n_nodes, ndim):
     """Nodes t and weights for N(0, 1), dense where ``mu + sd * t`` is near `center`."""
-    a, b = pt.broadcast_arrays((mu - center) / width, sd / width)
-    flat = [v.reshape((-1,))[None, :] for v in (a, b)]
-    rule = (stack(v, 1) for v in np.polynomial.legendre.leggauss(n_nodes))
-    t, w = (v[0] for v in Nodes()(*flat, *rule))
-    if ndim == 1:
-        return t, w
-    sizes = [n or a.shape[i] for i, n in enumerate(a.type.shape)]
-    shape = [t.shape[0], *[1] * (ndim - a.type.ndim), *sizes]
-    return tuple(v.reshape(shape, ndim=ndim + 1) for v in (t, w))
+    a, b = (mu - center) / width, sd / width
+    x, of_x = np.polynomial.legendre.leggauss(n_nodes)
+    if ndim > 1:  # PyTensor asks for the shapes of open nodes within open nodes for ever
+        found = stretched(a, b, stack(x, ndim), stack(of_x, ndim), 0)
+        return tuple(map(disconnected_grad, found))
+    a, b = (v.reshape((-1,))[None, :] for v in pt.broadcast_arrays(a, b))
+    t, w = (v[0] for v in Nodes()(a, b, stack(x, 1), stack(of_x, 1)))
+    return (t, w) if ndim else (t[:, 0], w[:, 0])
 
 
-def stretched(a, b, x, w):
-    """Return the rule for large deviations, as a graph; the nodes are on the axis before the last.
+def stretched(a, b, x, w, axis):
+    """Return the rule for large deviations, as a graph, with the nodes on this axis.
 
     With ``mu + sd * t = center + width * sinh(z)`` it is Gauss-Legendre in z: the Gaussian drops
     from one to nothing close to the ends, where Legendre's nodes are dense. Everything is written
     as a difference from ``z0``, the z of the mean, so that nothing cancels when sd is far below
     ``|mu - center|``.
     """
-    a, b = a[..., None, :], b[..., None, :]
     z0 = pt.arcsinh(a)
     lo = pt.arcsinh(a - REACH * b) - z0
     hi = pt.arcsinh(a + REACH * b) - z0
@@ -92,11 +90,11 @@ def stretched(a, b, x, w):
     t = (growth + 1.0 / growth) * (step + step / (1.0 + step)) / (2.0 * b)
     growth = growth * (1.0 + step)
     w = w * (growth + 1.0 / growth) * pt.exp(-(t**2) / 2.0)
-    w = w / w.sum(axis=-2, keepdims=True)
+    w = w / w.sum(axis=axis, keepdims=True)
     # Make the first two moments exact: the gradient in gamma divides by sd, and would magnify
     # what is left of them.
-    t = t - (w * t).sum(axis=-2, keepdims=True)
-    return t / pt.sqrt((w * t**2).sum(axis=-2, keepdims=True)), w
+    t = t - (w * t).sum(axis=axis, keepdims=True)
+    return t / pt.sqrt((w * t**2).sum(axis=axis, keepdims=True)), w
 
 
 @_vectorize_node.register(Nodes)
@@ -114,7 +112,10 @@ def _vectorize_nodes(op, node, a, b, x, w):
 def local_stretched_nodes(fgraph, node):
     """Write it in Ops that JAX has, for any deviation: shapes of arrays are known there."""
     linker = getattr(get_active_mode(fgraph), "linker", None)
-    return list(stretched(*node.inputs)) if isinstance(linker, JAXLinker) else None
+    if not isinstance(linker, JAXLinker):
+        return None
+    a, b, x, w = node.inputs
+    return list(stretched(a[:, None, :], b[:, None, :], x, w, -2))
 
 
 optdb.register(

@@ -6,8 +6,10 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.graph.replace import _vectorize_node
 from pytensor.scalar.basic import Clip, Pow, Second
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
@@ -16,6 +18,29 @@ from pytensor.tensor.special import LogSumExp
 
 from pymc_vsgp.ops.distance import NotNegative
 from pymc_vsgp.ops.normal import InverseMills, inverse_mills_graph
+
+
+class Filled(Op):
+    """The second input, in the shape that both have together.
+
+    An `Alloc` would do, but PyTensor asks again and again what shape it has.
+    """
+
+    __props__: tuple[str, ...] = ()
+
+    def make_node(self, x, y):
+        """Return the node for two tensors that broadcast."""
+        return Apply(self, [x, y], [pt.second(x, y).type()])
+
+    def perform(self, node, inputs, outputs):
+        """Copy it."""
+        outputs[0][0] = np.broadcast_arrays(*inputs)[1].copy()
+
+
+@_vectorize_node.register(Filled)
+def _vectorize_filled(op, node, x, y):
+    """Take arrays of any shape."""
+    return op.make_node(x, y)
 
 
 def numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
@@ -46,7 +71,7 @@ def _new(node) -> Variable | None:
     if isinstance(node.op.scalar_op, NotNegative):
         return pt.maximum(x, zero)
     if isinstance(node.op.scalar_op, Second):  # which numpy would call for every entry
-        return pt.alloc(rest[0], *pt.broadcast_shape(x, rest[0]))
+        return Filled()(x, rest[0])
     if isinstance(node.op.scalar_op, Clip):
         low, high = rest
         return pt.minimum(pt.maximum(x, low), high).astype(node.outputs[0].dtype)
