@@ -62,6 +62,13 @@ def two():
     vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), both, X=X, y=rng.normal(f, 0.3))
 
 
+def nested():
+    """One quadrature within another."""
+    rng, X, f = inputs()
+    lik = vsgp.HeteroskedasticStudentT(4.0)
+    vsgp.likelihood("y", lik, [process(X), process(X, "w", 4)], X=X, y=rng.normal(f, 0.3))
+
+
 def classes():
     rng, X, _ = inputs()
     y = rng.integers(3, size=N)
@@ -99,7 +106,7 @@ def normal_of_rows():
     process(X).likelihood("y", vsgp.Gaussian(sigma), X=X, y=f + 0.3 * rng.normal(size=N))
 
 
-MODELS = [counts, scales, two, classes, coefficients, normal, of_rows, normal_of_rows]
+MODELS = [counts, scales, two, nested, classes, coefficients, normal, of_rows, normal_of_rows]
 
 
 def made(build):

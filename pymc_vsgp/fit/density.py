@@ -6,8 +6,6 @@ coordinates of the inducing values at the same parameters share the kernel and t
 of the time goes into.
 """
 
-import math
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,14 +190,14 @@ def _entries(node, n: int) -> tuple[int, int]:
     found, graph = [n, n], node.op.fgraph
     # How many nodes a quadrature takes is open, too.
     rules = [a.inputs[2].type.shape[0] for a in graph.apply_nodes if isinstance(a.op, Nodes)]
-    rules = sorted((min(k, TYPICAL) for k in rules), reverse=True)
+    rule = min(max(rules, default=1), TYPICAL)
     for v in graph.variables:
         shape = getattr(v.type, "shape", ())
         # Points, points and epsilon, or points and rows: what else is open is as wide as most are.
         known = int(np.prod([d for d in shape if d]))
         unknown = shape.count(None)
         if unknown >= 3:
-            found[1] = max(found[1], n * known * math.prod(rules[: unknown - 3]))
+            found[1] = max(found[1], n * known * (rule if unknown > 3 else 1))
         elif unknown == 2:
             found[0] = max(found[0], n * known)
     return found[0], found[1]

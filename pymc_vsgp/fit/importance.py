@@ -286,7 +286,6 @@ def weigh(
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
                 batch = batch if more is None else batch.joined(more)
-                log_w = batch.log_marginal - q.logpdf(batch.theta)
     thin, K = 1, batch.inner.shape[1]
     log_w, single, found, doubt = _judged(weigher, q, batch)
     refused = refused or found

@@ -9,16 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import pytensor.tensor as pt
 
-from pytensor.compile.mode import optdb
 from pytensor.gradient import DisconnectedType, pullback
 from pytensor.graph import Apply
 from pytensor.graph.replace import _vectorize_node
-from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
-from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.ops.loop import Loop
-from pymc_vsgp.ops.nodes import N_BEND, bend_nodes, stack, standard_deviation
+from pymc_vsgp.ops.nodes import N_BEND, bend_nodes, of_one_shape, stack, standard_deviation
 from pymc_vsgp.ops.normal import inverse_mills, log_ndtr, ndtr
 
 # log Phi has its singularities nearest to the real axis at CENTER +- i WIDTH.
@@ -71,9 +68,13 @@ class Expectation(Loop):
         g, *rest = cotangents
         if all(isinstance(c.type, DisconnectedType) for c in rest):
             return [g * d for d in outputs[1:]]
-        pairs = zip(GRAPHS[self.loop](*inputs), cotangents, strict=True)
+        pairs = zip(self.graph(*inputs), cotangents, strict=True)
         known = [(x, c) for x, c in pairs if not isinstance(c.type, DisconnectedType)]
         return pullback([x for x, _ in known], list(inputs), [c for _, c in known])
+
+    def graph(self, mu, gamma):
+        """Return the same without a loop."""
+        return list(GRAPHS[self.loop](mu, gamma))
 
 
 def expected_log_ndtr(mu, gamma) -> TensorVariable:
@@ -91,12 +92,7 @@ def expected_softplus(mu, gamma) -> TensorVariable:
 
 
 def _of(loop, mu, gamma):
-    return Expectation(loop)(*_of_one_shape(pt.as_tensor(mu), pt.as_tensor(gamma)))[0]
-
-
-def _of_one_shape(mu, gamma):
-    same = mu.type.broadcastable == gamma.type.broadcastable
-    return (mu, gamma) if same else pt.broadcast_arrays(mu, gamma)
+    return Expectation(loop)(*of_one_shape(pt.as_tensor(mu), pt.as_tensor(gamma)))[0]
 
 
 def log_ndtr_graph(mu, gamma):
@@ -140,23 +136,4 @@ GRAPHS: dict[str, Callable] = {
 @_vectorize_node.register(Expectation)
 def _vectorize_elementwise(op, node, mu, gamma):
     """Take arrays of any shape."""
-    return op.make_node(*_of_one_shape(mu, gamma))
-
-
-@node_rewriter([Expectation])
-def local_expectation_graph(fgraph, node):
-    """Write it in Ops that JAX has: shapes of arrays are known there."""
-    linker = getattr(get_active_mode(fgraph), "linker", None)
-    if not isinstance(linker, JAXLinker):
-        return None
-    return list(GRAPHS[node.op.loop](*node.inputs))
-
-
-optdb.register(
-    "expectations_of_pymc_vsgp",
-    dfs_rewriter(local_expectation_graph),
-    "minimum_compile",
-    "fast_compile",
-    "fast_run",
-    position=48.1,
-)
+    return op.make_node(*of_one_shape(mu, gamma))

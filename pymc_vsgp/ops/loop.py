@@ -4,6 +4,9 @@ from importlib import import_module
 
 import numpy as np
 
+from pytensor.compile.mode import optdb
+from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
+from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.jax.ops import JAXOp
 
 
@@ -27,7 +30,7 @@ class WithJAX(JAXOp):
 class Loop(WithJAX):
     """An Op that is the function `loop` of ``backends/{module}_numba.py`` and ``_jax.py``.
 
-    numba compiles the first one for Python, too.
+    numba compiles the first one for Python, too. One that has a `graph` needs no second.
     """
 
     module: str
@@ -49,3 +52,25 @@ class Loop(WithJAX):
     def perform_jax(self, *inputs):
         """Loop in JAX; PyTensor traces this."""
         return getattr(self.of_backend("jax"), self.loop)(*inputs, *self.settings)
+
+    def graph(self, *inputs):
+        """Return the outputs in Ops that JAX has, or None. Shapes of arrays are known there."""
+        return None
+
+
+@node_rewriter([Loop])
+def local_graph_of_loop(fgraph, node):
+    """Write a loop in Ops that JAX has."""
+    if not isinstance(getattr(get_active_mode(fgraph), "linker", None), JAXLinker):
+        return None
+    return node.op.graph(*node.inputs)
+
+
+optdb.register(
+    "loops_of_pymc_vsgp",
+    dfs_rewriter(local_graph_of_loop),
+    "minimum_compile",
+    "fast_compile",
+    "fast_run",
+    position=48.1,
+)

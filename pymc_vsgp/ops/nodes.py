@@ -8,12 +8,9 @@ rule takes over that holds for any.
 import numpy as np
 import pytensor.tensor as pt
 
-from pytensor.compile.mode import optdb
 from pytensor.gradient import disconnected_grad, disconnected_type
 from pytensor.graph import Apply
 from pytensor.graph.replace import _vectorize_node
-from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
-from pytensor.link.jax.linker import JAXLinker
 
 from pymc_vsgp.ops.loop import Loop
 
@@ -32,6 +29,12 @@ def stack(nodes, ndim):
 def standard_deviation(gamma):
     """Square root of a variance that may be zero, or a rounding error below it."""
     return pt.sqrt(pt.maximum(gamma, np.float64(TINY)))
+
+
+def of_one_shape(a, b):
+    """Broadcast two tensors, if they need it."""
+    same = a.type.broadcastable == b.type.broadcastable
+    return (a, b) if same else pt.broadcast_arrays(a, b)
 
 
 class Nodes(Loop):
@@ -60,6 +63,10 @@ class Nodes(Loop):
         """Return nothing."""
         return [disconnected_type() for _ in inputs]
 
+    def graph(self, a, b, x, w):
+        """Return the rule for large deviations, which does for any."""
+        return list(stretched(a[:, None, :], b[:, None, :], x, w, -2))
+
 
 def bend_nodes(mu, sd, center, width, n_nodes, ndim):
     """Nodes t and weights for N(0, 1), dense where ``mu + sd * t`` is near `center`."""
@@ -68,7 +75,7 @@ def bend_nodes(mu, sd, center, width, n_nodes, ndim):
     if ndim > 1:  # PyTensor asks for the shapes of open nodes within open nodes for ever
         found = stretched(a, b, stack(x, ndim), stack(of_x, ndim), 0)
         return tuple(map(disconnected_grad, found))
-    a, b = (v.reshape((-1,))[None, :] for v in pt.broadcast_arrays(a, b))
+    a, b = (v.reshape((-1,))[None, :] for v in of_one_shape(a, b))
     t, w = (v[0] for v in Nodes()(a, b, stack(x, 1), stack(of_x, 1)))
     return (t, w) if ndim else (t[:, 0], w[:, 0])
 
@@ -100,29 +107,9 @@ def stretched(a, b, x, w, axis):
 @_vectorize_node.register(Nodes)
 def _vectorize_nodes(op, node, a, b, x, w):
     """Take all points at once."""
-    a, b = pt.broadcast_arrays(a, b)
+    a, b = of_one_shape(a, b)
     lead = [a.shape[i] for i in range(a.type.ndim - 1)]
     found = op(*(v.reshape((-1, v.shape[-1])) for v in (a, b)), x, w)
     shape = [*lead, found[0].shape[1], a.shape[-1]]
     out = [v.reshape(shape, ndim=a.type.ndim + 1) for v in found]
     return [pt.specify_shape(v, (*a.type.shape[:-1], None, a.type.shape[-1])) for v in out]
-
-
-@node_rewriter([Nodes])
-def local_stretched_nodes(fgraph, node):
-    """Write it in Ops that JAX has, for any deviation: shapes of arrays are known there."""
-    linker = getattr(get_active_mode(fgraph), "linker", None)
-    if not isinstance(linker, JAXLinker):
-        return None
-    a, b, x, w = node.inputs
-    return list(stretched(a[:, None, :], b[:, None, :], x, w, -2))
-
-
-optdb.register(
-    "nodes_of_pymc_vsgp",
-    dfs_rewriter(local_stretched_nodes),
-    "minimum_compile",
-    "fast_compile",
-    "fast_run",
-    position=48.2,
-)

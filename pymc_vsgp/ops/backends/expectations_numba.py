@@ -23,10 +23,18 @@ from pymc_vsgp.ops.nodes import N_BEND, TINY
 
 # Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
 # they compiled.
-VERSION = 3
+VERSION = 4
 
 LEGENDRE, OF_LEGENDRE = np.polynomial.legendre.leggauss(N_BEND)
 CHUNK = 128
+
+
+@numba.njit(cache=True)
+def flat(mu, gamma):
+    """Return the entries of both."""
+    if mu.shape != gamma.shape:
+        raise ValueError("mu and gamma must have one shape.")
+    return mu.ravel(), gamma.ravel()
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
@@ -44,9 +52,7 @@ def add(t, w, mu, sd, sums):
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def expected_log_ndtr(mu, gamma):
     """Return the expectation and its derivatives; see `Expectation`."""
-    shape, mu, gamma = mu.shape, mu.ravel(), gamma.ravel()
-    if len(gamma) != len(mu):
-        raise ValueError("mu and gamma must have one shape.")
+    shape, (mu, gamma) = mu.shape, flat(mu, gamma)
     n = len(mu)
     value, dmu, dgamma = np.full(n, math.nan), np.full(n, math.nan), np.full(n, math.nan)
     sd, rules = np.empty(n), np.empty(n, np.int64)
@@ -106,9 +112,7 @@ def add_ramp(s, p, mu, gamma, value, dmu, dgamma):
 @numba.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def expected_softplus(mu, gamma):
     """Return the expectation and its derivatives; see `Expectation`."""
-    shape, mu, gamma = mu.shape, mu.ravel(), gamma.ravel()
-    if len(gamma) != len(mu):
-        raise ValueError("mu and gamma must have one shape.")
+    shape, (mu, gamma) = mu.shape, flat(mu, gamma)
     n = len(mu)
     value, dmu, dgamma = np.zeros(n), np.zeros(n), np.zeros(n)
     for start in range(0, n, CHUNK):
