@@ -18,6 +18,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit import importance, walk, weights
+from pymc_vsgp.fit.adaptation import adapt_epsilon, of_epsilon
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import collapse, recover
@@ -467,6 +468,72 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     assert all(weights.refusal(w) or weights.doubt_of(w) for w in heavy)
     light = 0.2 * rng.exponential(size=(10, 4000))
     assert not any(weights.refusal(w) or weights.doubt_of(w) for w in light)
+
+
+def weighed_normals(rng, mean, cov, n=400, K=10):
+    """Proposals of epsilon for a normal target of epsilon, which is independent of theta."""
+    flat = of_epsilon(np.zeros(len(mean))).draw(n * K, rng)
+    log_w = scipy.stats.multivariate_normal.logpdf(flat, mean, cov)
+    inner = (log_w - of_epsilon(np.zeros(len(mean))).logpdf(flat)).reshape(n, K)
+    q = StudentT(np.zeros(1), np.eye(1), 5.0)
+    theta = q.draw(n, rng)
+    inner = inner + q.logpdf(theta)[:, None]
+    return q, Batch(theta, inner, flat[::K], inner[:, 0], flat.reshape(n, K, -1))
+
+
+def test_moments_of_epsilon_are_found_where_they_differ(rng):
+    m = 12
+    direction = np.ones(m) / np.sqrt(m)
+    cov = np.eye(m) + 2.0 * np.outer(direction, direction)
+    mean = np.where(np.arange(m) == 3, 0.8, 0.0)
+    found = adapt_epsilon([weighed_normals(rng, mean, cov) for _ in range(3)])
+    widened = of_epsilon(np.zeros(m)).root
+    np.testing.assert_allclose(found.center, mean, atol=0.12)
+    np.testing.assert_allclose(found.root @ found.root.T / widened**2, cov, atol=0.25)
+    # What is proposed has the density that is said.
+    at = found.draw(5, rng)
+    expected = scipy.stats.multivariate_t.logpdf(
+        at, found.center, found.root @ found.root.T, found.dof
+    )
+    np.testing.assert_allclose(found.logpdf(at), expected, rtol=1e-10)
+
+
+def test_noise_moves_no_proposals(rng):
+    """Nor do weights that tell nothing."""
+    for m in (2, 12, 60):
+        assert adapt_epsilon([weighed_normals(rng, np.zeros(m), np.eye(m))]) is None
+    assert adapt_epsilon([]) is None
+    q, batch = weighed_normals(rng, np.zeros(3), np.eye(3))
+    batch.inner[:] = -np.inf
+    assert adapt_epsilon([(q, batch)]) is None
+
+
+@pytest.mark.slow
+def test_functions_that_share_data_are_proposed_together(monkeypatch):
+    """The stage has them independent. Classes tell their differences, and so correlate them."""
+    rng = np.random.default_rng(5)
+    X = np.linspace(0.0, 10.0, 40)[:, None]
+    y = np.argmax(np.sin(X + np.arange(3.0)) + rng.gumbel(size=(40, 3)), axis=1)
+    with pm.Model() as model:
+        cov = 0.6 * pm.gp.cov.ExpQuad(1, ls=pm.LogNormal("ls", 1.0, 0.25))
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 8), n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    found = {}
+    for adapted in (True, False):
+        if not adapted:
+            monkeypatch.setattr(importance, "LARGEST", 0)
+        weigher = Weigher(model)
+        rng = np.random.default_rng(1)
+        found[adapted] = weigh(stage, weigher, 2000, rng, progressbar=False)
+        assert weigher.adapted == adapted
+    assert not found[True].refused
+    assert found[False].khat > found[True].khat
+    assert found[True].ess > 1.2 * found[False].ess
+    # With the same constant: proposals do not change the target.
+    error = 4.0 * np.sqrt(1.0 / found[True].ess + 1.0 / found[False].ess)
+    assert abs(found[True].log_evidence - found[False].log_evidence) < error
 
 
 def test_a_theta_without_weight_hides_no_tail(rng):

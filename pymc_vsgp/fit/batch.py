@@ -20,6 +20,8 @@ class Batch:
     epsilon: np.ndarray
     """One for each theta, drawn by its weight: that with the largest weight plus Gumbel noise."""
     score: np.ndarray
+    proposed: np.ndarray | None = None
+    """All epsilon, as they were proposed, where these are kept: n x K x m."""
 
     @property
     def log_marginal(self) -> np.ndarray:
@@ -43,6 +45,8 @@ class Batch:
     @classmethod
     def concatenated(cls, parts) -> "Batch":
         """Return one theta after another."""
+        if len(parts) == 1:
+            return parts[0]
         columns = zip(*((b.theta, b.inner, b.epsilon, b.score) for b in parts), strict=True)
         return cls(*(np.concatenate(x) for x in columns))
 

@@ -31,10 +31,11 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.compile import no_collection
+from pymc_vsgp.fit.adaptation import adapt, adapt_epsilon, mixture, of_epsilon, of_theta
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.fit.proposals import Mixture, Prior, StudentT
+from pymc_vsgp.fit.proposals import Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.weights import doubt_of, finite, refusal, shape, smooth_weights, tail
 from pymc_vsgp.progress import progress
@@ -43,19 +44,17 @@ __all__ = ["Weighed", "Weigher", "weigh"]
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
-ROUNDS = 5
+ROUNDS, PATIENCE = 12, 4  # at most, and after the best one
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
-WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `_of_epsilon`
+LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
-WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
-OTHERS = 0.4  # and to optima elsewhere
 
 
 @dataclass
@@ -159,8 +158,13 @@ class Weigher:
 
     def begin(self, rng) -> None:
         """Start anew, with this source of proposals."""
-        self.rng, self.n_evaluations, self.density = rng, 0, self.plain
+        self.rng, self.n_evaluations = rng, 0
         self.chains: Chains | None = None
+        self.take(self.plain)
+
+    def take(self, density) -> None:
+        """Let epsilon be in the coordinates of this density."""
+        self.density, self.epsilon = density, of_epsilon(np.zeros(self.points.n_epsilon))
 
     @property
     def cost(self) -> tuple[float, float]:
@@ -168,12 +172,22 @@ class Weigher:
         of_theta, of_epsilon = self.density.cost
         return of_theta, of_epsilon + (0.0 if self.chains is None else OF_CHAINS * of_theta)
 
+    def adapt(self, rounds) -> None:
+        """Propose epsilon with the moments that rounds in these coordinates found."""
+        if self.chains is None and 0 < self.points.n_epsilon <= LARGEST:
+            self.epsilon = adapt_epsilon(rounds) or self.epsilon
+
+    @property
+    def adapted(self) -> bool:
+        """Whether epsilon is proposed with moments other than those of the stage."""
+        return np.ndim(self.epsilon.root) > 0
+
     def refine(self) -> bool:
         """Let epsilon be in coordinates that are fitted to the data at each theta."""
         if self.chains is not None:
             return False
         try:
-            self.density = self.points.refined()
+            self.take(self.points.refined())
         except NotImplementedError:
             return False
         return True
@@ -223,23 +237,23 @@ class Weigher:
     def _evaluate(self, theta, K, advance, chains) -> Batch:
         m = self.points.n_epsilon
         if self.chains is None:
-            q = _of_epsilon(m)
-            flat = q.draw(len(theta) * K, self.rng)
-            log_q = q.logpdf(flat)
+            flat = self.epsilon.draw(len(theta) * K, self.rng)
+            log_q = self.epsilon.logpdf(flat)
         else:
             flat, log_q = self.chains.draw(np.repeat(chains, K))
         log_q = log_q.reshape(len(theta), K)
         noise = self.rng.gumbel(size=log_q.shape)
         with np.errstate(all="ignore"):
-            logp, *coordinates = self.density(theta, flat.reshape(len(theta), K, m), advance)
+            proposed = flat.reshape(len(theta), K, m)
+            logp, *coordinates = self.density(theta, proposed, advance)
         n = len(logp)
-        (epsilon,) = coordinates or [flat.reshape(len(theta), K, m)]
+        (epsilon,) = coordinates or [proposed]
         inner = logp - log_q[:n]
         inner = np.where(np.isfinite(inner), inner, -np.inf)
         self.n_evaluations += inner.size
         score = inner + noise[:n]
         at = np.arange(n), np.argmax(score, axis=1)
-        return Batch(theta[:n], inner, epsilon[:n][at], score[at])
+        return Batch(theta[:n], inner, epsilon[:n][at], score[at], proposed[:n])
 
 
 def weigh(
@@ -271,7 +285,7 @@ def weigh(
         khat, ess = tail(log_w)
         hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
         interrupted, refused = False, ""
-        if give_up and (noise := batch.log_variance) > NOISIEST:
+        if give_up and not weigher.adapted and (noise := batch.log_variance) > NOISIEST:
             refused = (
                 f"given the parameters log weights vary by {np.sqrt(noise):.1f}, "
                 f"in {weigher.points.n_epsilon} dimensions"
@@ -340,14 +354,14 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     center, _ = stage._theta_normal()
     center, cov = center[order], stage.theta_covariance[np.ix_(order, order)]
     d = len(center)
-    n, K = int(np.clip(50 * d, 250, 1000)), 1
+    n, K = int(np.clip(5 * d * (d + 3), 250, 2000)), 1
     if points.n_epsilon:
         of_theta, of_epsilon = weigher.cost
         K = 4 if of_epsilon < of_theta else 2
     first, best = cov, 0.0
     elsewhere = [_student(points, other) for other in stage.elsewhere]
     if points.n_epsilon >= MANY:
-        q = _mixture(center, cov, weigher.prior, elsewhere)
+        q = mixture(center, cov, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
         nearly = NEARLY * points.n_epsilon
         if NORMAL < batch.log_variance < nearly and weigher.walk(center):
@@ -356,25 +370,29 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
             return q, K, batch
     rounds: list[tuple[Any, Batch]] = []
     spread: list[float] = []
+    coordinates, best_at = [], 0
     for i in range(ROUNDS):
-        q = _mixture(center, cov, weigher.prior, elsewhere)
+        q = mixture(center, cov, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
         rounds.append((q, batch))
+        coordinates.append(weigher.density)
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         _, ess = tail(log_w)
         spread.append(batch.inner_variance(log_w))
         if i == 0 and spread[0] > NOISY and weigher.refine():
             pass
-        elif batch.log_variance > NOISIEST:
-            break
         elif K > 1 and i < 2:
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
-                weigher.density = weigher.plain
+                weigher.take(weigher.plain)
             K = _n_inner(min(spread), *weigher.cost)
-        elif (ess < 1.1 * best and best > 0.3 * n) or ess < 4.0:
+        elif (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
             break
-        best = max(ess, best)
-        center, cov = _adapt(rounds, first, d)
+        elif weigher.adapted:
+            K = _n_inner(spread[-1], *weigher.cost)
+        if ess > best:
+            best, best_at = ess, i
+        center, cov = adapt(rounds, first, d)
+        weigher.adapt([r for r, c in zip(rounds, coordinates, strict=True) if c is weigher.density])
     return q, K, batch
 
 
@@ -382,7 +400,8 @@ def _probe(weigher: Weigher, q, K) -> Batch:
     """Return a few proposals, in the coordinates where their log weights vary less."""
     batch = weigher(q, PROBES, K)
     if batch.log_variance > NORMAL and weigher.refine():
-        other, weigher.density = weigher(q, PROBES, K), weigher.plain
+        other = weigher(q, PROBES, K)
+        weigher.take(weigher.plain)
         batch = min(batch, other, key=lambda b: b.log_variance)
     return batch
 
@@ -393,54 +412,11 @@ def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:
     return int(np.clip(np.ceil(np.clip(best, variance, 16.0 * variance)), 1, MOST))
 
 
-def _mixture(center, cov, prior, elsewhere):
-    dof = 5.0 + len(center)
-    root = np.linalg.cholesky(cov) if len(cov) else cov
-    parts = [(WIDE, StudentT(center, 2.0 * root, 3.0))]
-    if len(center) and prior is not None:
-        parts += [(PRIOR, prior)]
-    parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]
-    rest = 1.0 - sum(share for share, _ in parts)
-    return Mixture([(rest, StudentT(center, root, dof)), *parts])
-
-
-def _of_epsilon(m: int) -> StudentT:
-    """Return proposals of m epsilon that are wider than the normal which they nearly are.
-
-    Weights of those far out are then bounded in every direction. For normal epsilon that costs the
-    same in any dimension: weights vary by exp(2 c^2) - 1, with c from above.
-    """
-    return StudentT(np.zeros(m), 1.0 + WIDER / np.sqrt(max(m, 1)), max(20.0, 4.0 * m))
-
-
 def _student(points: Points, stage: GaussianStage) -> StudentT:
     """Return a proposal around the estimate of a stage."""
     order = _order(points, stage)
     center, cov = stage._theta_normal()[0][order], stage.theta_covariance[np.ix_(order, order)]
-    return StudentT(center, np.linalg.cholesky(cov), 5.0 + len(center))
-
-
-def _adapt(rounds, first, d):
-    """Mean and covariance of theta under the weights of all rounds, as one mixture."""
-    theta = np.concatenate([b.theta for _, b in rounds])
-    marginal = np.concatenate([b.log_marginal for _, b in rounds])
-    sizes = np.array([len(b.theta) for _, b in rounds])
-    each = np.stack([q.logpdf(theta) for q, _ in rounds])
-    log_q = logsumexp(each + np.log(sizes / sizes.sum())[:, None], axis=0)
-    log_w, _ = smooth_weights(finite(marginal - log_q))
-    power, enough = 1.0, min(3.0 * (d + 5), 0.2 * len(theta))
-    w = np.exp(log_w - logsumexp(log_w))
-    while 1.0 / (w**2).sum() < enough and power > 0.01:
-        power *= 0.8
-        w = np.exp(power * log_w - logsumexp(power * log_w))
-    ess = 1.0 / (w**2).sum()
-    center = w @ theta
-    away = theta - center
-    cov = away.T @ (away * w[:, None])
-    # A small ESS does not tell a covariance: the curvature at the estimate fills in.
-    prior_weight = 2.0 * (d + 1)
-    cov = (ess * cov + prior_weight * first) / (ess + prior_weight)
-    return center, cov
+    return of_theta(center, np.linalg.cholesky(cov))
 
 
 def _order(points: Points, stage: GaussianStage) -> np.ndarray:
