@@ -62,6 +62,20 @@ def test_what_is_not_asked_for_is_set(passed):
     assert set(found["initvals"][0]) == {"s"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "metric"),
+    [
+        ({}, {"adaptation": "low_rank"}),
+        ({"adaptation": "diag"}, {"adaptation": "diag"}),
+        ({"use_grad_based_mass_matrix": False}, {"use_grad_based_mass_matrix": False}),
+    ],
+)
+def test_metric_of_nutpie(asked, metric, passed):
+    pytest.importorskip("nutpie")
+    nuts = passed(collapse=False, nuts_sampler="nutpie", nuts=asked)["nuts"]
+    assert nuts == {"target_accept": 0.9} | metric
+
+
 def test_values_of_what_is_integrated_out_are_left_out(passed):
     assert passed(initvals=[{"s": 0.5, "u": np.zeros(4)}])["initvals"] == [{"s": 0.5}]
 

@@ -110,3 +110,23 @@ def test_coal_agrees_with_the_exact_process(default_mode):
         assert float(az.rhat(drawn)) <= 1.01
         shift = (float(drawn.mean()) - wanted[name]["mean"]) / wanted[name]["sd"]
         assert abs(shift) < 0.1, name
+
+
+@pytest.mark.long
+def test_classes_mix(rng):
+    """Their differences alone are seen. With a diagonal metric R-hat was 1.2."""
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+    X = np.linspace(0.0, 10.0, 120)[:, None]
+    y = np.argmax(2.0 * np.sin(X + np.arange(3.0)) + rng.gumbel(size=(120, 3)), axis=1)
+    with pm.Model():
+        mean = pm.gp.mean.Constant(pm.Normal("mean"))
+        cov = pm.gp.cov.ExpQuad(1, ls=pm.LogNormal("ls", 0.7, 0.25))
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov)
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 6), n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=y)
+        settings = {"draws": 300, "tune": 300, "random_seed": 1, "progressbar": False}
+        idata = vsgp.sample(method="nuts", backend="numba", **settings)
+    found = az.rhat(idata.posterior.dataset)
+    assert max(float(x.max()) for x in found.data_vars.values()) < 1.05
+    # What no datum tells has its prior.
+    np.testing.assert_allclose(idata.posterior["mean"].std(), 1.0, atol=0.15)

@@ -55,6 +55,13 @@ KNOWN = {m.name for m in STEP_METHODS}.union(
     *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
 )
 
+# Settings of nutpie that say how it finds its metric.
+METRICS = {
+    "adaptation",
+    "low_rank_modified_mass_matrix",
+    "transform_adapt",
+    "use_grad_based_mass_matrix",
+}
 # Those that are about the model that is sampled, inducing values included, ...
 WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
 # ... and those that nutpie can use while it writes to disk.
@@ -234,11 +241,14 @@ def sample(
     # The inducing values are drawn from all that was sampled, so names are picked in the end.
     var_names = kwargs.pop("var_names", None) if whole is not None else None
     nuts = dict(kwargs.pop("nuts", None) or {})
+    many = any(sites.root.ndim == 2 for sites in stage.sites.values())
     if target_accept is not None:
         nuts["target_accept"] = target_accept
     elif "step" not in kwargs:
-        many = any(sites.root.ndim == 2 for sites in stage.sites.values())
         nuts.setdefault("target_accept", 0.8 if many else 0.9)
+    if nuts_sampler == "nutpie" and not (many or METRICS & set(nuts)):
+        # The stage has functions that share data independent. Classes tell their differences alone.
+        nuts["adaptation"] = "low_rank"
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
