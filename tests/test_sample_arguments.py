@@ -1,5 +1,7 @@
 """What `vsgp.sample` passes to `pm.sample`, and what it refuses."""
 
+import os
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -74,6 +76,14 @@ def test_metric_of_nutpie(asked, metric, passed):
     pytest.importorskip("nutpie")
     nuts = passed(collapse=False, nuts_sampler="nutpie", nuts=asked)["nuts"]
     assert nuts == {"target_accept": 0.9} | metric
+
+
+def test_chains_at_once(passed):
+    """As many as there are processors, of which pm.sample counts half."""
+    pytest.importorskip("nutpie")
+    nutpie = {"collapse": False, "nuts_sampler": "nutpie", "backend": "numba", "chains": 3}
+    assert passed(**nutpie)["cores"] == min(os.cpu_count(), 3)
+    assert passed(**nutpie, cores=1)["cores"] == 1
 
 
 def test_values_of_what_is_integrated_out_are_left_out(passed):

@@ -249,6 +249,10 @@ def sample(
     if nuts_sampler == "nutpie" and not (many or METRICS & set(nuts)):
         # The stage has functions that share data independent. Classes tell their differences alone.
         nuts["adaptation"] = "low_rank"
+    if nuts_sampler == "nutpie" and kwargs.get("backend") == "numba":
+        # Of threads, two of which share a core on many machines, and still do more than one.
+        # pm.sample counts half of them.
+        kwargs.setdefault("cores", min(os.cpu_count() or 1, chains))
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
