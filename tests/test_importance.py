@@ -18,7 +18,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit import importance, walk, weights
-from pymc_vsgp.fit.adaptation import adapt_epsilon, of_epsilon
+from pymc_vsgp.fit.adaptation import moments, of_epsilon, of_moments
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import collapse, recover
@@ -470,15 +470,12 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     assert not any(weights.refusal(w) or weights.doubt_of(w) for w in light)
 
 
-def weighed_normals(rng, mean, cov, n=400, K=10):
-    """Proposals of epsilon for a normal target of epsilon, which is independent of theta."""
-    flat = of_epsilon(np.zeros(len(mean))).draw(n * K, rng)
-    log_w = scipy.stats.multivariate_normal.logpdf(flat, mean, cov)
-    inner = (log_w - of_epsilon(np.zeros(len(mean))).logpdf(flat)).reshape(n, K)
-    q = StudentT(np.zeros(1), np.eye(1), 5.0)
-    theta = q.draw(n, rng)
-    inner = inner + q.logpdf(theta)[:, None]
-    return q, Batch(theta, inner, flat[::K], inner[:, 0], flat.reshape(n, K, -1))
+def weighed_normals(rng, mean, cov, n=4000):
+    """Moments of proposals of epsilon, weighed for a normal target."""
+    q = of_epsilon(np.zeros(len(mean)))
+    epsilon = q.draw(n, rng)
+    log_w = scipy.stats.multivariate_normal.logpdf(epsilon, mean, cov) - q.logpdf(epsilon)
+    return moments(epsilon, log_w)
 
 
 def test_moments_of_epsilon_are_found_where_they_differ(rng):
@@ -486,7 +483,7 @@ def test_moments_of_epsilon_are_found_where_they_differ(rng):
     direction = np.ones(m) / np.sqrt(m)
     cov = np.eye(m) + 2.0 * np.outer(direction, direction)
     mean = np.where(np.arange(m) == 3, 0.8, 0.0)
-    found = adapt_epsilon([weighed_normals(rng, mean, cov) for _ in range(3)])
+    found = of_moments([weighed_normals(rng, mean, cov) for _ in range(3)])
     widened = of_epsilon(np.zeros(m)).root
     np.testing.assert_allclose(found.center, mean, atol=0.12)
     np.testing.assert_allclose(found.root @ found.root.T / widened**2, cov, atol=0.25)
@@ -501,11 +498,10 @@ def test_moments_of_epsilon_are_found_where_they_differ(rng):
 def test_noise_moves_no_proposals(rng):
     """Nor do weights that tell nothing."""
     for m in (2, 12, 60):
-        assert adapt_epsilon([weighed_normals(rng, np.zeros(m), np.eye(m))]) is None
-    assert adapt_epsilon([]) is None
-    q, batch = weighed_normals(rng, np.zeros(3), np.eye(3))
-    batch.inner[:] = -np.inf
-    assert adapt_epsilon([(q, batch)]) is None
+        assert of_moments([weighed_normals(rng, np.zeros(m), np.eye(m))]) is None
+    assert of_moments([]) is None
+    nothing = moments(rng.normal(size=(100, 3)), np.full(100, -np.inf))
+    assert of_moments([nothing]) is None
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 from pymc_vsgp.fit.proposals import Mixture, StudentT
 from pymc_vsgp.fit.weights import finite, smooth_weights
 
-__all__ = ["adapt", "adapt_epsilon", "mixture", "of_epsilon", "of_theta"]
+__all__ = ["adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"]
 
 WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `of_epsilon`
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
@@ -64,8 +64,19 @@ def adapt(rounds, first, d):
     return center, cov
 
 
-def adapt_epsilon(rounds) -> StudentT | None:
-    """Proposals with the moments of epsilon under the weights of all rounds.
+def moments(epsilon: np.ndarray, log_w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """What weighted vectors are worth, their mean and their second moments."""
+    log_w = finite(log_w)
+    if np.isnan(log_w).any():
+        m = epsilon.shape[1]
+        return 0.0, np.zeros(m), np.eye(m)
+    log_w = smooth_weights(log_w)[0]
+    w = np.exp(log_w - logsumexp(log_w))
+    return 1.0 / (w**2).sum(), w @ epsilon, epsilon.T @ (epsilon * w[:, None])
+
+
+def of_moments(found) -> StudentT | None:
+    """Return proposals with the `moments` of epsilon that some rounds found.
 
     They differ from a standard normal only where that is more than the noise of these moments: in
     the directions of eigenvalues that are outside of what random matrices have, which are freed of
@@ -76,7 +87,6 @@ def adapt_epsilon(rounds) -> StudentT | None:
     Baik, J. and Silverstein, J. W. (2006). Eigenvalues of large sample covariance matrices of
     spiked population models. Journal of Multivariate Analysis 97.
     """
-    found = [_moments(q, batch) for q, batch in rounds if batch.proposed is not None]
     total = sum(ess for ess, _, _ in found)
     if not total > 0.0:
         return None
@@ -95,15 +105,3 @@ def adapt_epsilon(rounds) -> StudentT | None:
         return None
     root = np.linalg.cholesky(vectors * true @ vectors.T)
     return of_epsilon(max(shrink, 0.0) * mean, root)
-
-
-def _moments(q, batch):
-    """What weighted epsilon are worth, their mean and their second moments."""
-    epsilon = batch.proposed.reshape(-1, batch.proposed.shape[-1])
-    log_w = finite(batch.single(batch.log_marginal - q.logpdf(batch.theta)))
-    if np.isnan(log_w).any():
-        m = epsilon.shape[1]
-        return 0.0, np.zeros(m), np.eye(m)
-    log_w = smooth_weights(log_w)[0]
-    w = np.exp(log_w - logsumexp(log_w))
-    return 1.0 / (w**2).sum(), w @ epsilon, epsilon.T @ (epsilon * w[:, None])

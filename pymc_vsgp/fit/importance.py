@@ -31,7 +31,14 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.compile import no_collection
-from pymc_vsgp.fit.adaptation import adapt, adapt_epsilon, mixture, of_epsilon, of_theta
+from pymc_vsgp.fit.adaptation import (
+    adapt,
+    mixture,
+    moments,
+    of_epsilon,
+    of_moments,
+    of_theta,
+)
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.density import Points
@@ -165,6 +172,7 @@ class Weigher:
     def take(self, density) -> None:
         """Let epsilon be in the coordinates of this density."""
         self.density, self.epsilon = density, of_epsilon(np.zeros(self.points.n_epsilon))
+        self.moments: list[tuple] = []
 
     @property
     def cost(self) -> tuple[float, float]:
@@ -172,10 +180,14 @@ class Weigher:
         of_theta, of_epsilon = self.density.cost
         return of_theta, of_epsilon + (0.0 if self.chains is None else OF_CHAINS * of_theta)
 
-    def adapt(self, rounds) -> None:
-        """Propose epsilon with the moments that rounds in these coordinates found."""
-        if self.chains is None and 0 < self.points.n_epsilon <= LARGEST:
-            self.epsilon = adapt_epsilon(rounds) or self.epsilon
+    def adapt(self, q, batch: Batch) -> None:
+        """Propose epsilon with the moments that proposals in these coordinates found."""
+        epsilon, batch.proposed = batch.proposed, None  # they are large
+        m = self.points.n_epsilon
+        if epsilon is not None and self.chains is None and 0 < m <= LARGEST:
+            log_w = batch.single(batch.log_marginal - q.logpdf(batch.theta))
+            self.moments.append(moments(epsilon.reshape(-1, m), log_w))
+            self.epsilon = of_moments(self.moments) or self.epsilon
 
     @property
     def adapted(self) -> bool:
@@ -370,17 +382,19 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
             return q, K, batch
     rounds: list[tuple[Any, Batch]] = []
     spread: list[float] = []
-    coordinates, best_at = [], 0
+    best_at = 0
     for i in range(ROUNDS):
         q = mixture(center, cov, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
+        weigher.adapt(q, batch)
         rounds.append((q, batch))
-        coordinates.append(weigher.density)
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         _, ess = tail(log_w)
         spread.append(batch.inner_variance(log_w))
         if i == 0 and spread[0] > NOISY and weigher.refine():
             pass
+        elif batch.log_variance > NOISIEST and points.n_epsilon > LARGEST:
+            break
         elif K > 1 and i < 2:
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
                 weigher.take(weigher.plain)
@@ -392,7 +406,6 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         if ess > best:
             best, best_at = ess, i
         center, cov = adapt(rounds, first, d)
-        weigher.adapt([r for r, c in zip(rounds, coordinates, strict=True) if c is weigher.density])
     return q, K, batch
 
 
