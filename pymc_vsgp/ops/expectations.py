@@ -92,7 +92,7 @@ def expected_softplus(mu, gamma) -> TensorVariable:
 
 
 def _of(loop, mu, gamma):
-    return Expectation(loop)(*of_one_shape(pt.as_tensor(mu), pt.as_tensor(gamma)))[0]
+    return Expectation(loop)(*of_one_shape(mu, gamma))[0]
 
 
 def log_ndtr_graph(mu, gamma):

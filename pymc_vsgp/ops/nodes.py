@@ -33,6 +33,7 @@ def standard_deviation(gamma):
 
 def of_one_shape(a, b):
     """Broadcast two tensors, if they need it."""
+    a, b = pt.as_tensor(a), pt.as_tensor(b)
     same = a.type.broadcastable == b.type.broadcastable
     return (a, b) if same else pt.broadcast_arrays(a, b)
 
