@@ -502,6 +502,12 @@ def test_noise_moves_no_proposals(rng):
     assert of_moments([]) is None
     nothing = moments(rng.normal(size=(100, 3)), np.full(100, -np.inf))
     assert of_moments([nothing]) is None
+    # One weight, and hardly any but one: these have no variance.
+    for rest in (-np.inf, -40.0):
+        log_w = np.full(100, rest)
+        log_w[7] = 0.0
+        found = of_moments([moments(0.1 * rng.normal(size=(100, 3)), log_w)])
+        assert found is None or np.isfinite(found.logpdf(np.zeros((1, 3)))).all()
 
 
 @pytest.mark.slow

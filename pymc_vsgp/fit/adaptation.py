@@ -12,6 +12,7 @@ __all__ = ["adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"
 WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `of_epsilon`
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
+NARROWEST = 0.05  # variance of epsilon, over that of the stage
 NOISE = 2.0  # of a covariance of weighted draws, over that of as many as their sample is worth
 
 
@@ -96,11 +97,14 @@ def of_moments(found) -> StudentT | None:
     # As James and Stein: a mean of noise is as long as that.
     shrink = 1.0 - ratio / max(mean @ mean, 1e-300)
     values, vectors = np.linalg.eigh(second - np.outer(mean, mean))
-    above, below = (1.0 + np.sqrt(ratio)) ** 2, max(1.0 - np.sqrt(ratio), 0.0) ** 2
+    above = (1.0 + np.sqrt(ratio)) ** 2
+    # A sample that is worth less than the dimensions has no variance in some directions.
+    below = (1.0 - np.sqrt(ratio)) ** 2 if ratio < 1.0 else -np.inf
     half = (values + 1.0 - ratio) / 2.0
     with np.errstate(invalid="ignore"):
         apart = np.sqrt(half**2 - values)
     true = np.where(values > above, half + apart, np.where(values < below, half - apart, 1.0))
+    true = np.maximum(true, NARROWEST)
     if shrink < 0.5 and (true == 1.0).all():
         return None
     root = np.linalg.cholesky(vectors * true @ vectors.T)
