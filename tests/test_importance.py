@@ -503,11 +503,29 @@ def test_noise_moves_no_proposals(rng):
     nothing = moments(rng.normal(size=(100, 3)), np.full(100, -np.inf))
     assert of_moments([nothing]) is None
     # One weight, and hardly any but one: these have no variance.
-    for rest in (-np.inf, -40.0):
+    for rest in [-np.inf, *10 * [-40.0]]:
         log_w = np.full(100, rest)
         log_w[7] = 0.0
         found = of_moments([moments(0.1 * rng.normal(size=(100, 3)), log_w)])
         assert found is None or np.isfinite(found.logpdf(np.zeros((1, 3)))).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [counts, normal])
+def test_no_weight_is_refused(build):
+    model, stage = made(build)
+    weigher = Weigher(model)
+    plain = weigher.plain
+
+    def nowhere(theta, epsilon, advance=None):
+        return [np.full_like(x, -np.inf) for x in plain(theta, epsilon)]
+
+    nowhere.cost, weigher.plain = plain.cost, nowhere
+    weigher.refine = lambda: False
+    for give_up in (True, False):
+        rng = np.random.default_rng(1)
+        found = weigh(stage, weigher, 200, rng, give_up=give_up, progressbar=False)
+        assert found.refused
 
 
 @pytest.mark.slow

@@ -55,7 +55,8 @@ class Batch:
         if self.inner.shape[1] == 1:
             return 0.0
         w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
-        inner = np.exp(self.inner - self.log_marginal[:, None])
+        with np.errstate(invalid="ignore"):  # of a theta with no weight
+            inner = np.exp(self.inner - self.log_marginal[:, None])
         return float(w @ np.nan_to_num(inner.var(axis=1, ddof=1), nan=0.0))
 
     @property

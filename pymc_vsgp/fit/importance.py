@@ -391,7 +391,9 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         _, ess = tail(log_w)
         spread.append(batch.inner_variance(log_w))
-        if i == 0 and spread[0] > NOISY and weigher.refine():
+        if not np.isfinite(ess):  # nor is any weight
+            break
+        elif i == 0 and spread[0] > NOISY and weigher.refine():
             pass
         elif batch.log_variance > NOISIEST and points.n_epsilon > LARGEST:
             break
