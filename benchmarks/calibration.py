@@ -32,7 +32,7 @@ ORDERED = pm.distributions.transforms.ordered
 
 
 def process(name="u", m=M, n_outputs=1, kernel=pm.gp.cov.ExpQuad, noise=0.0, **kwargs):
-    """Return a process whose lengthscale and variance are unknown, and white noise on top."""
+    """Return a process of unknown lengthscale and variance, and white noise if there is any."""
     ls = pm.LogNormal(f"lengthscale_{name}", 1.0, 0.25)
     variance = pm.LogNormal(f"variance_{name}", -0.5, 0.5)
     cov = variance * kernel(1, ls=ls)

@@ -65,15 +65,17 @@ def adapt(rounds, first, d):
     return center, cov
 
 
-def moments(epsilon: np.ndarray, log_w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """What weighted vectors are worth, their mean and their second moments."""
+def moments(x: np.ndarray, log_w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """What weighted vectors are worth, their mean and their covariance."""
     log_w = finite(log_w)
     if np.isnan(log_w).any():
-        m = epsilon.shape[1]
+        m = x.shape[1]
         return 0.0, np.zeros(m), np.eye(m)
     log_w = smooth_weights(log_w)[0]
     w = np.exp(log_w - logsumexp(log_w))
-    return 1.0 / (w**2).sum(), w @ epsilon, epsilon.T @ (epsilon * w[:, None])
+    mean = w @ x
+    away = x - mean
+    return float(1.0 / (w**2).sum()), mean, away.T @ (away * w[:, None])
 
 
 def of_moments(found) -> StudentT | None:
@@ -92,7 +94,7 @@ def of_moments(found) -> StudentT | None:
     if not total > 0.0:
         return None
     mean = sum(ess * mean for ess, mean, _ in found) / total
-    second = sum(ess * second for ess, _, second in found) / total
+    second = sum(ess * (cov + np.outer(mean, mean)) for ess, mean, cov in found) / total
     ratio = NOISE * len(mean) / total
     # As James and Stein: a mean of noise is as long as that.
     shrink = 1.0 - ratio / max(mean @ mean, 1e-300)

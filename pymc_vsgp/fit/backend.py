@@ -41,7 +41,16 @@ class Costs(NamedTuple):
     at_once: int  # chains: JAX's wait for one another, and XLA takes all cores
 
 
-NUMBA = Costs(18.0, 3.0, 8e-5, 1.0, min(os.cpu_count() or 1, 4))
+def at_once(chains: int) -> int:
+    """How many chains run at once on numba: one for each processor.
+
+    Two of these share a core on many machines, and still do more than one. ``pm.sample`` counts
+    half of them.
+    """
+    return min(os.cpu_count() or 1, chains)
+
+
+NUMBA = Costs(18.0, 3.0, 8e-5, 1.0, at_once(4))
 JAX = Costs(7.0, 7.0, 3e-4, 1.5, 1)
 
 

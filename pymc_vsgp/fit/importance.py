@@ -44,7 +44,7 @@ from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.weights import doubt_of, finite, refusal, shape, smooth_weights, tail
+from pymc_vsgp.fit.weights import doubt_of, refusal, shape, tail
 from pymc_vsgp.progress import progress
 
 __all__ = ["Weighed", "Weigher", "weigh"]
@@ -180,13 +180,12 @@ class Weigher:
         of_theta, of_epsilon = self.density.cost
         return of_theta, of_epsilon + (0.0 if self.chains is None else OF_CHAINS * of_theta)
 
-    def adapt(self, q, batch: Batch) -> None:
+    def adapt(self, batch: Batch, log_w) -> None:
         """Propose epsilon with the moments that proposals in these coordinates found."""
         epsilon, batch.proposed = batch.proposed, None  # they are large
         m = self.points.n_epsilon
         if epsilon is not None and self.chains is None and 0 < m <= LARGEST:
-            log_w = batch.single(batch.log_marginal - q.logpdf(batch.theta))
-            self.moments.append(moments(epsilon.reshape(-1, m), log_w))
+            self.moments.append(moments(epsilon.reshape(-1, m), batch.single(log_w)))
             self.epsilon = of_moments(self.moments) or self.epsilon
 
     @property
@@ -362,9 +361,7 @@ def _judged(weigher: Weigher, q, batch: Batch):
 def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     """Fit the proposal density in a few rounds."""
     points = weigher.points
-    order = _order(points, stage)
-    center, _ = stage._theta_normal()
-    center, cov = center[order], stage.theta_covariance[np.ix_(order, order)]
+    center, cov = _estimate(points, stage)
     d = len(center)
     n, K = int(np.clip(5 * d * (d + 3), 250, 2000)), 1
     if points.n_epsilon:
@@ -386,9 +383,9 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     for i in range(ROUNDS):
         q = mixture(center, cov, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
-        weigher.adapt(q, batch)
         rounds.append((q, batch))
         log_w = batch.log_marginal - q.logpdf(batch.theta)
+        weigher.adapt(batch, log_w)
         _, ess = tail(log_w)
         spread.append(batch.inner_variance(log_w))
         if not np.isfinite(ess):  # nor is any weight
@@ -429,9 +426,14 @@ def _n_inner(variance: float, of_theta: float, of_epsilon: float) -> int:
 
 def _student(points: Points, stage: GaussianStage) -> StudentT:
     """Return a proposal around the estimate of a stage."""
-    order = _order(points, stage)
-    center, cov = stage._theta_normal()[0][order], stage.theta_covariance[np.ix_(order, order)]
+    center, cov = _estimate(points, stage)
     return of_theta(center, np.linalg.cholesky(cov))
+
+
+def _estimate(points: Points, stage: GaussianStage) -> tuple[np.ndarray, np.ndarray]:
+    """Return the estimate of a stage, and its covariance, in the order of `points`."""
+    order = _order(points, stage)
+    return stage._theta_normal()[0][order], stage.theta_covariance[np.ix_(order, order)]
 
 
 def _order(points: Points, stage: GaussianStage) -> np.ndarray:
@@ -442,14 +444,12 @@ def _order(points: Points, stage: GaussianStage) -> np.ndarray:
 
 def _better(stage, points, theta, log_w) -> GaussianStage:
     """Return the stage with the moments of theta under the weights, where these tell them."""
-    log_w = smooth_weights(finite(log_w))[0]
-    w = np.exp(log_w - logsumexp(log_w))
-    # Nor where no weight is finite.
-    if not theta.size or not 1.0 / (w**2).sum() >= 10.0 * (theta.shape[1] + 5):
+    if not theta.size:
+        return stage
+    ess, mean, found = moments(theta, log_w)
+    if ess < 10.0 * (theta.shape[1] + 5):
         return stage
     order = _order(points, stage)
     center, cov = np.empty(len(order)), np.empty((len(order),) * 2)
-    center[order] = w @ theta
-    away = theta - w @ theta
-    cov[np.ix_(order, order)] = away.T @ (away * w[:, None])
+    center[order], cov[np.ix_(order, order)] = mean, found
     return replace(stage, theta_unconstrained=stage._split_theta(center), theta_covariance=cov)

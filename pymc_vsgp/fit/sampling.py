@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from pymc_vsgp.checks import check_number, check_real, kind
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
-from pymc_vsgp.fit.backend import choose, warn_of_file
+from pymc_vsgp.fit.backend import at_once, choose, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -250,9 +250,7 @@ def sample(
         # The stage has functions that share data independent. Classes tell their differences alone.
         nuts["adaptation"] = "low_rank"
     if nuts_sampler == "nutpie" and kwargs.get("backend") == "numba":
-        # Of threads, two of which share a core on many machines, and still do more than one.
-        # pm.sample counts half of them.
-        kwargs.setdefault("cores", min(os.cpu_count() or 1, chains))
+        kwargs.setdefault("cores", at_once(chains))
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
