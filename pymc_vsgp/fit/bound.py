@@ -226,6 +226,15 @@ class Variables:
         shapes = [(p.n_functions, p.n_inducing) for p in self.processes for _ in p.offset]
         return [np.zeros(shape) for shape in shapes]
 
+    def check_number(self, i: int, n_data: int) -> None:
+        """Raise where a process has more inducing points than observations."""
+        p = self.processes[i]
+        if p.Xu is not None and p.n_inducing > n_data:
+            raise ValueError(
+                f"{p.u.name} has {p.n_inducing} inducing points, but there are only {n_data} "
+                "observations. Use at most as many points: Xu = X is already exact."
+            )
+
 
 class Bound(Variables):
     """The bound of a model, compiled.
@@ -335,13 +344,10 @@ class Bound(Variables):
     def _check_numbers(self, owners_of) -> None:
         """Raise where there are more inducing points than observations."""
         sizes = self.sizes()
-        for i, p in enumerate(self.processes):
-            n_data = sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
-            if p.Xu is not None and p.n_inducing > n_data:
-                raise ValueError(
-                    f"{p.u.name} has {p.n_inducing} inducing points, but there are only {n_data} "
-                    "observations. Use at most as many points: Xu = X is already exact."
-                )
+        for i in range(len(self.processes)):
+            self.check_number(
+                i, sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
+            )
 
     def _process_of(self, name: str) -> int:
         names = [p.u.name for p in self.processes]

@@ -31,7 +31,7 @@ from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, warnings_at
-from pymc_vsgp.model.variable import inducing_variables, is_independent, require_inducing
+from pymc_vsgp.model.variable import inducing_variables, require_inducing
 from pymc_vsgp.progress import progress
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
@@ -277,13 +277,12 @@ class Fitter:
             else:
                 self.bound = NeighborsBound(model, mode)
             return
+        if method == "natural" and mesh is None and not move_inducing:
+            if (loop := integrable(model)) is not None:
+                self.bound = self.exact = ExactBound(model, loop, mode)
+                return
         held = self.batch_size is not None
         self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
-        independent = all(is_independent(p.u) for p in self.bound.processes)
-        if method == "natural" and mesh is None and independent:
-            loop = integrable(model)
-            if loop is not None and loop.node.op.recipe.parts[0].conditional.basis is not None:
-                self.exact = ExactBound(self.bound, model, loop)
 
     def __call__(
         self,

@@ -15,8 +15,8 @@ import scipy.linalg
 
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.checkpoint import State
-from pymc_vsgp.fit.natural import Natural, definite, sites_of
-from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.fit.natural import Natural, definite
+from pymc_vsgp.inducing.coordinates import Sites, sites_of
 
 __all__ = ["Minibatches", "judge"]
 

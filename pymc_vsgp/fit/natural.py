@@ -8,7 +8,7 @@ import scipy.optimize
 
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import ExactBound
-from pymc_vsgp.inducing.coordinates import Sites, root_of
+from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
@@ -235,13 +235,6 @@ def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> S
         for part, new in zip((linear, root), sites_of(R, mean, h, precision), strict=True):
             part.append(new)
     return Sites(np.stack(linear), np.stack(root))
-
-
-def sites_of(R, mean, h, precision) -> Sites:
-    """Return the sites of u, of one function, that are ``exp(h v - v precision v / 2)`` in v."""
-    root = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
-    linear = scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + root @ (root.T @ mean)
-    return Sites(linear, root)
 
 
 def definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+import scipy.linalg
 
 from pymc.logprob.transforms import Transform
 from pytensor.graph.rewriting.basic import node_rewriter
@@ -214,6 +215,13 @@ def root_of(precision: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         w, V = np.linalg.eigh((precision + precision.T) / 2.0)
     return V * np.sqrt(np.clip(w, 0.0, None))
+
+
+def sites_of(R, mean, h, precision) -> Sites:
+    """Return the sites of u, of one function, that are ``exp(h v - v precision v / 2)`` in v."""
+    root = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
+    linear = scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + root @ (root.T @ mean)
+    return Sites(linear, root)
 
 
 def apply_sites(mean, R, linear, root):
