@@ -92,7 +92,7 @@ for some in tables[:2]:
 print("drawn")
 
 # Chains on the rows of the table, at the same time.
-settings |= {"method": "nuts", "tune": 10, "draws": 10, "model": model}
+settings |= {"method": "nuts", "tune": 5, "draws": 5, "model": model}
 on_one = vsgp.sample(devices=devices[:1], **settings)
 rows, set_mesh = set(), jax.set_mesh
 

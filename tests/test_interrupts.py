@@ -167,7 +167,7 @@ def test_points_that_are_needed_whole(stop_at, stage, monkeypatch):
     points = Points(stage.model)
     calls = []
     fn = points.function([stage.model.logp()])
-    split = points._split
+    split = points.split
 
     def interrupted(*args):
         calls.append(args)
@@ -175,7 +175,7 @@ def test_points_that_are_needed_whole(stop_at, stage, monkeypatch):
             raise KeyboardInterrupt
         return split(*args)
 
-    monkeypatch.setattr(points, "_split", interrupted)
+    monkeypatch.setattr(points, "split", interrupted)
     monkeypatch.setattr("pymc_vsgp.fit.density.BATCH_BYTES", 1)
     at = np.zeros((3, 1)), np.zeros((3, 2, 5))
     with pytest.raises(KeyboardInterrupt):

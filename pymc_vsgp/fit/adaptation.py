@@ -1,30 +1,63 @@
 """Proposal densities, and how weighted proposals fit them to the target."""
 
+from typing import NamedTuple
+
 import numpy as np
 
+from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from pymc_vsgp.fit.proposals import Mixture, StudentT
 from pymc_vsgp.fit.weights import finite, smooth_weights
 
-__all__ = ["adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"]
+__all__ = ["Near", "adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"]
 
 WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `of_epsilon`
 WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
 OTHERS = 0.4  # and to optima elsewhere
 NARROWEST = 0.05  # variance of epsilon, over that of the stage
+FEW = 2.0  # draws for each number of a mean, that a covariance is not told by
+DRAWS, STEPS = 2000, 20
+GAIN = 0.05  # nats: a second density also makes up for the tails of the first
 NOISE = 2.0  # of a covariance of weighted draws, over that of as many as their sample is worth
 
 
-def mixture(center, cov, prior, elsewhere) -> Mixture:
-    """Return proposals of theta with this center and covariance."""
-    root = np.linalg.cholesky(cov) if len(cov) else cov
-    parts = [(WIDE, StudentT(center, 2.0 * root, 3.0))]
-    if len(center) and prior is not None:
+class Near(NamedTuple):
+    """Where most of theta is: a few normal densities, by their shares, means and covariances."""
+
+    shares: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+
+    @classmethod
+    def one(cls, mean, cov) -> "Near":
+        """Return a single one."""
+        return cls(np.ones(1), mean[None], cov[None])
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of all."""
+        mean = self.shares @ self.means
+        away = self.means - mean
+        between = (away.T * self.shares) @ away
+        return mean, np.tensordot(self.shares, self.covariances, axes=1) + between
+
+
+def mixture(near: Near, prior, elsewhere) -> Mixture:
+    """Return proposals of theta that are near, and some that are not."""
+    center, cov = near.moments
+    d = len(center)
+    parts = [(WIDE, StudentT(center, 2.0 * _root(cov), 3.0))]
+    if d and prior is not None:
         parts += [(PRIOR, prior)]
     parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]
     rest = 1.0 - sum(share for share, _ in parts)
-    return Mixture([(rest, of_theta(center, root)), *parts])
+    main = [(rest * share, of_theta(m, _root(c))) for share, m, c in zip(*near, strict=True)]
+    return Mixture([*main, *parts])
+
+
+def _root(cov):
+    return np.linalg.cholesky(cov) if len(cov) else cov
 
 
 def of_theta(center, root) -> StudentT:
@@ -42,9 +75,13 @@ def of_epsilon(center, root: np.ndarray | float = 1.0) -> StudentT:
     return StudentT(center, (1.0 + WIDER / np.sqrt(max(m, 1))) * root, max(20.0, 4.0 * m))
 
 
-def adapt(rounds, first, d):
-    """Mean and covariance of theta under the weights of all rounds, as one mixture."""
+def adapt(rounds, first) -> Near:
+    """Find where theta is under the weights of all rounds, as one mixture.
+
+    `first` is the covariance of the stage.
+    """
     theta = np.concatenate([b.theta for _, b in rounds])
+    d = theta.shape[1]
     marginal = np.concatenate([b.log_marginal for _, b in rounds])
     sizes = np.array([len(b.theta) for _, b in rounds])
     each = np.stack([q.logpdf(theta) for q, _ in rounds])
@@ -60,9 +97,60 @@ def adapt(rounds, first, d):
     away = theta - center
     cov = away.T @ (away * w[:, None])
     # A small ESS does not tell a covariance: the curvature at the estimate fills in.
-    prior_weight = 2.0 * (d + 1)
-    cov = (ess * cov + prior_weight * first) / (ess + prior_weight)
-    return center, cov
+    cov = (ess * cov + FEW * (d + 1) * first) / (ess + FEW * (d + 1))
+    near = Near.one(center, cov)
+    if d == 0:
+        return near
+    # As many draws as tell what there is to tell, at equal distances along the weights.
+    at = np.searchsorted(np.cumsum(w), (np.arange(DRAWS) + 0.5) / DRAWS).clip(max=len(w) - 1)
+    root = np.linalg.cholesky(cov)
+    two = _two(solve_triangular(root, away[at].T, lower=True).T, min(ess, DRAWS))
+    if two is None:
+        return near
+    covariances = root @ two.covariances @ root.T
+    return Near(two.shares, center + two.means @ root.T, covariances)
+
+
+def _two(z, worth) -> Near | None:
+    """Two densities of draws with about unit covariance, where so many tell them from one.
+
+    Parameters that scale others make the posterior a funnel, and weak data make it lopsided.
+    """
+    d = z.shape[1]
+    best = max((_em(z, z[:, k] > np.median(z[:, k]), worth, 3) for k in range(d)), key=_level)
+    if best is not None:
+        best = _em(z, best[2], worth, STEPS)
+    one = of_theta(np.zeros(d), np.eye(d)).logpdf(z).mean()
+    # As Akaike: the mean and the covariance of the second are fitted to the same draws.
+    if best is None or (best[0] - one - GAIN) * worth < (d + 1.0) * (d + 2.0) / 2.0:
+        return None
+    return best[1]
+
+
+def _level(found) -> float:
+    return -np.inf if found is None else found[0]
+
+
+def _em(z, of_first, worth, steps):
+    """Return mean log density, densities, and which draws the first one has, after some steps."""
+    n, d = z.shape
+    for _ in range(steps):
+        of = np.stack([of_first, 1.0 - of_first])
+        shares = of.mean(axis=1)
+        if shares.min() * worth < d + 1.0:
+            return None
+        means = of @ z / (n * shares[:, None])
+        away = z - means[:, None]
+        sums = np.einsum("jn,jna,jnb->jab", of, away, away, optimize=True) * (worth / n)
+        number = (shares * worth)[:, None, None]
+        covariances = (sums + FEW * (d + 1) * np.eye(d)) / (number + FEW * (d + 1))
+        near = Near(shares, means, covariances)
+        each = np.stack(
+            [np.log(s) + of_theta(m, _root(c)).logpdf(z) for s, m, c in zip(*near, strict=True)]
+        )
+        log_q = logsumexp(each, axis=0)
+        of_first = np.exp(each[0] - log_q)
+    return log_q.mean(), near, of_first
 
 
 def moments(x: np.ndarray, log_w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

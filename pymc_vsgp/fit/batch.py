@@ -65,7 +65,7 @@ class Batch:
         more = self.inner.shape[1] - 1
         if more == 0:
             return 0.0
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             each = self.inner.var(axis=1, ddof=1)
         # The median of variances of normal numbers is less than the variance.
         less = 2.0 * gammaincinv(more / 2.0, 0.5) / more

@@ -1,10 +1,13 @@
-"""Graphs of a model at many points at once, on numpy: the value alone, and nothing compiled.
+"""Graphs of a model at many points at once: the value alone, and as a rule nothing compiled.
 
 A proposal needs no gradient, and no proposal waits for another. So the graph of the log density is
 vectorized over points, and numpy's loops take as many of them at a time as the cache holds. Several
 coordinates of the inducing values at the same parameters share the kernel and the solve, which most
-of the time goes into.
+of the time goes into. Where that takes longer than compiling, see `compiled`.
 """
+
+import logging
+import time
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,20 +19,23 @@ from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter
 
 from pymc_vsgp.compile import ONCE, function, no_collection, simplify
-from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, gathered, on_devices
+from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
+from pymc_vsgp.fit.compiled import Compiled, OnDevices, compiler
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
 
-MANY = 64  # points that a device is given
+_log = logging.getLogger("pymc.vsgp")
+
 TYPICAL = 20  # nodes of a quadrature that takes no more than it needs
 
 
@@ -79,57 +85,14 @@ class Points:
     def _known(self, key, build, mesh=None) -> Any:
         """Compile what is asked for the first time. Sites and data may change after that."""
         if key not in self._functions:
-            self._functions[key] = self.function(build(), mesh)
+            self._functions[key] = self.function(build(), mesh, compiling=True)
         return self._functions[key]
 
-    def function(self, outputs, mesh=None) -> Any:
-        """Vectorize a graph of the model's values, and compile it.
+    def function(self, outputs, mesh=None, compiling=False) -> "AtPoints":
+        """Vectorize graphs of the model's values, and compile them where that may pay."""
+        return AtPoints(self, outputs, mesh, compiling)
 
-        With `advance`, which is told how many are done, it returns less than was asked for if it
-        is interrupted. Its `cost` is that of a theta, and of an epsilon, in about the same unit.
-        """
-        spread, most = None, 0
-        if mesh is not None:
-            spread, most = _on_devices(self.outer, self.inner, outputs, mesh)
-        outputs = _value_alone(outputs)
-        # First over epsilon, then over theta: what depends on theta alone is computed once.
-        many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in self.inner]
-        outputs = over(outputs, self.inner, many)
-        values = [*self.outer, *many]
-        batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
-        outputs = over(outputs, values, batched)
-        sizes = _sizes(outputs, mesh)
-        # Such as which rows are near which: once for all points.
-        fixed = computed_first(outputs, batched)
-        first = function([], fixed)
-        fn = spread or function([*batched, *fixed], numpy_only(outputs))
-        widest = max((max(s) for s in self.shapes.values() if s), default=1)
-
-        def evaluate(theta, epsilon, advance=None):
-            K, known = epsilon.shape[1], [] if spread else first()
-            largest = max([widest**2, *(max(a, K * b) for a, b in sizes)])
-            step = most or max(1, BATCH_BYTES // (8 * largest))
-            parts: list[list] = []
-            for i in range(0, len(theta), step):
-                at = slice(i, i + step)
-                try:
-                    found = fn(*self._split(theta[at], epsilon[at]), *known)
-                except KeyboardInterrupt:
-                    if advance is None or not parts:
-                        raise
-                    break
-                if advance is not None:
-                    advance(len(theta[at]))
-                lead = (len(theta[at]), K)
-                parts.append([np.broadcast_to(x, (*lead, *x.shape[2:])) for x in found])
-            return [np.concatenate(column) for column in zip(*parts, strict=True)]
-
-        a, b = (sum(x) for x in zip(*sizes, strict=True)) if sizes else (1, 0)
-        cost = (a * (3.0 + widest / 8.0), 10.0 * b + a / 4.0)
-        evaluate.cost = cost  # type: ignore[attr-defined]  # of a function
-        return evaluate
-
-    def _split(self, theta, epsilon) -> list[np.ndarray]:
+    def split(self, theta, epsilon) -> list[np.ndarray]:
         """Return the values of variables at many points."""
         out = []
         for flat, values in ((theta, self.outer), (epsilon, self.inner)):
@@ -138,41 +101,104 @@ class Points:
         return out
 
 
+class AtPoints:
+    """Graphs of the values of a model, as a function of many points.
+
+    Attributes
+    ----------
+    cost : tuple of float
+        That of a theta, and of an epsilon, in about the same unit.
+    """
+
+    def __init__(self, points: Points, outputs, mesh=None, compiling=False):
+        self.points = points
+        outer, inner = points.outer, points.inner
+        self.compiled: Compiled | None = None
+        self._compiler: Any = None
+        if mesh is not None:
+            self.compiled = OnDevices(outer, inner, outputs, mesh)
+        self._outputs = outputs
+        # First over epsilon, then over theta: what depends on theta alone is computed once.
+        many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inner]
+        vectorized = over(_value_alone(outputs), inner, many)
+        values = [*outer, *many]
+        batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
+        vectorized = over(vectorized, values, batched)
+        self._sizes = _sizes(vectorized, mesh)
+        self._widest = max((max(s) for s in points.shapes.values() if s), default=1)
+        a, b = (sum(x) for x in zip(*self._sizes, strict=True)) if self._sizes else (1, 0)
+        self.cost = a * (3.0 + self._widest / 8.0), 10.0 * b + a / 4.0
+        if mesh is None:
+            # Such as which rows are near which: once for all points.
+            fixed = computed_first(vectorized, batched)
+            self._first = function([], fixed)
+            self._on_numpy = function([*batched, *fixed], numpy_only(vectorized))
+            self._compiler = compiler(points.model, outputs) if compiling else None
+        self._spent = 0.0
+
+    def __call__(self, theta, epsilon, advance=None) -> list[np.ndarray]:
+        """Evaluate at theta, S x d, and epsilon, S x K x m: arrays with S x K in front.
+
+        With `advance`, which is told how many are done, it returns less than was asked for if it
+        is interrupted.
+        """
+        n, K = epsilon.shape[:2]
+        largest = max([self._widest**2, *(max(a, K * b) for a, b in self._sizes)])
+        on_numpy = max(1, BATCH_BYTES // (8 * largest))
+        known = self._first() if self.compiled is None else []
+        parts: list[list] = []
+        done = 0
+        while done < n:
+            step = self.compiled.most if self.compiled else on_numpy
+            at, began = slice(done, done + step), time.perf_counter()
+            try:
+                arrays = self.points.split(theta[at], epsilon[at])
+                found = self.compiled(*arrays) if self.compiled else self._on_numpy(*arrays, *known)
+                lead = (len(theta[at]), K)
+                parts.append([np.broadcast_to(x, (*lead, *x.shape[2:])) for x in found])
+                done += lead[0]
+                if advance is not None:
+                    advance(lead[0])
+                if self._compiler is not None and arrays:
+                    seconds = (time.perf_counter() - began) / lead[0]
+                    self._choose(seconds, n - done, on_numpy, arrays, parts[-1])
+            except KeyboardInterrupt:
+                if advance is None or not parts:
+                    raise
+                break
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _choose(self, seconds, left, at_once, arrays, known) -> None:
+        """Compile, where numpy takes that many seconds for a theta."""
+        self._spent += seconds * len(arrays[0])
+        if self._spent + seconds * left < self._compiler.pays:
+            return
+        compiler, self._compiler = self._compiler, None
+        _log.info(
+            "importance: %.3g s a proposal on numpy, so %s compiles the log density",
+            seconds,
+            compiler.name,
+        )
+        some = [x[: compiler.most] for x in arrays]
+        try:
+            with no_collection:
+                compiled = compiler(
+                    self.points.outer, self.points.inner, self._outputs, min(at_once, AT_ONCE)
+                )
+            found = compiled(*some)  # as it compiles when it is called
+        except Exception as error:
+            # Whatever a backend lacks is no reason to lose draws.
+            _log.info("importance: %s can't do it: %s", compiler.name, error)
+            return
+        pairs = ((x, y[: compiler.most]) for x, y in zip(found, known, strict=True))
+        same = all(np.allclose(*pair, 1e-6, 1e-6, equal_nan=True) for pair in pairs)
+        if same and compiled.seconds(*some) < seconds:
+            self.compiled = compiled
+
+
 def computed_first(outputs, inputs) -> list[Variable]:
     """Return what graphs need beside the inputs, other than what is only looked up."""
     return [v for v in frontier(outputs, inputs) if not isinstance(v, SharedVariable)]
-
-
-def _on_devices(outer, inner, outputs, mesh) -> Any:
-    """Return a function of points, and of some epsilon at each, that devices evaluate."""
-    import jax
-
-    from jax.sharding import PartitionSpec as P
-
-    fn = function([*outer, *inner], on_devices(outputs, mesh, AT_ONCE), "JAX")
-    places = [P(AXIS) if isinstance(s, Placed) else P() for s in fn.get_shared()]
-
-    def part(thetas, epsilons, shared):
-        def at_theta(point):
-            theta, some = point
-            return jax.vmap(lambda epsilon: fn.vm.jit_fn(*theta, *epsilon, *shared))(some)
-
-        found = jax.lax.map(at_theta, (thetas, epsilons), batch_size=AT_ONCE)
-        return jax.lax.all_gather(found, DRAWS, tiled=True)
-
-    specs = {"in_specs": (P(DRAWS), P(DRAWS), places), "out_specs": P(), "check_vma": False}
-    at_all = jax.jit(jax.shard_map(part, mesh=mesh, **specs))
-    most = MANY * mesh.shape[DRAWS]
-
-    def evaluate(*arrays):
-        n = len(arrays[0])
-        # XLA compiles for each number of points anew.
-        filled = [np.concatenate([x, np.repeat(x[-1:], most - n, axis=0)]) for x in arrays]
-        shared = [s.get_value(borrow=True) for s in fn.get_shared()]
-        found = at_all(filled[: len(outer)], filled[len(outer) :], shared)
-        return [np.asarray(x)[:n] for x in found]
-
-    return evaluate, most
 
 
 def _sizes(outputs, mesh=None) -> list[tuple[int, int]]:
@@ -205,7 +231,7 @@ def _entries(node, n: int) -> tuple[int, int]:
 
 def _value_alone(outputs) -> list[Variable]:
     """Compute nothing in loops over the data but what is used; see `streaming`."""
-    fgraph = FunctionGraph(outputs=list(outputs), clone=False)
+    fgraph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
     fgraph._compile_mode = ONCE
     dfs_rewriter(drop_unused_outputs).rewrite(fgraph)
     return list(fgraph.outputs)

@@ -32,6 +32,7 @@ from scipy.special import logsumexp
 
 from pymc_vsgp.compile import no_collection
 from pymc_vsgp.fit.adaptation import (
+    Near,
     adapt,
     mixture,
     moments,
@@ -52,6 +53,7 @@ __all__ = ["Weighed", "Weigher", "weigh"]
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 ROUNDS, PATIENCE = 12, 4  # at most, and after the best one
+GOOD = 0.6  # of the proposals: where their sample is worth that, another round gains little
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
@@ -361,16 +363,16 @@ def _judged(weigher: Weigher, q, batch: Batch):
 def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     """Fit the proposal density in a few rounds."""
     points = weigher.points
-    center, cov = _estimate(points, stage)
-    d = len(center)
+    center, first = _estimate(points, stage)
+    near, d = Near.one(center, first), len(center)
     n, K = int(np.clip(5 * d * (d + 3), 250, 2000)), 1
     if points.n_epsilon:
         of_theta, of_epsilon = weigher.cost
         K = 4 if of_epsilon < of_theta else 2
-    first, best = cov, 0.0
+    best = 0.0
     elsewhere = [_student(points, other) for other in stage.elsewhere]
     if points.n_epsilon >= MANY:
-        q = mixture(center, cov, weigher.prior, elsewhere)
+        q = mixture(near, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
         nearly = NEARLY * points.n_epsilon
         if NORMAL < batch.log_variance < nearly and weigher.walk(center):
@@ -381,7 +383,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
     spread: list[float] = []
     best_at = 0
     for i in range(ROUNDS):
-        q = mixture(center, cov, weigher.prior, elsewhere)
+        q = mixture(near, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
         rounds.append((q, batch))
         log_w = batch.log_marginal - q.logpdf(batch.theta)
@@ -398,13 +400,13 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
                 weigher.take(weigher.plain)
             K = _n_inner(min(spread), *weigher.cost)
-        elif (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
+        elif ess > GOOD * n or (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
             break
         elif weigher.adapted:
             K = _n_inner(spread[-1], *weigher.cost)
         if ess > best:
             best, best_at = ess, i
-        center, cov = adapt(rounds, first, d)
+        near = adapt(rounds, first)
     return q, K, batch
 
 

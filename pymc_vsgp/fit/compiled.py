@@ -1,0 +1,159 @@
+"""Graphs at many points, compiled: where numpy would take longer than compiling does.
+
+numpy's loops go through memory once for each operation. JAX, which joins them, takes a fifth to a
+thirtieth of its time, and numba a half; but compiling takes one or two seconds, or some ten.
+"""
+
+import importlib.util
+import time
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from pymc.model.core import Model
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
+
+from pymc_vsgp.compile import function
+from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
+from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.engine.vectorized import AT_ONCE
+from pymc_vsgp.fit.backend import in_file
+from pymc_vsgp.ops.row_integral import RowIntegral
+
+__all__ = ["Compiled", "OnDevices", "compiler"]
+
+PART, PART_OF_DEVICE = 32, 64  # points, of which XLA compiles for one number
+
+
+class Compiled:
+    """Graphs of theta, and of some epsilon at each, at up to `most` points."""
+
+    name: str
+    pays: float
+    """Seconds of numpy from which compiling pays."""
+    most = PART
+    whole = False
+    """Whether fewer points take as long as the most."""
+
+    def __call__(self, *arrays) -> list[np.ndarray]:
+        """Evaluate at theta, S x ..., and at epsilon, S x K x ...: arrays of S x K, or S x 1."""
+        raise NotImplementedError
+
+    def seconds(self, *arrays) -> float:
+        """Return what a theta takes."""
+        began = time.perf_counter()
+        self(*arrays)
+        return (time.perf_counter() - began) / (self.most if self.whole else len(arrays[0]))
+
+
+class Jax(Compiled):
+    """On JAX."""
+
+    name, pays, whole = "JAX", 3.0, True
+
+    def __init__(self, outer, inner, outputs, at_once=AT_ONCE):
+        import jax
+
+        self.n_outer, self.at_once = len(outer), at_once
+        self.shared, outputs = _of_known_shapes(outputs)
+        fixed = [v for v, _ in self.shared]
+        self.fn = function([*outer, *inner, *fixed], outputs, "JAX")
+        self.at_all = jax.jit(self._at_all)
+
+    def _at_all(self, thetas, epsilons, shared):
+        import jax
+
+        fn = self.fn.vm.jit_fn
+
+        def at_theta(point):
+            theta, some = point
+            if not some:
+                return [x[None] for x in fn(*theta, *shared)]
+            return jax.vmap(lambda epsilon: fn(*theta, *epsilon, *shared))(some)
+
+        return jax.lax.map(at_theta, (thetas, epsilons), batch_size=self.at_once)
+
+    def values(self) -> list[Any]:
+        """Return data and sites, which may have changed."""
+        return [known.get_value(borrow=True) for _, known in self.shared]
+
+    def __call__(self, *arrays):
+        n, most = len(arrays[0]), self.most
+        # XLA compiles for each number of points anew.
+        filled = [np.concatenate([x, np.repeat(x[-1:], most - n, axis=0)]) for x in arrays]
+        found = self.at_all(filled[: self.n_outer], filled[self.n_outer :], self.values())
+        return [np.asarray(x)[:n] for x in found]
+
+
+class OnDevices(Jax):
+    """On the devices of a mesh, which have the rows of the data."""
+
+    def __init__(self, outer, inner, outputs, mesh):
+        import jax
+
+        from jax.sharding import PartitionSpec as P
+
+        self.n_outer, self.at_once = len(outer), AT_ONCE
+        self.most = PART_OF_DEVICE * mesh.shape[DRAWS]
+        self.fn = function([*outer, *inner], on_devices(outputs, mesh, AT_ONCE), "JAX")
+        places = [P(AXIS) if isinstance(s, Placed) else P() for s in self.fn.get_shared()]
+
+        def part(thetas, epsilons, shared):
+            found = self._at_all(thetas, epsilons, shared)
+            return jax.lax.all_gather(found, DRAWS, tiled=True)
+
+        specs = {"in_specs": (P(DRAWS), P(DRAWS), places), "out_specs": P(), "check_vma": False}
+        self.at_all = jax.jit(jax.shard_map(part, mesh=mesh, **specs))
+
+    def values(self):
+        return [s.get_value(borrow=True) for s in self.fn.get_shared()]
+
+
+class Numba(Compiled):
+    """On numba, for those who have no JAX."""
+
+    name, pays = "numba", 30.0
+
+    def __init__(self, outer, inner, outputs, at_once=1):
+        self.n_outer = len(outer)
+        self.fn = function([*outer, *inner], outputs, "NUMBA")
+
+    def __call__(self, *arrays):
+        theta, epsilon = arrays[: self.n_outer], arrays[self.n_outer :]
+        K = epsilon[0].shape[1] if epsilon else 1
+        found = [
+            self.fn(*(x[i] for x in theta), *(x[i, k] for x in epsilon))
+            for i in range(len(arrays[0]))
+            for k in range(K)
+        ]
+        columns = (np.stack([np.array(x) for x in column]) for column in zip(*found, strict=True))
+        return [x.reshape(-1, K, *x.shape[1:]) for x in columns]
+
+
+def compiler(model: Model, outputs) -> type[Compiled] | None:
+    """Return what compiles graphs of a model, if that can pay."""
+    inside = (a.op for node in block_sums(*outputs) for a in node.op.fgraph.apply_nodes)
+    if any(isinstance(op, RowIntegral) for op in inside):
+        return None  # numpy takes loops of numba for these, and JAX ten times as long
+    # JAX would copy what is in a file.
+    return Numba if importlib.util.find_spec("jax") is None or in_file(model) else Jax
+
+
+def _of_known_shapes(outputs) -> tuple[list[tuple[Variable, Any]], list[Variable]]:
+    """Replace what is shared by inputs with the shapes that it has, as JAX wants to know them.
+
+    Numbers of rows and the like become constants.
+    """
+    swaps: dict[Any, Variable] = {}
+    for v in graph_inputs(outputs):
+        if isinstance(v, SharedVariable):
+            value = np.asarray(v.get_value(borrow=True))
+            count = value.ndim == 0 and value.dtype.kind == "i"
+            swaps[v] = pt.constant(value) if count else pt.tensor(dtype=v.dtype, shape=value.shape)
+    given = [(new, v) for v, new in swaps.items() if not isinstance(new, Constant)]
+    return given, graph_replace(list(outputs), swaps, strict=False)
