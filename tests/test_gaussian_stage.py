@@ -14,6 +14,8 @@ from scipy import integrate, stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.compiled import OneOnJax
+from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.minibatch import judge
 from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.inducing.coordinates import Sites
@@ -421,3 +423,46 @@ def test_a_curvature_that_is_not_finite_is_told():
     fit._slope = lambda theta: np.full(2, np.nan)
     with pytest.raises(ValueError, match="not finite around"):
         fit.curvature()
+
+
+@pytest.mark.slow
+def test_normal_noise_has_the_best_q_of_each_theta(data, rng):
+    """Steps of the sites gain nothing, and the bound of both is the same."""
+    X, Xu, f = data
+    y = f + SIGMA * rng.normal(size=N)
+    model = build(vsgp.Gaussian(sigma=0.1 + 0.4 * rng.random(N)), X, Xu, y)
+    fitter = Fitter(model)
+    stage = fitter(tol=1e-8)
+    assert stage.converged and stage.n_steps <= 3
+    bound = Bound(model, mode=RAW)
+    theta, sites = bound.ravel(stage.theta_unconstrained), [stage.sites["u"]]
+    ev = bound(theta, sites)
+    np.testing.assert_allclose(ev.value, stage.elbo, rtol=1e-9)
+    np.testing.assert_allclose(ev.gradient, 0.0, atol=1e-3)
+    other = Natural(bound, theta, sites, [], 1e-8, lambda *args: None)
+    other.run(3)
+    assert other.evaluation.value - stage.elbo < 1e-6
+    R, mean = ev.R[0], ev.prior_mean[0]
+    np.testing.assert_allclose(stage.mean["u"][0], mean + R @ ev.mean[0][0], rtol=1e-7)
+    np.testing.assert_allclose(stage.theta_covariance, other.curvature(), rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lik", ["poisson", "normal"])
+def test_jax_takes_over_a_long_fit(lik, data, rng, monkeypatch):
+    pytest.importorskip("jax")
+    X, Xu, f = data
+    y = rng.poisson(np.exp(f)) if lik == "poisson" else f + SIGMA * rng.normal(size=N)
+    likelihood = vsgp.Poisson() if lik == "poisson" else vsgp.Gaussian(SIGMA)
+    model = build(likelihood, X, Xu, y)
+    plain = Fitter(model)(tol=1e-6)
+    # Each evaluation takes less time than the one before it.
+    clock = iter(np.cumsum(1000.0 / np.arange(1, 10_000)))
+    monkeypatch.setattr("pymc_vsgp.fit.compiled.perf_counter", lambda: next(clock))
+    fitter = Fitter(model)
+    assert not isinstance(fitter.bound._fn.fn, OneOnJax)
+    stage = fitter(tol=1e-6)
+    assert isinstance(fitter.bound._fn.fn, OneOnJax)
+    np.testing.assert_allclose(stage.elbo, plain.elbo, rtol=1e-7)
+    for name, x in plain.theta_unconstrained.items():
+        np.testing.assert_allclose(stage.theta_unconstrained[name], x, atol=1e-3)

@@ -37,10 +37,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import evaluate, function, simplify
+from pymc_vsgp.compile import ONCE, evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.compiled import Switching
 from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import (
     Sites,
@@ -313,7 +314,8 @@ class Bound(Variables):
         outputs = [bound, gradient, *rest]
         if self.mesh is not None:
             outputs, mode = on_devices(outputs, self.mesh), "JAX"
-        self._fn = function(inputs, outputs, mode)
+        patient = mode is not ONCE or n_rows is not None  # minibatches go on as they began
+        self._fn = function(inputs, outputs, mode) if patient else Switching(model, inputs, outputs)
 
     def _integrate(self, logp, q, n_rows):
         """Replace each loop over the data by its expectation under q."""

@@ -5,8 +5,9 @@ thirtieth of its time, and numba a half; but compiling takes one or two seconds,
 """
 
 import importlib.util
-import time
+import logging
 
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ from pymc_vsgp.engine.vectorized import AT_ONCE
 from pymc_vsgp.fit.backend import in_file
 from pymc_vsgp.ops.row_integral import RowIntegral
 
-__all__ = ["Compiled", "OnDevices", "compiler"]
+__all__ = ["Compiled", "OnDevices", "Switching", "compiler"]
+
+_log = logging.getLogger("pymc.vsgp")
 
 PART, PART_OF_DEVICE = 32, 64  # points, of which XLA compiles for one number
 
@@ -46,9 +49,9 @@ class Compiled:
 
     def seconds(self, *arrays) -> float:
         """Return what a theta takes."""
-        began = time.perf_counter()
+        began = perf_counter()
         self(*arrays)
-        return (time.perf_counter() - began) / (self.most if self.whole else len(arrays[0]))
+        return (perf_counter() - began) / (self.most if self.whole else len(arrays[0]))
 
 
 class Jax(Compiled):
@@ -133,6 +136,61 @@ class Numba(Compiled):
         ]
         columns = (np.stack([np.array(x) for x in column]) for column in zip(*found, strict=True))
         return [x.reshape(-1, K, *x.shape[1:]) for x in columns]
+
+
+class Switching:
+    """A function of a model that is on numpy until that has taken longer than JAX compiles."""
+
+    pays = 8.0
+
+    def __init__(self, model: Model, inputs, outputs):
+        self.fn: Any = function(inputs, outputs)
+        self._spent = 0.0
+        self._graph = inputs, outputs
+        self._may = compiler(model, outputs) is Jax
+
+    def __call__(self, *args):
+        began = perf_counter()
+        found = self.fn(*args)
+        seconds = perf_counter() - began
+        self._spent += seconds
+        if self._may and self._spent > self.pays:
+            self._may = False
+            self._switch(args, found, seconds)
+        return found
+
+    def _switch(self, args, found, seconds) -> None:
+        _log.info("%.2g s an evaluation on numpy, so JAX compiles it", seconds)
+        try:
+            fn = OneOnJax(*self._graph)
+            same = all(_close(a, b) for a, b in zip(fn(*args), found, strict=True))
+        except Exception as error:
+            # Whatever JAX lacks is no reason to lose a fit.
+            _log.info("JAX can't do it: %s", error)
+            return
+        began = perf_counter()
+        fn(*args)
+        if same and perf_counter() - began < seconds:
+            self.fn = fn
+
+
+class OneOnJax:
+    """Graphs at one point, on JAX."""
+
+    def __init__(self, inputs, outputs):
+        self.shared, outputs = _of_known_shapes(outputs)
+        self.fn = function([*inputs, *(v for v, _ in self.shared)], outputs, "JAX")
+
+    def __call__(self, *args):
+        shared = (known.get_value(borrow=True) for _, known in self.shared)
+        return [np.asarray(x) for x in self.fn(*args, *shared)]
+
+
+def _close(a, b) -> bool:
+    """Whether arrays are the same but for rounding."""
+    b = np.asarray(b)
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    return np.allclose(a, b, 1e-6, 1e-6 * scale, equal_nan=True)
 
 
 def compiler(model: Model, outputs) -> type[Compiled] | None:

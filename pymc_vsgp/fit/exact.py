@@ -16,6 +16,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_vsgp.compile import ONCE, evaluate, function, simplify
 from pymc_vsgp.fit.bound import Evaluation, Variables
 from pymc_vsgp.fit.collapsed import Loop, integrate
+from pymc_vsgp.fit.compiled import Switching
 from pymc_vsgp.fit.responses import Responses
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.ops.neighbors import SparseSolve
@@ -48,8 +49,13 @@ class ExactBound(Variables):
             scale,
         ]
         (part,) = node.op.recipe.parts
-        # Sums of the data are known before, and what is left is too little to compile for speed.
-        self._fn = function(self.values, outputs, mode if part.conditional.basis is None else ONCE)
+        if part.conditional.basis is not None:
+            # Sums of the data are known before, and what is left is too little to compile.
+            self._fn: Any = function(self.values, outputs)
+        elif mode is ONCE:
+            self._fn = Switching(model, self.values, outputs)
+        else:
+            self._fn = function(self.values, outputs, mode)
 
     def __call__(self, theta: np.ndarray) -> Evaluation:
         """Evaluate at theta."""
