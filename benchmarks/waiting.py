@@ -291,8 +291,10 @@ def run(case, sampler, cache, limit, draws=1000):
     sys.path.insert(0, str(HERE))
     from envs import python, variables
 
+    # The larger ones have no peers to be compared with: they run as a user would run them.
+    env = variables(2 if case in LARGER else 1, cache)
     # Modules are compiled once, as an installed package's are.
-    env = variables(1, cache) | {"PYTHONPYCACHEPREFIX": str(HERE / ".cache" / "modules")}
+    env["PYTHONPYCACHEPREFIX"] = str(HERE / ".cache" / "modules")
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, __file__, "--draws", str(draws), "--worker", case, sampler]
     if sampler in BY_HAND:
@@ -393,7 +395,8 @@ def table(found, path):
         "compiled code (cold), with\nthat of the same run (warm), with that of another model "
         "(second). Seconds of the clock, then CPU seconds of all\nthreads: medians, and ranges of "
         f"up to {runs} run{'s' * (runs > 1)}. {m['cores']} cores, {m['processor']}; the load was "
-        f"{load:.1f} in the middle:\nabove the number of cores it stretches the clock.",
+        f"{load:.1f} in the middle:\nabove the number of cores it stretches the clock. Libraries have "
+        f"one thread, and two for {', '.join(LARGER)}.",
         "",
         *(f"* {name}: {text}" for name, text in used.items()),
     ]
