@@ -395,8 +395,8 @@ def table(found, path):
         "compiled code (cold), with\nthat of the same run (warm), with that of another model "
         "(second). Seconds of the clock, then CPU seconds of all\nthreads: medians, and ranges of "
         f"up to {runs} run{'s' * (runs > 1)}. {m['cores']} cores, {m['processor']}; the load was "
-        f"{load:.1f} in the middle:\nabove the number of cores it stretches the clock. Libraries have "
-        f"one thread, and two for {', '.join(LARGER)}.",
+        f"{load:.1f} in the middle:\nabove the number of cores it stretches the clock. "
+        f"Libraries have one thread, and two for {', '.join(LARGER)}.",
         "",
         *(f"* {name}: {text}" for name, text in used.items()),
     ]

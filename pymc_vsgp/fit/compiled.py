@@ -22,7 +22,7 @@ from pytensor.graph.traversal import graph_inputs
 from pymc_vsgp.compile import function
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
 from pymc_vsgp.engine.streaming import block_sums
-from pymc_vsgp.engine.vectorized import AT_ONCE
+from pymc_vsgp.engine.vectorized import AT_ONCE, one_thread
 from pymc_vsgp.fit.backend import in_file
 from pymc_vsgp.ops.row_integral import RowIntegral
 
@@ -151,7 +151,8 @@ class Switching:
 
     def __call__(self, *args):
         began = perf_counter()
-        found = self.fn(*args)
+        with one_thread:
+            found = self.fn(*args)
         seconds = perf_counter() - began
         self._spent += seconds
         if self._may and self._spent > self.pays:
