@@ -31,6 +31,7 @@ SCRIPTS = {
     "gambia": [""],
     "importance": [""],
     "importance_exact": [""],
+    "khat": [""],
     "improve_inducing": [""],
     "rough_counts": ["vsgp", "vsgp --method importance", "gpboost"],
     "rough_map": ["vsgp", "gpboost"],

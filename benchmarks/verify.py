@@ -138,6 +138,18 @@ def importance_exact():
 
 
 @check
+def khat():
+    import khat
+
+    known, found = committed("khat")["readme"], khat.measure(khat.CASES["readme"](), 4)
+    for what in ("mean", "variance"):
+        a, b = (np.sqrt(np.mean([x[what] ** 2 for x in of])) for of in (found, known))
+        yield f"error of a {what} in standard errors", a, b, 0.4
+    a, b = (np.mean([x["khat"] for x in of]) for of in (found, known))
+    yield "k-hat", a, b, errors(0.1, 0.1)
+
+
+@check
 def improve_inducing():
     import improve_inducing
 
