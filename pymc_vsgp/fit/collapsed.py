@@ -34,12 +34,15 @@ from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.engine.vectorized import Batched
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
+from pymc_vsgp.fit.density import Values
 from pymc_vsgp.fit.responses import Responses, has_responses
 from pymc_vsgp.fit.sums import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import SparseTied, unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
+
+TOGETHER = 3  # draws of u at a theta, of which a chain may have many
 
 
 class Collapsed(NamedTuple):
@@ -206,7 +209,8 @@ def _nothing() -> None:
 def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.ndarray]:
     """Draw the inducing values for each draw of theta, from their exact conditional.
 
-    Returns arrays with the dimensions chain and draw in front.
+    Chains that stay at a theta take one pass over the data for some draws there. Returns arrays
+    with the dimensions chain and draw in front.
     """
     variables = [rv for rv in collapsed.model.free_RVs if rv.name in posterior]
     known = [*variables, collapsed.noise]
@@ -214,16 +218,44 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     outputs = graph_replace(
         list(collapsed.draws.values()), dict(zip(known, inputs, strict=True)), strict=False
     )
-    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    values = [posterior[rv.name].values for rv in variables]
-    values = [v.reshape(chains * draws, *v.shape[2:]) for v in values]
-    rng = np.random.default_rng(random_seed)
-    values.append(rng.normal(size=(chains * draws, *collapsed.noise.type.shape)))
-    found = Batched(inputs, [], outputs)(values, [])
+    lead = posterior.sizes["chain"], posterior.sizes["draw"]
+    n = lead[0] * lead[1]
+    values = [
+        posterior[rv.name].values.reshape(n, *posterior[rv.name].shape[2:]) for rv in variables
+    ]
+    theta = np.concatenate([np.empty((n, 0)), *(v.reshape(n, -1) for v in values)], axis=1)
+    noise = np.random.default_rng(random_seed).normal(size=(n, *collapsed.noise.type.shape))
+    shapes = {x: v.shape[1:] for x, v in zip(inputs, [*values, noise], strict=True)}
+    try:
+        fn = Values(collapsed.model, inputs[:-1], inputs[-1:], shapes).function(
+            outputs, compiling=True
+        )
+        found = _at_each(fn, theta, noise)
+    except (TypeError, ValueError, NotImplementedError, IndexError):
+        # Ops of others may take one point at a time.
+        found = Batched(inputs, [], outputs)([*values, noise], [])
     return {
-        name: x.reshape(chains, draws, *x.shape[1:])
-        for name, x in zip(collapsed.draws, found, strict=True)
+        name: x.reshape(*lead, *x.shape[1:]) for name, x in zip(collapsed.draws, found, strict=True)
     }
+
+
+def _at_each(fn, theta, noise) -> list[np.ndarray]:
+    """Evaluate at each theta with its noise; up to `TOGETHER` of the same theta at once."""
+    _, which = np.unique(theta, axis=0, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    of = which.ravel()[order]
+    begins = np.flatnonzero(np.diff(of, prepend=-1))
+    number = np.arange(len(of)) - np.repeat(begins, np.diff(begins, append=len(of)))
+    row = np.cumsum(number % TOGETHER == 0) - 1
+    some = np.zeros((row[-1] + 1, TOGETHER, noise.shape[1]))
+    some[row, number % TOGETHER] = noise[order]
+    at = np.flatnonzero(number % TOGETHER == 0)
+    out = []
+    for x in fn(theta[order[at]], some):
+        each = np.empty((len(theta), *x.shape[2:]))
+        each[order] = x[row, number % TOGETHER]
+        out.append(each)
+    return out
 
 
 def forget(model, variable):

@@ -39,7 +39,26 @@ _log = logging.getLogger("pymc.vsgp")
 TYPICAL = 20  # nodes of a quadrature that takes no more than it needs
 
 
-class Points:
+class Values:
+    """Variables with a value at each point: the outer ones, and some of the inner ones at each."""
+
+    def __init__(self, model: Model, outer, inner, shapes):
+        self.model, self.outer, self.inner, self.shapes = model, list(outer), list(inner), shapes
+
+    def function(self, outputs, mesh=None, compiling=False) -> "AtPoints":
+        """Vectorize graphs of the variables, and compile them where that may pay."""
+        return AtPoints(self, outputs, mesh, compiling)
+
+    def split(self, theta, epsilon) -> list[np.ndarray]:
+        """Return the values of variables at many points."""
+        out = []
+        for flat, values in ((theta, self.outer), (epsilon, self.inner)):
+            parts = split(flat, (self.shapes[v] for v in values))
+            out += [x.astype(v.dtype) for x, v in zip(parts, values, strict=True)]
+        return out
+
+
+class Points(Values):
     """Points of a model: theta, and epsilon, which stands for its inducing values.
 
     Both are unconstrained. A model whose inducing values are integrated out has no epsilon. With a
@@ -47,12 +66,13 @@ class Points:
     """
 
     def __init__(self, model: Model, mesh: Any = None):
-        self.model, self.mesh = model, mesh
-        self._functions: dict[Any, Any] = {}
         start = model.initial_point()
-        self.inner = [model.rvs_to_values[u] for u in inducing_variables(model)]
-        self.outer = [v for v in model.value_vars if v not in self.inner]
-        self.shapes = {v: np.shape(start[v.name]) for v in model.value_vars}
+        inner = [model.rvs_to_values[u] for u in inducing_variables(model)]
+        outer = [v for v in model.value_vars if v not in inner]
+        shapes = {v: np.shape(start[v.name]) for v in model.value_vars}
+        super().__init__(model, outer, inner, shapes)
+        self.mesh = mesh
+        self._functions: dict[Any, Any] = {}
         self.n_theta, self.n_epsilon = (
             sum(int(np.prod(self.shapes[v])) for v in values) for values in (self.outer, self.inner)
         )
@@ -88,18 +108,6 @@ class Points:
             self._functions[key] = self.function(build(), mesh, compiling=True)
         return self._functions[key]
 
-    def function(self, outputs, mesh=None, compiling=False) -> "AtPoints":
-        """Vectorize graphs of the model's values, and compile them where that may pay."""
-        return AtPoints(self, outputs, mesh, compiling)
-
-    def split(self, theta, epsilon) -> list[np.ndarray]:
-        """Return the values of variables at many points."""
-        out = []
-        for flat, values in ((theta, self.outer), (epsilon, self.inner)):
-            parts = split(flat, (self.shapes[v] for v in values))
-            out += [x.astype(v.dtype) for x, v in zip(parts, values, strict=True)]
-        return out
-
 
 class AtPoints:
     """Graphs of the values of a model, as a function of many points.
@@ -110,7 +118,7 @@ class AtPoints:
         That of a theta, and of an epsilon, in about the same unit.
     """
 
-    def __init__(self, points: Points, outputs, mesh=None, compiling=False):
+    def __init__(self, points: Values, outputs, mesh=None, compiling=False):
         self.points = points
         outer, inner = points.outer, points.inner
         self.compiled: Compiled | None = None
