@@ -56,6 +56,7 @@ CASES = {
 def moments(x, log_w):
     """Means and variances under weights, and their standard errors."""
     w = np.exp(log_w - logsumexp(log_w))
+    x, w = x[w > 0.0], w[w > 0.0]  # the rest may be too far away to be squared
     mean = w @ x
     squares = (x - mean) ** 2
     variance = w @ squares

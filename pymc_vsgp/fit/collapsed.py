@@ -241,19 +241,18 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
 
 def _at_each(fn, theta, noise) -> list[np.ndarray]:
     """Evaluate at each theta with its noise; up to `TOGETHER` of the same theta at once."""
-    _, which = np.unique(theta, axis=0, return_inverse=True)
-    order = np.argsort(which.ravel(), kind="stable")
-    of = which.ravel()[order]
-    begins = np.flatnonzero(np.diff(of, prepend=-1))
-    number = np.arange(len(of)) - np.repeat(begins, np.diff(begins, append=len(of)))
-    row = np.cumsum(number % TOGETHER == 0) - 1
-    some = np.zeros((row[-1] + 1, TOGETHER, noise.shape[1]))
-    some[row, number % TOGETHER] = noise[order]
-    at = np.flatnonzero(number % TOGETHER == 0)
+    order = np.lexsort(theta.T) if theta.size else np.arange(len(theta))
+    same = (theta[order[1:]] == theta[order[:-1]]).all(axis=1)
+    begins = np.flatnonzero(~np.concatenate([[False], same]))
+    number = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    column = number % min(TOGETHER, int(number.max()) + 1)
+    row = np.cumsum(column == 0) - 1
+    some = np.zeros((row[-1] + 1, column.max() + 1, noise.shape[1]))
+    some[row, column] = noise[order]
     out = []
-    for x in fn(theta[order[at]], some):
+    for x in fn(theta[order[column == 0]], some):
         each = np.empty((len(theta), *x.shape[2:]))
-        each[order] = x[row, number % TOGETHER]
+        each[order] = x[row, column]
         out.append(each)
     return out
 
