@@ -88,8 +88,6 @@ def measure(model, n_batches):
 def table(results):
     """Return the table in Markdown."""
     lines = [
-        "# Pareto k-hat",
-        "",
         "Errors of means and of variances under the weights of a batch, in the standard errors",
         "that the same weights tell: root mean square over all variables, and over the batches",
         "whose k-hat is in the range. Weights are kept where k-hat is at most 0.6.",
