@@ -20,6 +20,7 @@ from pytensor.graph.traversal import graph_inputs
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE, simplify
+from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.fit import importance, walk, weights
 from pymc_vsgp.fit.adaptation import Near, adapt, mixture, moments, of_epsilon, of_moments
 from pymc_vsgp.fit.batch import Batch
@@ -202,6 +203,18 @@ def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch
     (expected,) = points.function([logp])(theta, epsilon)
     assert not np.allclose(again, found, rtol=1e-6)
     np.testing.assert_allclose(again, expected, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_devices_take_theta_alone(rng):
+    """Where normal noise integrates out there is no epsilon."""
+    jax = pytest.importorskip("jax")
+    model, _ = made(normal)
+    target = collapse(model, gradient=False).model
+    points, theta, epsilon = points_of(target, rng, S=70, K=1)
+    (expected,) = points.log_density()(theta, epsilon)
+    (found,) = Points(target, mesh_of(jax.devices())).log_density()(theta, epsilon)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def size_of(v):
