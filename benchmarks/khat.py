@@ -102,14 +102,12 @@ def table(results):
             continue
         names = ", ".join(dict.fromkeys(name.split()[0] for name, _ in some))
         share = np.mean([b["ess"] for _, b in some])
-        each = (np.sqrt(np.mean([b[k] ** 2 for _, b in some])) for k in ("mean", "variance"))
+        errors = (np.sqrt(np.mean([b[k] ** 2 for _, b in some])) for k in ("mean", "variance"))
         of = (
-            f"to {high}" if np.isinf(low) else f"above {low}" if np.isinf(high) else f"{low}–{high}"
+            f"to {high}" if low < BINS[0] else f"{low}–{high}" if low < BINS[-1] else f"above {low}"
         )
-        mean, variance = each
-        lines.append(
-            f"| {of} | {len(some)} | {names} | {share:.2f} | {mean:.2f} | {variance:.2f} |"
-        )
+        numbers = " | ".join(f"{x:.2f}" for x in (share, *errors))
+        lines.append(f"| {of} | {len(some)} | {names} | {numbers} |")
     return "\n".join(lines) + "\n"
 
 

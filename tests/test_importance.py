@@ -213,7 +213,8 @@ def test_devices_take_theta_alone(rng):
     target = collapse(model, gradient=False).model
     points, theta, epsilon = points_of(target, rng, S=70, K=1)
     (expected,) = points.log_density()(theta, epsilon)
-    (found,) = Points(target, mesh_of(jax.devices())).log_density()(theta, epsilon)
+    # PyMC's samplers on JAX make 100 devices of a CPU, more than there are rows.
+    (found,) = Points(target, mesh_of(jax.devices()[:2])).log_density()(theta, epsilon)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 

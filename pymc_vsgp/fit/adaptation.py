@@ -1,5 +1,6 @@
 """Proposal densities, and how weighted proposals fit them to the target."""
 
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,11 @@ class Near(NamedTuple):
         between = (away.T * self.shares) @ away
         return mean, np.tensordot(self.shares, self.covariances, axes=1) + between
 
+    @property
+    def densities(self) -> list[tuple[float, StudentT]]:
+        """What theta is proposed from there, with its shares."""
+        return [(share, of_theta(m, _root(cov))) for share, m, cov in zip(*self, strict=True)]
+
 
 def mixture(near: Near, prior, elsewhere) -> Mixture:
     """Return proposals of theta that are near, and some that are not."""
@@ -52,8 +58,7 @@ def mixture(near: Near, prior, elsewhere) -> Mixture:
         parts += [(PRIOR, prior)]
     parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]
     rest = 1.0 - sum(share for share, _ in parts)
-    main = [(rest * share, of_theta(m, _root(c))) for share, m, c in zip(*near, strict=True)]
-    return Mixture([*main, *parts])
+    return Mixture([*((rest * share, q) for share, q in near.densities), *parts])
 
 
 def _root(cov):
@@ -117,37 +122,33 @@ def _two(z, worth) -> Near | None:
     Parameters that scale others make the posterior a funnel, and weak data make it lopsided.
     """
     d = z.shape[1]
-    best = max((_em(z, z[:, k] > np.median(z[:, k]), worth, 3) for k in range(d)), key=_level)
-    if best is not None:
-        best = _em(z, best[2], worth, STEPS)
+    splits = (z[:, k] > np.median(z[:, k]) for k in range(d))
+    level, near, of_first = max((_em(z, split, worth, 3) for split in splits), key=itemgetter(0))
+    if near is not None:
+        level, near, _ = _em(z, of_first, worth, STEPS)
     one = of_theta(np.zeros(d), np.eye(d)).logpdf(z).mean()
     # As Akaike: the mean and the covariance of the second are fitted to the same draws.
-    if best is None or (best[0] - one - GAIN) * worth < (d + 1.0) * (d + 2.0) / 2.0:
-        return None
-    return best[1]
-
-
-def _level(found) -> float:
-    return -np.inf if found is None else found[0]
+    return None if (level - one - GAIN) * worth < (d + 1.0) * (d + 2.0) / 2.0 else near
 
 
 def _em(z, of_first, worth, steps):
-    """Return mean log density, densities, and which draws the first one has, after some steps."""
+    """Return mean log density, densities, and which draws the first one has, after some steps.
+
+    The log density is minus infinity where one of them has too few draws.
+    """
     n, d = z.shape
     for _ in range(steps):
         of = np.stack([of_first, 1.0 - of_first])
         shares = of.mean(axis=1)
         if shares.min() * worth < d + 1.0:
-            return None
+            return -np.inf, None, of_first
         means = of @ z / (n * shares[:, None])
         away = z - means[:, None]
         sums = np.einsum("jn,jna,jnb->jab", of, away, away, optimize=True) * (worth / n)
         number = (shares * worth)[:, None, None]
         covariances = (sums + FEW * (d + 1) * np.eye(d)) / (number + FEW * (d + 1))
         near = Near(shares, means, covariances)
-        each = np.stack(
-            [np.log(s) + of_theta(m, _root(c)).logpdf(z) for s, m, c in zip(*near, strict=True)]
-        )
+        each = np.stack([np.log(share) + q.logpdf(z) for share, q in near.densities])
         log_q = logsumexp(each, axis=0)
         of_first = np.exp(each[0] - log_q)
     return log_q.mean(), near, of_first

@@ -37,11 +37,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.compile import ONCE, evaluate, function, simplify
+from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums
-from pymc_vsgp.fit.compiled import Switching
+from pymc_vsgp.fit.compiled import of_stage
 from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import (
     Sites,
@@ -175,6 +175,9 @@ class _Density(NamedTuple):
 class Variables:
     """The variables of a model: its processes, and all others as one vector theta."""
 
+    moving: Sequence[TensorSharedVariable] = ()
+    """Inducing inputs that are fitted, too."""
+
     def __init__(self, model: Model):
         self.model = model
         us = require_inducing(model)
@@ -227,7 +230,7 @@ class Variables:
         shapes = [(p.n_functions, p.n_inducing) for p in self.processes for _ in p.offset]
         return [np.zeros(shape) for shape in shapes]
 
-    def check_number(self, i: int, n_data: int) -> None:
+    def check_enough_data(self, i: int, n_data: int) -> None:
         """Raise where a process has more inducing points than observations."""
         p = self.processes[i]
         if p.Xu is not None and p.n_inducing > n_data:
@@ -314,8 +317,10 @@ class Bound(Variables):
         outputs = [bound, gradient, *rest]
         if self.mesh is not None:
             outputs, mode = on_devices(outputs, self.mesh), "JAX"
-        patient = mode is not ONCE or n_rows is not None  # minibatches go on as they began
-        self._fn = function(inputs, outputs, mode) if patient else Switching(model, inputs, outputs)
+        if n_rows is None:
+            self._fn = of_stage(model, inputs, outputs, mode)
+        else:  # minibatches go on as they began
+            self._fn = function(inputs, outputs, mode)
 
     def _integrate(self, logp, q, n_rows):
         """Replace each loop over the data by its expectation under q."""
@@ -347,9 +352,8 @@ class Bound(Variables):
         """Raise where there are more inducing points than observations."""
         sizes = self.sizes()
         for i in range(len(self.processes)):
-            self.check_number(
-                i, sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
-            )
+            n_data = sum(n for n, owners in zip(sizes, owners_of, strict=True) if i in owners)
+            self.check_enough_data(i, n_data)
 
     def _process_of(self, name: str) -> int:
         names = [p.u.name for p in self.processes]

@@ -7,6 +7,7 @@ thirtieth of its time, and numba a half; but compiling takes one or two seconds,
 import importlib.util
 import logging
 
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,14 +20,14 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import graph_inputs
 
-from pymc_vsgp.compile import function
+from pymc_vsgp.compile import ONCE, function, no_collection
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.engine.vectorized import AT_ONCE, one_thread
 from pymc_vsgp.fit.backend import in_file
 from pymc_vsgp.ops.row_integral import RowIntegral
 
-__all__ = ["Compiled", "OnDevices", "Switching", "compiler"]
+__all__ = ["Compiled", "OnDevices", "adopted", "compiler", "of_stage"]
 
 _log = logging.getLogger("pymc.vsgp")
 
@@ -49,9 +50,7 @@ class Compiled:
 
     def seconds(self, *arrays) -> float:
         """Return what a theta takes."""
-        began = perf_counter()
-        self(*arrays)
-        return (perf_counter() - began) / (self.most if self.whole else len(arrays[0]))
+        return _seconds(self, arrays) / (self.most if self.whole else len(arrays[0]))
 
 
 class Jax(Compiled):
@@ -162,17 +161,8 @@ class Switching:
 
     def _switch(self, args, found, seconds) -> None:
         _log.info("%.2g s an evaluation on numpy, so JAX compiles it", seconds)
-        try:
-            fn = OneOnJax(*self._graph)
-            same = all(_close(a, b) for a, b in zip(fn(*args), found, strict=True))
-        except Exception as error:
-            # Whatever JAX lacks is no reason to lose a fit.
-            _log.info("JAX can't do it: %s", error)
-            return
-        began = perf_counter()
-        fn(*args)
-        if same and perf_counter() - began < seconds:
-            self.fn = fn
+        make = partial(OneOnJax, *self._graph)
+        self.fn = adopted("JAX", make, args, found, seconds, _scale) or self.fn
 
 
 class OneOnJax:
@@ -186,12 +176,42 @@ class OneOnJax:
         shared = (known.get_value(borrow=True) for _, known in self.shared)
         return [np.asarray(x) for x in self.fn(*args, *shared)]
 
+    def seconds(self, *args) -> float:
+        """Return what an evaluation takes."""
+        return _seconds(self, args)
 
-def _close(a, b) -> bool:
-    """Whether arrays are the same but for rounding."""
-    b = np.asarray(b)
-    scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
-    return np.allclose(a, b, 1e-6, 1e-6 * scale, equal_nan=True)
+
+def of_stage(model: Model, inputs, outputs, mode: Any) -> Any:
+    """Return a function that a Gaussian stage evaluates often, and that may change its backend."""
+    return Switching(model, inputs, outputs) if mode is ONCE else function(inputs, outputs, mode)
+
+
+def adopted(name, make, arguments, known, seconds, scale=lambda x: 1.0) -> Any:
+    """Return what `make` compiles, if it finds what numpy found, and sooner than in `seconds`.
+
+    What it finds may be off by rounding, in units of the `scale` of what is known.
+    """
+    try:
+        with no_collection:
+            compiled = make()
+        found = compiled(*arguments)  # as XLA compiles when it is called
+    except Exception as error:
+        # Whatever a backend lacks is no reason to lose draws, or a fit.
+        _log.info("%s can't do it: %s", name, error)
+        return None
+    pairs = zip(found, map(np.asarray, known), strict=True)
+    same = all(np.allclose(a, b, 1e-6, 1e-6 * scale(b), equal_nan=True) for a, b in pairs)
+    return compiled if same and compiled.seconds(*arguments) < seconds else None
+
+
+def _scale(x) -> float:
+    return np.abs(x[np.isfinite(x)]).max(initial=0.0)
+
+
+def _seconds(fn, arguments) -> float:
+    began = perf_counter()
+    fn(*arguments)
+    return perf_counter() - began
 
 
 def compiler(model: Model, outputs) -> type[Compiled] | None:

@@ -10,6 +10,7 @@ import logging
 import time
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
-from pymc_vsgp.fit.compiled import Compiled, OnDevices, compiler
+from pymc_vsgp.fit.compiled import Compiled, OnDevices, adopted, compiler
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import inducing_variables
@@ -187,21 +188,10 @@ class AtPoints:
             seconds,
             compiler.name,
         )
-        some = [x[: compiler.most] for x in arrays]
-        try:
-            with no_collection:
-                compiled = compiler(
-                    self.points.outer, self.points.inner, self._outputs, min(at_once, AT_ONCE)
-                )
-            found = compiled(*some)  # as it compiles when it is called
-        except Exception as error:
-            # Whatever a backend lacks is no reason to lose draws.
-            _log.info("importance: %s can't do it: %s", compiler.name, error)
-            return
-        pairs = ((x, y[: compiler.most]) for x, y in zip(found, known, strict=True))
-        same = all(np.allclose(*pair, 1e-6, 1e-6, equal_nan=True) for pair in pairs)
-        if same and compiled.seconds(*some) < seconds:
-            self.compiled = compiled
+        graph = self.points.outer, self.points.inner, self._outputs
+        make = partial(compiler, *graph, min(at_once, AT_ONCE))
+        some, known = ([x[: compiler.most] for x in of] for of in (arrays, known))
+        self.compiled = adopted(compiler.name, make, some, known, seconds)
 
 
 def computed_first(outputs, inputs) -> list[Variable]:

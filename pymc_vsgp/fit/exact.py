@@ -16,7 +16,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_vsgp.compile import ONCE, evaluate, function, simplify
 from pymc_vsgp.fit.bound import Evaluation, Variables
 from pymc_vsgp.fit.collapsed import Loop, integrate
-from pymc_vsgp.fit.compiled import Switching
+from pymc_vsgp.fit.compiled import of_stage
 from pymc_vsgp.fit.responses import Responses
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.ops.neighbors import SparseSolve
@@ -30,10 +30,9 @@ class ExactBound(Variables):
 
     def __init__(self, model: Model, loop: Loop, mode: Any = ONCE):
         super().__init__(model)
-        self.moving: list = []
         u, rest, node = loop
         value = model.rvs_to_values[u]
-        self.check_number(0, int(evaluate(node.inputs[0].shape[0])))
+        self.check_enough_data(0, int(evaluate(node.inputs[0].shape[0])))
         whole = integrate(node, value, self.processes[0].n_inducing, model.value_vars)
         self.refresh = whole.refresh
         mean, scale = model.replace_rvs_by_values(u.owner.inputs[1:3])
@@ -52,10 +51,8 @@ class ExactBound(Variables):
         if part.conditional.basis is not None:
             # Sums of the data are known before, and what is left is too little to compile.
             self._fn: Any = function(self.values, outputs)
-        elif mode is ONCE:
-            self._fn = Switching(model, self.values, outputs)
         else:
-            self._fn = function(self.values, outputs, mode)
+            self._fn = of_stage(model, self.values, outputs, mode)
 
     def __call__(self, theta: np.ndarray) -> Evaluation:
         """Evaluate at theta."""
@@ -82,6 +79,10 @@ class ExactBound(Variables):
             [mean],
         )
 
+    def no_offsets(self) -> list[np.ndarray]:
+        """Return nothing, as the best q needs none."""
+        return []
+
     @staticmethod
     def sites(ev: Evaluation) -> list[Sites]:
         """Return the sites that say what the data do."""
@@ -102,7 +103,6 @@ class ResponseBound(Variables):
 
     def __init__(self, model: Model, loop: Loop, mode: Any = None):
         super().__init__(model)
-        self.moving: list = []
         u, rest, node = loop
         whole = Responses(node)
         self.refresh = whole.refresh

@@ -264,7 +264,6 @@ class Fitter:
     ):
         self.model, self.method = model, method
         self.batch_size = batch_size if method == "minibatch" else None
-        self.exact: Any = None
         self.bound: Any
         if has_neighbors(model):
             if method != "natural" or move_inducing:
@@ -273,13 +272,13 @@ class Fitter:
                     "Drop method= and move_inducing=."
                 )
             if (loop := integrable(model)) is not None:
-                self.bound = self.exact = ResponseBound(model, loop, mode)
+                self.bound = ResponseBound(model, loop, mode)
             else:
                 self.bound = NeighborsBound(model, mode)
             return
         if method == "natural" and mesh is None and not move_inducing:
             if (loop := integrable(model)) is not None:
-                self.bound = self.exact = ExactBound(model, loop, mode)
+                self.bound = ExactBound(model, loop, mode)
                 return
         held = self.batch_size is not None
         self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
@@ -297,6 +296,7 @@ class Fitter:
     ) -> GaussianStage:
         """Fit to the data that the model has now."""
         bound, began = self.bound, time.perf_counter()
+        exact = isinstance(bound, ExactBound | ResponseBound)
         theta, sites = bound.start if theta is None else theta, bound.no_sites()
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
@@ -333,11 +333,10 @@ class Fitter:
                     fit.run(maxiter, checkpoint.keep)
                     checkpoint.write(fit.reached)
             else:
-                for known in (self.exact, bound):
-                    if hasattr(known, "refresh"):
-                        known.refresh()
+                if hasattr(bound, "refresh"):
+                    bound.refresh()
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
-                fit = Exact(*arguments, self.exact) if self.exact else make(*arguments)
+                fit = Exact(*arguments) if exact else make(*arguments)
                 fit.run(ITERATIONS["natural"] if maxiter is None else maxiter)
                 if isinstance(bound, ResponseBound):
                     fit.evaluation = bound.with_q(fit.theta)
@@ -360,7 +359,7 @@ class Fitter:
             theta=bound.in_units(fit.theta),
             theta_unconstrained=bound.unravel(fit.theta),
             theta_covariance=theta_covariance,
-            marginal=self.exact is not None or not any(p.diagonal for p in bound.processes),
+            marginal=exact or not any(p.diagonal for p in bound.processes),
             mean={
                 name: _unwhiten(ms, R, pm_)
                 for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)

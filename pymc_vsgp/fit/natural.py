@@ -7,7 +7,6 @@ import scipy.linalg
 import scipy.optimize
 
 from pymc_vsgp.fit.bound import Bound, Evaluation
-from pymc_vsgp.fit.exact import ExactBound
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
@@ -266,20 +265,17 @@ def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.nd
 class Exact(Natural):
     """L-BFGS steps of theta, where the best q of each theta is known."""
 
-    def __init__(self, bound, theta, sites, Xu, tolerance, report, exact: ExactBound):
-        self.exact = exact
-        super().__init__(bound, theta, sites, Xu, tolerance, report)
-        self.moved = []
+    bound: Any
 
     def evaluate(self, theta, sites, moved):
         """Return the ELBO at theta and the best q there."""
-        return self.exact(theta)
+        return self.bound(theta)
 
     def _step_sites(self, n: int) -> None:
-        self.sites = self.exact.sites(self.evaluation)
+        self.sites = self.bound.sites(self.evaluation)
 
     def _step_rest(self, moving: bool, n: int) -> None:
         super()._step_rest(moving, 100)  # no step of sites to wait for
 
     def _slope(self, theta) -> np.ndarray:
-        return self.exact(theta).gradient
+        return self.bound(theta).gradient

@@ -60,7 +60,6 @@ class NeighborsBound(Variables):
         (p,) = self.processes
         if p.u.name not in processes(model):
             raise ValueError(f"No likelihood is of {p.u.name!r}. Add one with gp.likelihood.")
-        self.moving: list = []
         self.draws = standard_normals(p.n_inducing)
         of = processes(model)[p.u.name]
         with sites_put_in(model, {p.u.name: self.no_sites()[0]}):

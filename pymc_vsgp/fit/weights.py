@@ -6,7 +6,7 @@ import xarray as xr
 
 from scipy.special import logsumexp
 
-LARGEST_K = 0.6  # standard errors are honest up to 0.7: see benchmarks/khat.py
+LARGEST_K = 0.6  # up to which errors of means are what weights say: see benchmarks/khat.py
 FEW = 100  # proposals, below which k-hat may not be known
 ENOUGH = 16_000  # proposals that tell k-hat well
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
