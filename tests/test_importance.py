@@ -463,6 +463,47 @@ def test_inducing_values_of_many_draws_are_those_of_each():
         np.testing.assert_allclose(found[0][c], expected, rtol=1e-6, atol=1e-8)
 
 
+def with_sum():
+    """Normal noise, and a variable that depends on inducing values."""
+    normal()
+    (u,) = [v for v in pm.modelcontext(None).free_RVs if v.name == "u"]
+    pm.Deterministic("total", u.sum() * pm.modelcontext(None)["sigma"])
+
+
+@pytest.mark.parametrize("drawn", [0, 3_000_000], ids=["after", "while"])
+def test_inducing_values_are_drawn_from_their_conditional(drawn, monkeypatch):
+    """Before or after weights are known, standardized by numpy they are standard normal."""
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.DRAWN", drawn)
+    model, stage = made(with_sum)
+    tree = vsgp.sample(
+        500, stage=stage, method="importance", model=model, random_seed=5, progressbar=False
+    )
+    post = tree["posterior"].to_dataset().stack(at=("chain", "draw"))
+    u = post["u"].values.T
+    np.testing.assert_allclose(post["total"], u.sum(axis=1) * post["sigma"].values, rtol=1e-10)
+    _, X, _ = inputs()
+    (Z,), y = stage.Xu.values(), tree["observed_data"]["y"].values
+    z = np.empty_like(u)
+    for i, (ls, c, s) in enumerate(
+        zip(*(post[n].values for n in ("ls_u", "c_u", "sigma")), strict=True)
+    ):
+        K, Kx = (1.5 * np.exp(-0.5 * ((Z - b.T) / ls) ** 2) for b in (Z, X))
+        A = np.linalg.solve(K + 1e-6 * 1.5 * np.eye(len(Z)), Kx)
+        precision = np.linalg.inv(K + 1e-6 * 1.5 * np.eye(len(Z))) + A @ A.T / s**2
+        mean = c + np.linalg.solve(precision, A @ (y - c) / s**2)
+        z[i] = np.linalg.cholesky(precision).T @ (u[i] - mean)
+    theta = post["ls_u"].values.reshape(4, -1)
+    stays = np.zeros((4, theta.shape[1]), bool)
+    stays[:, 1:] = theta[:, 1:] == theta[:, :-1]
+    same = (u.reshape(4, -1, 6)[:, 1:] == u.reshape(4, -1, 6)[:, :-1]).all(axis=2)
+    assert 0.1 < stays.mean() < 0.9
+    assert not same.any()
+    n = len(np.unique(z[:, 0]))
+    assert n > 1000
+    assert (abs(z.mean(axis=0)) < 4.0 / np.sqrt(0.5 * n)).all()
+    assert abs((z**2).mean() - 1.0) < 4.0 * np.sqrt(2.0 / (0.5 * n * 6))
+
+
 @pytest.mark.slow
 def test_two_modes_are_found_or_refused():
     """Few data that a short lengthscale explains without noise, and a long one with noise."""

@@ -56,6 +56,11 @@ class Collapsed(NamedTuple):
     refresh: Callable[[], None]
     """To be called where the data have changed."""
 
+    @property
+    def inducing(self) -> TensorVariable:
+        """The draw of u."""
+        return next(iter(self.draws.values()))
+
 
 class Loop(NamedTuple):
     """The loop over the data that the inducing values integrate out of."""
@@ -212,31 +217,43 @@ def recover(collapsed: Collapsed, posterior, random_seed: int) -> dict[str, np.n
     Chains that stay at a theta take one pass over the data for some draws there. Returns arrays
     with the dimensions chain and draw in front.
     """
+    n = posterior.sizes["chain"] * posterior.sizes["draw"]
+    noise = np.random.default_rng(random_seed).normal(size=(n, *collapsed.noise.type.shape))
+    return _at_draws(collapsed, posterior, collapsed.noise, noise, collapsed.draws)
+
+
+def with_inducing(collapsed: Collapsed, posterior, u: np.ndarray) -> dict[str, np.ndarray]:
+    """Return inducing values that are drawn already for each theta, and what depends on them."""
+    (name, draw), *others = collapsed.draws.items()
+    flat = u.reshape(-1, u.shape[-1])
+    return {name: u, **_at_draws(collapsed, posterior, draw, flat, dict(others))}
+
+
+def _at_draws(collapsed, posterior, variable, of_variable, graphs) -> dict[str, np.ndarray]:
+    """Evaluate graphs at each draw of theta, with a value of one more variable."""
+    if not graphs:
+        return {}
     variables = [rv for rv in collapsed.model.free_RVs if rv.name in posterior]
-    known = [*variables, collapsed.noise]
-    inputs = [rv.type() for rv in known]
-    outputs = graph_replace(
-        list(collapsed.draws.values()), dict(zip(known, inputs, strict=True)), strict=False
-    )
+    known = [*variables, variable]
+    inputs = [v.type() for v in known]
+    swaps = dict(zip(known, inputs, strict=True))
+    outputs = graph_replace(list(graphs.values()), swaps, strict=False)
     lead = posterior.sizes["chain"], posterior.sizes["draw"]
     n = lead[0] * lead[1]
     values = [
         posterior[rv.name].values.reshape(n, *posterior[rv.name].shape[2:]) for rv in variables
     ]
     theta = np.concatenate([np.empty((n, 0)), *(v.reshape(n, -1) for v in values)], axis=1)
-    noise = np.random.default_rng(random_seed).normal(size=(n, *collapsed.noise.type.shape))
-    shapes = {x: v.shape[1:] for x, v in zip(inputs, [*values, noise], strict=True)}
+    shapes = {x: v.shape[1:] for x, v in zip(inputs, [*values, of_variable], strict=True)}
     try:
         fn = Values(collapsed.model, inputs[:-1], inputs[-1:], shapes).function(
             outputs, compiling=True
         )
-        found = _at_each(fn, theta, noise)
+        found = _at_each(fn, theta, of_variable)
     except (TypeError, ValueError, NotImplementedError, IndexError):
         # Ops of others may take one point at a time.
-        found = Batched(inputs, [], outputs)([*values, noise], [])
-    return {
-        name: x.reshape(*lead, *x.shape[1:]) for name, x in zip(collapsed.draws, found, strict=True)
-    }
+        found = Batched(inputs, [], outputs)([*values, of_variable], [])
+    return {name: x.reshape(*lead, *x.shape[1:]) for name, x in zip(graphs, found, strict=True)}
 
 
 def _at_each(fn, theta, noise) -> list[np.ndarray]:

@@ -6,8 +6,10 @@ thirtieth of its time, and numba a half; but compiling takes one or two seconds,
 
 import importlib.util
 import logging
+import os
 
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -32,6 +34,7 @@ __all__ = ["Compiled", "OnDevices", "adopted", "compiler", "of_stage"]
 _log = logging.getLogger("pymc.vsgp")
 
 PART, PART_OF_DEVICE = 32, 64  # points, of which XLA compiles for one number
+FEWEST = 16  # evaluations of a stage
 
 
 class Compiled:
@@ -40,9 +43,9 @@ class Compiled:
     name: str
     pays: float
     """Seconds of numpy from which compiling pays."""
-    most = PART
+    part = most = PART
     whole = False
-    """Whether fewer points take as long as the most."""
+    """Whether fewer points take as long as a part."""
 
     def __call__(self, *arrays) -> list[np.ndarray]:
         """Evaluate at theta, S x ..., and at epsilon, S x K x ...: arrays of S x K, or S x 1."""
@@ -50,18 +53,20 @@ class Compiled:
 
     def seconds(self, *arrays) -> float:
         """Return what a theta takes."""
-        return _seconds(self, arrays) / (self.most if self.whole else len(arrays[0]))
+        return _seconds(self, arrays) / (self.part if self.whole else len(arrays[0]))
 
 
 class Jax(Compiled):
-    """On JAX."""
+    """On JAX, which leaves processors idle where loops are small: each takes a part of its own."""
 
     name, pays, whole = "JAX", 3.0, True
+    most = PART * (os.cpu_count() or 1)
 
-    def __init__(self, outer, inner, outputs, at_once=AT_ONCE):
+    def __init__(self, outer, inner, outputs):
         import jax
 
-        self.n_outer, self.at_once = len(outer), at_once
+        self.n_outer = len(outer)
+        self.at_once = 1 if jax.default_backend() == "cpu" else AT_ONCE
         self.shared, outputs = _of_known_shapes(outputs)
         fixed = [v for v, _ in self.shared]
         self.fn = function([*outer, *inner, *fixed], outputs, "JAX")
@@ -85,11 +90,22 @@ class Jax(Compiled):
         return [known.get_value(borrow=True) for _, known in self.shared]
 
     def __call__(self, *arrays):
-        n, most = len(arrays[0]), self.most
+        n, part = len(arrays[0]), self.part
+        parts = [[x[i : i + part] for x in arrays] for i in range(0, n, part)]
+        found = [self._part(parts[0])] if n <= part else list(_threads().map(self._part, parts))
+        return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+    def _part(self, arrays) -> list[np.ndarray]:
+        n, part = len(arrays[0]), self.part
         # XLA compiles for each number of points anew.
-        filled = [np.concatenate([x, np.repeat(x[-1:], most - n, axis=0)]) for x in arrays]
+        filled = [np.concatenate([x, np.repeat(x[-1:], part - n, axis=0)]) for x in arrays]
         found = self.at_all(filled[: self.n_outer], filled[self.n_outer :], self.values())
         return [np.asarray(x)[:n] for x in found]
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1)
 
 
 class OnDevices(Jax):
@@ -101,7 +117,7 @@ class OnDevices(Jax):
         from jax.sharding import PartitionSpec as P
 
         self.n_outer, self.at_once = len(outer), AT_ONCE
-        self.most = PART_OF_DEVICE * mesh.shape[DRAWS]
+        self.part = self.most = PART_OF_DEVICE * mesh.shape[DRAWS]
         self.fn = function([*outer, *inner], on_devices(outputs, mesh, AT_ONCE), "JAX")
         places = [P(AXIS) if isinstance(s, Placed) else P() for s in self.fn.get_shared()]
 
@@ -121,7 +137,7 @@ class Numba(Compiled):
 
     name, pays = "numba", 30.0
 
-    def __init__(self, outer, inner, outputs, at_once=1):
+    def __init__(self, outer, inner, outputs):
         self.n_outer = len(outer)
         self.fn = function([*outer, *inner], outputs, "NUMBA")
 
@@ -154,7 +170,7 @@ class Switching:
             found = self.fn(*args)
         seconds = perf_counter() - began
         self._spent += seconds
-        if self._may and self._spent > self.pays:
+        if self._may and max(self._spent, FEWEST * seconds) > self.pays:
             self._may = False
             self._switch(args, found, seconds)
         return found

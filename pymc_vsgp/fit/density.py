@@ -26,7 +26,7 @@ from pytensor.graph.rewriting.basic import dfs_rewriter
 from pymc_vsgp.compile import ONCE, function, no_collection, simplify
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
-from pymc_vsgp.engine.vectorized import AT_ONCE, BATCH_BYTES, over
+from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.compiled import Compiled, OnDevices, adopted, compiler
 from pymc_vsgp.fit.newton import refined_logp
@@ -95,6 +95,16 @@ class Points(Values):
         and epsilon in the coordinates of the stage.
         """
         return self._known("refined", lambda: refined_logp(self.model), self.mesh)
+
+    def with_draws(self, draw: Variable, noise: Variable) -> Any:
+        """Return the log density of theta, and draws of what was integrated out, from noise.
+
+        The latter is S x K x the shape of `noise`. Both take the same pass over the data.
+        """
+        shapes = {**self.shapes, noise: noise.type.shape}
+        values = Values(self.model, self.outer, [noise], shapes)
+        (draw,) = self.model.replace_rvs_by_values([draw])
+        return values.function(simplify([self.model.logp(), draw]), compiling=True)
 
     def variables(self, variables: Sequence[Variable]) -> Any:
         """Return variables of the model as a function of theta, S x d, and epsilon, S x 1 x m."""
@@ -170,14 +180,14 @@ class AtPoints:
                     advance(lead[0])
                 if self._compiler is not None and arrays:
                     seconds = (time.perf_counter() - began) / lead[0]
-                    self._choose(seconds, n - done, on_numpy, arrays, parts[-1])
+                    self._choose(seconds, n - done, arrays, parts[-1])
             except KeyboardInterrupt:
                 if advance is None or not parts:
                     raise
                 break
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def _choose(self, seconds, left, at_once, arrays, known) -> None:
+    def _choose(self, seconds, left, arrays, known) -> None:
         """Compile, where numpy takes that many seconds for a theta."""
         self._spent += seconds * len(arrays[0])
         if self._spent + seconds * left < self._compiler.pays:
@@ -189,9 +199,8 @@ class AtPoints:
             compiler.name,
         )
         graph = self.points.outer, self.points.inner, self._outputs
-        make = partial(compiler, *graph, min(at_once, AT_ONCE))
-        some, known = ([x[: compiler.most] for x in of] for of in (arrays, known))
-        self.compiled = adopted(compiler.name, make, some, known, seconds)
+        some, known = ([x[: compiler.part] for x in of] for of in (arrays, known))
+        self.compiled = adopted(compiler.name, partial(compiler, *graph), some, known, seconds)
 
 
 def computed_first(outputs, inputs) -> list[Variable]:

@@ -42,6 +42,7 @@ from pymc_vsgp.fit.adaptation import (
 )
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains, parts
+from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
@@ -73,7 +74,8 @@ class Weighed:
     Attributes
     ----------
     theta, epsilon : ndarray
-        Proposals, n x d and n x m.
+        Proposals, n x d and n x m. In place of epsilon that is integrated out, draws of the
+        inducing values, one after another: see `Weigher`.
     log_weight : ndarray
         Logarithms of the target over the proposal density.
     khat, ess : float
@@ -141,17 +143,25 @@ class Weigher:
     """Draws proposals of a model, and evaluates its density.
 
     What it compiles stays valid where data and coordinates change, so one serves many data sets.
+    With what is `integrated` out, some inducing values are drawn at each theta, while it is
+    weighed: to draw them afterwards takes another pass over the data.
     """
 
     @no_collection
-    def __init__(self, model: Model, mesh: Any = None):
+    def __init__(self, model: Model, mesh: Any = None, integrated: Collapsed | None = None):
         self.points = Points(model, mesh)
         self.known: Chains | None = None
+        self.n_noise = 0
         try:
-            self.plain = self.points.log_density()
-            theta, epsilon = np.zeros((2, self.points.n_theta)), self.points.n_epsilon
+            theta = np.zeros((2, self.points.n_theta))
+            if integrated is None:
+                self.plain = self.points.log_density()
+            else:
+                draw, noise = integrated.inducing, integrated.noise
+                (self.n_noise,) = noise.type.shape
+                self.plain = self.points.with_draws(draw, noise)
             with np.errstate(all="ignore"):
-                self.plain(theta, np.zeros((2, 3, epsilon)))
+                self.plain(theta, np.zeros((2, 3, self.points.n_epsilon + self.n_noise)))
         except (TypeError, ValueError) as error:
             if mesh is not None:
                 raise
@@ -258,7 +268,12 @@ class Weigher:
         noise = self.rng.gumbel(size=log_q.shape)
         with np.errstate(all="ignore"):
             proposed = flat.reshape(len(theta), K, m)
-            logp, *coordinates = self.density(theta, proposed, advance)
+            if self.n_noise:
+                normal = self.rng.normal(size=(len(theta), TOGETHER, self.n_noise))
+                logp, draws = self.density(theta, normal, advance)
+                logp, coordinates = logp[:, :K], [draws.reshape(len(draws), K, -1)]
+            else:
+                logp, *coordinates = self.density(theta, proposed, advance)
         n = len(logp)
         (epsilon,) = coordinates or [proposed]
         inner = logp - log_q[:n]

@@ -45,6 +45,9 @@ from pymc_vsgp.model.variable import inducing_variables
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
 
+# Inducing values at all proposals, up to which they are drawn while these are weighed.
+DRAWN = 3_000_000
+
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 EITHER = {"quiet", "cores", "blas_cores", "compute_convergence_checks"}  # no choice of a method
@@ -317,7 +320,8 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
         try:
-            weigher = Weigher(target, mesh)
+            few = whole is not None and whole.noise.type.shape[0] * draws * chains < DRAWN
+            weigher = Weigher(target, mesh, whole if few else None)
         except NotImplementedError as error:
             if method != "auto":
                 raise NotImplementedError(f"{error} Use method='nuts'.") from error

@@ -23,7 +23,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pymc_vsgp.checks import generator_of
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.fit.checkpoint import as_path
-from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover
+from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover, with_inducing
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.variable import inducing_variables
 
@@ -212,13 +212,16 @@ def check_stores(path: str | os.PathLike | None, mesh: Any) -> None:
         )
 
 
-def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng: np.random.Generator) -> None:
-    """Add what was integrated out, and the data."""
+def complete(idata: xr.DataTree, model: Model, whole: Collapsed, rng, u=None) -> None:
+    """Add what was integrated out, unless it is drawn already, and the data."""
     for group in POSTERIOR:
         if group not in idata.children:
             continue
         theta = idata[group].to_dataset()
-        arrays = recover(whole, theta, int(rng.integers(2**31)))
+        if u is None:
+            arrays = recover(whole, theta, int(rng.integers(2**31)))
+        else:
+            arrays = with_inducing(whole, theta, u)
         arrays |= {name: theta[name].values for name in theta.data_vars}
         names = [v.name for v in model.free_RVs + model.deterministics if v.name in arrays]
         data = label(model, {name: arrays[name] for name in names})

@@ -7,7 +7,7 @@ from arviz_stats.base import array_stats
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.fit.collapsed import Collapsed
+from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
 from pymc_vsgp.fit.importance import Weighed
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
@@ -36,7 +36,7 @@ def draws_of(
     rng : Generator
         Source of the decisions.
     """
-    state, stats = _walk(found, chains, rng)
+    state, stay, stats = _walk(found, chains, rng)
     # Chains stay where they are at times: each place is looked at once.
     places, inverse = np.unique(state, return_inverse=True)
     theta = np.concatenate([found.theta, found.start[0]])[places]
@@ -52,7 +52,11 @@ def draws_of(
     data = label(model, posterior)
     tree["posterior"] = xr.DataTree(data.assign_coords(_counted(state.shape)))
     if whole is not None:
-        complete(tree, model, whole, rng)
+        u = None
+        if epsilon.shape[1]:  # a chain that stays takes one draw after another
+            some = epsilon.reshape(len(epsilon), TOGETHER, -1)
+            u = some[inverse.reshape(state.shape), stay % TOGETHER]
+        complete(tree, model, whole, rng, u)
     names = {d: (("chain", "draw"), x) for d, x in stats.items()}
     stats = xr.Dataset(names, coords=_counted(state.shape))
     # Chains that draw epsilon mix, or do not; other proposals of it are independent.
@@ -85,7 +89,7 @@ def _counted(shape):
 
 
 def _walk(found: Weighed, chains: int, rng):
-    """Return where each chain is after each step, and what happened in it.
+    """Return where each chain is after each step, for how long, and what happened in it.
 
     Places after the proposals are those of the starts.
     """
@@ -98,14 +102,16 @@ def _walk(found: Weighed, chains: int, rng):
     log_w = found.log_weight[: draws * chains].reshape(chains, draws)
     numbers = np.arange(log_w.size).reshape(log_w.shape)
     uniform = np.log(rng.random(log_w.shape))
-    places = np.empty(log_w.shape, int)
+    places, stay = np.empty((2, *log_w.shape), int)
+    since = np.zeros(chains, int)
     chance, weight = np.empty((2, *log_w.shape))
     for t in range(draws):
         step = np.minimum(log_w[:, t] - current, 0.0)
         move = uniform[:, t] < step
-        at = np.where(move, numbers[:, t], at)
+        at, since = np.where(move, numbers[:, t], at), np.where(move, 0, since + 1)
         current = np.where(move, log_w[:, t], current)
-        places[:, t], chance[:, t], weight[:, t] = at, np.exp(step), current
+        places[:, t], stay[:, t] = at, since
+        chance[:, t], weight[:, t] = np.exp(step), current
     kept = slice(found.thin - 1, None, found.thin)
     stats = {"acceptance_rate": chance, "log_weight": weight}
-    return places[:, kept], {name: x[:, kept] for name, x in stats.items()}
+    return places[:, kept], stay[:, kept], {name: x[:, kept] for name, x in stats.items()}
