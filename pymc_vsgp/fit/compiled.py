@@ -34,7 +34,7 @@ __all__ = ["Compiled", "OnDevices", "adopted", "compiler", "of_stage"]
 _log = logging.getLogger("pymc.vsgp")
 
 PART, PART_OF_DEVICE = 32, 64  # points, of which XLA compiles for one number
-FEWEST = 16  # evaluations of a stage
+FEWEST = 30  # evaluations of a stage
 
 
 class Compiled:

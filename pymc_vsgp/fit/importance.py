@@ -61,7 +61,8 @@ SOME = 0.05
 LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
-NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for
+NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for, ...
+NOISIEST_OF_CHAINS = 2.8  # ... and where chains draw epsilon, so that it grows with theta
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
@@ -201,6 +202,11 @@ class Weigher:
             self.epsilon = of_moments(self.moments) or self.epsilon
 
     @property
+    def noisiest(self) -> float:
+        """Variance of log weights given theta, above which there is no hope."""
+        return NOISIEST if self.chains is None else NOISIEST_OF_CHAINS
+
+    @property
     def adapted(self) -> bool:
         """Whether epsilon is proposed with moments other than those of the stage."""
         return np.ndim(self.epsilon.root) > 0
@@ -313,7 +319,7 @@ def weigh(
         khat, ess = tail(log_w)
         hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
         interrupted, refused = False, ""
-        if give_up and not weigher.adapted and (noise := batch.log_variance) > NOISIEST:
+        if give_up and not weigher.adapted and (noise := batch.log_variance) > weigher.noisiest:
             refused = (
                 f"given the parameters log weights vary by {np.sqrt(noise):.1f}, "
                 f"in {weigher.points.n_epsilon} dimensions"
@@ -392,7 +398,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         nearly = NEARLY * points.n_epsilon
         if NORMAL < batch.log_variance < nearly and weigher.walk(center):
             K, batch = 2, weigher(q, PROBES, 2)
-        if batch.log_variance > NOISIEST:
+        if batch.log_variance > weigher.noisiest:
             return q, K, batch
     rounds: list[tuple[Any, Batch]] = []
     spread: list[float] = []
@@ -409,7 +415,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
             break
         elif i == 0 and spread[0] > NOISY and weigher.refine():
             pass
-        elif batch.log_variance > NOISIEST and points.n_epsilon > LARGEST:
+        elif batch.log_variance > weigher.noisiest and points.n_epsilon > LARGEST:
             break
         elif K > 1 and i < 2:
             if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
