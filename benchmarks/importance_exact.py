@@ -392,15 +392,15 @@ CASES = {
             1000,
         ),
         lambda m: _one(
-            m, _negative_binomial(_y(m), 5.0), BOTH | {"alpha": ("gamma", 2.0, 1.0)}, n_draws=16,
-            n_grid=9, **SE,
+            m, _negative_binomial(_y(m), 5.0), BOTH | {"alpha": ("gamma", 2.0, 1.0)}, n_draws=64,
+            n_grid=13, **SE,
         ),
         [1, 0, 0],
     ),
     "boston": (
         _real("boston", lambda: vsgp.StudentT(4.0, pm.HalfNormal("sigma", 1.0)), 40),
         lambda m: _one(
-            m, _student_t(_y(m), 4.0), BOTH | {"sigma": SIGMA}, n_draws=16, n_grid=9, **SE
+            m, _student_t(_y(m), 4.0), BOTH | {"sigma": SIGMA}, n_draws=64, n_grid=9, **SE
         ),
         [1.5, 0.5, -1.5],
     ),
