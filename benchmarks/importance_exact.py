@@ -416,7 +416,7 @@ CASES = {
     ),
     "departures": (
         _real("departures", lambda: vsgp.Poisson(), 24),
-        lambda m: _one(m, _poisson(_y(m), 1.0), BOTH, n_draws=16, n_grid=9, **SE),
+        lambda m: _one(m, _poisson(_y(m), 1.0), BOTH, n_draws=64, n_grid=9, **SE),
         [0.5, 1],
     ),
 }  # fmt: skip
