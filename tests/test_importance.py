@@ -5,6 +5,7 @@ import logging
 import re
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
@@ -807,6 +808,27 @@ def test_chains_that_disagree_are_refused(monkeypatch, rng):
     monkeypatch.setattr(pm, "sample", lambda **kwargs: seen.update(kwargs))
     vsgp.sample(100, **kwargs)
     assert seen["draws"] == 100
+
+
+@pytest.mark.parametrize(
+    ("rhats", "expected"),
+    [
+        ({"rhat": 1.01}, ""),
+        ({"rhat": 1.02}, "R-hat 1.02"),
+        # Chains of hundreds of epsilon are not independent draws.
+        ({"rhat": 1.01, "rhat_epsilon": 1.02}, ""),
+        ({"rhat": 1.0, "rhat_epsilon": 1.06}, "R-hat 1.06 of epsilon"),
+    ],
+)
+def test_which_rhat_is_refused(rhats, expected):
+    draws = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(coords={"chain": np.arange(4), "draw": np.arange(1000)}),
+            "sample_stats": xr.Dataset(attrs=rhats),
+        }
+    )
+    found = SimpleNamespace(ess=2400.0)
+    assert walk.disagreement(draws, found) == expected
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from arviz_stats.base import array_stats
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
+from pymc_vsgp.fit.chain import LARGEST_RHAT
 from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
 from pymc_vsgp.fit.importance import Weighed
 from pymc_vsgp.fit.stage import add_data, label
@@ -60,10 +61,12 @@ def draws_of(
     names = {d: (("chain", "draw"), x) for d, x in stats.items()}
     stats = xr.Dataset(names, coords=_counted(state.shape))
     # Chains that draw epsilon mix, or do not; other proposals of it are independent.
-    which = (0, 1) if found.walked else (0,)
-    both = [np.concatenate([(found.theta, found.epsilon)[i], found.start[i]]) for i in which]
-    rhats = [_largest_rhat(np.moveaxis(x[state], -1, 0)) for x in both]
-    stats.attrs["rhat"] = float(np.fmax.reduce(rhats))
+    both = {"rhat": (found.theta, found.start[0])}
+    if found.walked:
+        both["rhat_epsilon"] = (found.epsilon, found.start[1])
+    for name, proposals in both.items():
+        along = np.moveaxis(np.concatenate(proposals)[state], -1, 0)
+        stats.attrs[name] = _largest_rhat(along)
     tree["sample_stats"] = xr.DataTree(stats)
     add_data(tree, model)
     return tree
@@ -71,7 +74,10 @@ def draws_of(
 
 def disagreement(draws: xr.DataTree, found: Weighed) -> str:
     """Why chains are not of one distribution, or nothing: few proposals may say so, and no tail."""
-    rhat = draws["sample_stats"].attrs["rhat"]
+    stats = draws["sample_stats"].attrs
+    rhat, of_epsilon = stats["rhat"], stats.get("rhat_epsilon", 1.0)
+    if of_epsilon > LARGEST_RHAT:
+        return f"R-hat {of_epsilon:.2f} of epsilon"
     each = min(found.ess / draws["posterior"].sizes["chain"], draws["posterior"].sizes["draw"])
     return f"R-hat {rhat:.2f}" if rhat**2 > 1.0 + APART / each else ""
 
