@@ -160,7 +160,7 @@ class Switching:
 
     def __init__(self, model: Model, inputs, outputs):
         self.fn: Any = function(inputs, outputs)
-        self._spent, self._first = 0.0, True
+        self._spent, self._cold = 0.0, True
         self._graph = inputs, outputs
         self._may = compiler(model, outputs) is Jax
 
@@ -171,8 +171,8 @@ class Switching:
         seconds = perf_counter() - began
         self._spent += seconds
         # The first one takes longer than all others: modules are imported, loops compiled.
-        first, self._first = self._first, False
-        if self._may and not first and max(self._spent, FEWEST * seconds) > self.pays:
+        cold, self._cold = self._cold, False
+        if self._may and not cold and max(self._spent, FEWEST * seconds) > self.pays:
             self._may = False
             self._switch(args, found, seconds)
         return found

@@ -153,7 +153,7 @@ class AtPoints:
             self._first = function([], fixed)
             self._on_numpy = function([*batched, *fixed], numpy_only(vectorized))
             self._compiler = compiler(points.model, outputs) if compiling else None
-        self._spent = 0.0
+        self._spent, self._cold = 0.0, True
 
     def __call__(self, theta, epsilon, advance=None) -> list[np.ndarray]:
         """Evaluate at theta, S x d, and epsilon, S x K x m: arrays with S x K in front.
@@ -189,6 +189,9 @@ class AtPoints:
 
     def _choose(self, seconds, left, arrays, known) -> None:
         """Compile, where numpy takes that many seconds for a theta."""
+        cold, self._cold = self._cold, False
+        if cold:  # loops of numba compile then
+            return
         self._spent += seconds * len(arrays[0])
         if self._spent + seconds * left < self._compiler.pays:
             return
