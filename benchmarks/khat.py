@@ -10,6 +10,8 @@ import argparse
 import json
 import pathlib
 
+from itertools import pairwise
+
 import calibration
 import envs
 import importance
@@ -96,16 +98,14 @@ def table(results):
         "|---|---|---|---|---|---|",
     ]
     rows = [(name, b) for name, of in results.items() for b in of]
-    for low, high in zip((-np.inf, *BINS), (*BINS, np.inf), strict=True):
+    ranges = [f"to {BINS[0]}", *(f"{a}–{b}" for a, b in pairwise(BINS)), f"above {BINS[-1]}"]
+    for of, (low, high) in zip(ranges, pairwise((-np.inf, *BINS, np.inf)), strict=True):
         some = [(name, b) for name, b in rows if low < b["khat"] <= high]
         if not some:
             continue
         names = ", ".join(dict.fromkeys(name.split()[0] for name, _ in some))
         share = np.mean([b["ess"] for _, b in some])
         errors = (np.sqrt(np.mean([b[k] ** 2 for _, b in some])) for k in ("mean", "variance"))
-        of = (
-            f"to {high}" if low < BINS[0] else f"{low}–{high}" if low < BINS[-1] else f"above {low}"
-        )
         numbers = " | ".join(f"{x:.2f}" for x in (share, *errors))
         lines.append(f"| {of} | {len(some)} | {names} | {numbers} |")
     return "\n".join(lines) + "\n"
