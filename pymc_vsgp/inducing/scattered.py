@@ -1,6 +1,6 @@
 """Data at any places: sums of waves by interpolation, where that is faster than the waves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -37,27 +37,21 @@ class Scattered(Layout):
         return pt.constant(np.array(True))  # of a bool alone PyTensor makes an int8
 
     def waves(self, features, axes):
-        # The places, in steps of the fine grid.
-        steps = np.array(_shape(features)) / np.array(features.period)
-        return [(axes[0] - np.array(features.center)) * steps]
+        return axes  # which may be in a file
 
     def _sum(self, features, waves, w):
         return _at(features, waves[0], w)
 
     def _sum_of_squares(self, features, waves, s):
         # 2 cos^2 t = 1 + cos 2t and 2 sin^2 t = 1 - cos 2t: waves of half the period.
-        half = Features(tuple(p / 2.0 for p in features.period), features.n_frequencies)
-        return _at(half, 2.0 * waves[0], _of_squares(features.sizes, s))
+        half = replace(features, period=tuple(p / 2.0 for p in features.period))
+        return _at(half, waves[0], _of_squares(features.sizes, s))
 
 
-def _shape(features: Features) -> tuple[int, ...]:
-    """Return the places of the fine grid along each input."""
-    return tuple(max(FINER * size, 2 * WIDTH) for size in features.sizes)
-
-
-def _at(features: Features, places, w):
-    """Sum of waves at places in steps of the fine grid."""
-    shape = _shape(features)
+def _at(features: Features, X, w):
+    """Sum of waves at the rows of X, by the values at the places of a fine grid."""
+    shape = tuple(max(FINER * size, 2 * WIDTH) for size in features.sizes)
+    places = (X - np.array(features.center)) * (np.array(shape) / np.array(features.period))
     step = 2.0 * np.pi / np.array(shape)
     each = [
         transform(h * np.r_[np.arange(k + 1), np.arange(1, k + 1)])

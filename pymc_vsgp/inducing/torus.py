@@ -162,7 +162,7 @@ class GivenCoefficients(Conditional):
     The args are the coefficients less their means, their standard deviations, the variance of what
     is left out, the window, the parameters of the mean and those of the kernel. In the loop over
     the data come, behind them, a number that is nan where the rows do not lie as the model was
-    made for, and the axes of the layout. The features are of the `active` columns of X, the mean
+    made for, and the waves of the layout. The features are of the `active` columns of X, the mean
     of all.
     """
 
@@ -194,13 +194,18 @@ class GivenCoefficients(Conditional):
         return found
 
     def block_args(self, X, args):
-        """Append whether the rows lie as they should, and the axes of the layout."""
+        """Append whether the rows lie as they should, and the waves of the layout.
+
+        Where X is known they are constants here. Within the loop each evaluation would compute them.
+        """
         X, (low, high) = self.own(X), (args[WINDOW][0], args[WINDOW][1])
         inside = pt.all(pt.ge(pt.min(X, axis=0), low) & pt.le(pt.max(X, axis=0), high))
-        axes = [] if self.layout is None else self.layout.axes(X)
+        waves = []
         if self.layout is not None:
+            axes = self.layout.axes(X)
             inside = inside & self.layout.holds(X, axes)
-        return [*args, pt.switch(inside, 1.0, np.nan).astype("float64"), *axes]
+            waves = self.layout.waves(self.features, axes)
+        return [*args, pt.switch(inside, 1.0, np.nan).astype("float64"), *waves]
 
     def complaint(self, X, args):
         """Say that rows are beyond the window, or do not lie as those of the model did."""
@@ -232,7 +237,7 @@ class GivenCoefficients(Conditional):
         if self.layout is None:
             waves = self.features.waves(self.own(X))
         else:
-            waves = self.layout.waves(self.features, args[self.valid + 1 :])
+            waves = args[self.valid + 1 :]
         f = self._combine(waves, args[W])
         return waves, self._moments(f, X, args, args[RESIDUAL] * args[self.valid])
 
