@@ -15,6 +15,7 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pymc.pytensorf import compile as compile_pymc
 from pymc.pytensorf import pregrad_inner_graphs
+from pytensor import config
 from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.basic import Constant, Variable
@@ -34,7 +35,7 @@ __all__ = [
     "at_points",
     "evaluate",
     "function",
-    "no_collection",
+    "compiling",
     "simplify",
     "simplify_block",
 ]
@@ -106,33 +107,38 @@ ONCE = ONCE.including("without_symbolic", "constants_in_double")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 
-class _NoCollection(ContextDecorator):
-    """Context in which Python does not look for garbage, which is a fifth of what compiling takes.
+class _Compiling(ContextDecorator):
+    """Context without what takes a quarter of the time of building and compiling graphs.
 
-    Nearly all of a graph stays, and each search goes through all that PyTensor and numba hold.
+    Nearly all of a graph stays, so Python need not look for garbage: each search goes through all
+    that PyTensor and numba hold. Nor need PyTensor note the lines that made each variable: they
+    are lines of this package.
     """
 
     def __init__(self):
-        self.lock, self.users, self.enabled = threading.Lock(), 0, False
+        self.lock, self.users, self.enabled, self.limit = threading.Lock(), 0, False, 0
 
     def __enter__(self):
         with self.lock:
             if not self.users:
-                self.enabled = gc.isenabled()
+                self.enabled, self.limit = gc.isenabled(), config.traceback__limit
                 gc.disable()
+                config.traceback__limit = 0
             self.users += 1
 
     def __exit__(self, *error):
         with self.lock:
             self.users -= 1
-            if not self.users and self.enabled:
-                gc.enable()
+            if not self.users:
+                config.traceback__limit = self.limit
+                if self.enabled:
+                    gc.enable()
 
 
-no_collection = _NoCollection()
+compiling = _Compiling()
 
 
-@no_collection
+@compiling
 def simplify(graph: Any) -> Any:
     """Do what PyMC does before it takes gradients, less what never pays here."""
     fgraph = FunctionGraph(outputs=graph if isinstance(graph, list) else [graph], clone=False)
@@ -153,7 +159,7 @@ def simplify_block(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> F
     return inner
 
 
-@no_collection
+@compiling
 def function(inputs: Sequence[Variable], outputs: Any, mode: Any = ONCE, **kwargs) -> Any:
     """Return a function of variables, some of which may not be needed."""
     return compile_pymc(inputs, outputs, mode=mode, on_unused_input="ignore", **kwargs)

@@ -17,7 +17,8 @@ import numpy as np
 
 from numba import types
 
-from pymc_vsgp.compile import no_collection
+from pymc_vsgp.compile import compiling
+from pymc_vsgp.engine.backends import of_our_model
 
 COMPILE = "_compile_pymc_model_numba"
 SIZE, NUMBERS, DATA = types.uint64, types.CPointer(types.double), types.voidptr
@@ -73,22 +74,25 @@ def _with_shared(function, user_data, keys, shared_data):
 
 @contextmanager
 def lean_callables() -> Iterator[None]:
-    """Let nutpie compile these in place of its own, if it is the nutpie that they are for."""
+    """Let nutpie compile these in place of its own, and lean products for all of a model of ours.
+
+    Nutpie's own stay if it is not the nutpie that these are for.
+    """
     nutpie = import_module("nutpie.compile_pymc")
     ours: tuple[Callable, ...] = (_make_c_logp_func, _make_c_expand_func)
     theirs = [getattr(nutpie, f.__name__, None) for f in ours]
     same = all(f and _takes(f) == _takes(g) for f, g in zip(theirs, ours, strict=True))
+    known: dict[str, Any] = {}
     # Another thread may be here, too, and puts theirs back.
-    if not same or theirs[0] is ours[0] or not hasattr(nutpie, "make_extraction_fn"):
-        yield
-        return
-    new: dict[str, Any] = {f.__name__: f for f in ours}
-    known = dict(zip(new, theirs, strict=True))
-    if (whole := getattr(nutpie, COMPILE, None)) is not None:
-        known[COMPILE], new[COMPILE] = whole, no_collection(whole)
-    vars(nutpie).update(new)
+    if same and theirs[0] is not ours[0] and hasattr(nutpie, "make_extraction_fn"):
+        new: dict[str, Any] = {f.__name__: f for f in ours}
+        known = dict(zip(new, theirs, strict=True))
+        if (whole := getattr(nutpie, COMPILE, None)) is not None:
+            known[COMPILE], new[COMPILE] = whole, compiling(whole)
+        vars(nutpie).update(new)
     try:
-        yield
+        with of_our_model():
+            yield
     finally:
         vars(nutpie).update(known)
 

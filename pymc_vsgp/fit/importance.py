@@ -30,7 +30,7 @@ import numpy as np
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.compile import no_collection
+from pymc_vsgp.compile import compiling
 from pymc_vsgp.fit.adaptation import (
     Near,
     adapt,
@@ -148,7 +148,7 @@ class Weigher:
     weighed: to draw them afterwards takes another pass over the data.
     """
 
-    @no_collection
+    @compiling
     def __init__(self, model: Model, mesh: Any = None, integrated: Collapsed | None = None):
         self.points = Points(model, mesh)
         self.known: Chains | None = None

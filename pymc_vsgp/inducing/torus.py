@@ -196,7 +196,7 @@ class GivenCoefficients(Conditional):
     def block_args(self, X, args):
         """Append whether the rows lie as they should, and the waves of the layout.
 
-        Where X is known they are constants here. Within the loop each evaluation would compute them.
+        Constants where X is known, and outside of the loop: there each evaluation computes them.
         """
         X, (low, high) = self.own(X), (args[WINDOW][0], args[WINDOW][1])
         inside = pt.all(pt.ge(pt.min(X, axis=0), low) & pt.le(pt.max(X, axis=0), high))

@@ -3,6 +3,8 @@
 Importing numba or JAX takes a second, and most imports of the package use one of them at most.
 """
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 
 from pytensor.compile.mode import optdb
@@ -33,6 +35,22 @@ MODULES = {
 }
 
 
+_of_our_model = ContextVar("of_our_model", default=False)
+
+
+@contextmanager
+def of_our_model():
+    """Say that all that is compiled is of a model of ours, where the graph may not tell.
+
+    What turns draws into coefficients of Fourier features has none of our Ops.
+    """
+    token = _of_our_model.set(True)
+    try:
+        yield
+    finally:
+        _of_our_model.reset(token)
+
+
 def is_ours(op) -> bool:
     """Whether this Op, or one inside of it, is of this package."""
     inner = getattr(op, "fgraph", None)
@@ -60,7 +78,7 @@ optdb.register("load_backend_of_pymc_vsgp", load_backend, "minimum_compile", pos
 def use_lean_products(fgraph):
     """On numba, replace products and solves of our log densities by ones that compile fast."""
     linker = getattr(get_active_mode(fgraph), "linker", None)
-    if isinstance(linker, NumbaLinker) and _has_lean_products(fgraph):
+    if isinstance(linker, NumbaLinker) and (_of_our_model.get() or _has_lean_products(fgraph)):
         _replace_products(fgraph)
 
 
