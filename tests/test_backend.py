@@ -286,6 +286,32 @@ def test_sums_over_an_axis():
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
+def test_sums_of_several_matrices_over_an_axis():
+    pytest.importorskip("numba", reason="numba is not installed")
+    A, B = pt.matrix("A"), pt.tensor3("B")
+    R, _ = vsgp.ops.cholesky.factor(pt.dot(A.T, A) + np.eye(3))
+    whole = np.random.default_rng(0).normal(size=(4, 5, 3))
+    fn = pytensor.function([A, B], [R, *(B.sum(axis=i) for i in range(3))], mode="NUMBA")
+    for given in (whole, whole[::-2], whole.transpose(1, 0, 2), whole[:0], whole[:, :0]):
+        for i, found in enumerate(fn(whole[0], given)[1:]):
+            np.testing.assert_allclose(found, given.sum(axis=i), rtol=1e-12, atol=1e-14)
+
+
+def test_products_and_solves_of_several_matrices_know_how_many():
+    """Else PyTensor would check their shapes, with messages that compile for a second."""
+    linalg = pytest.importorskip("pymc_vsgp.ops.backends.linalg_numba")
+    six, one, some = (pt.tensor(dtype="float64", shape=(k, 2, 2)) for k in (6, 1, None))
+    for a, b, n in (
+        (six, some, 6),
+        (some, six, 6),
+        (one, six, 6),
+        (one, one, 1),
+        (some, one, None),
+    ):
+        assert linalg.LeanDot()(a, b).type.shape[0] == n
+        assert linalg.LeanSolve(True)(a, b).type.shape[0] == n
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_garbage_is_collected_again_after_the_last_one_has_compiled(enabled):
     """Whoever is first and last: one within another, or a thread that ends before."""

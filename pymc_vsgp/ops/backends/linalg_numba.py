@@ -26,7 +26,7 @@ from pytensor.tensor.shape import SpecifyShape
 
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
 
-VERSION = 6  # of the code below, for the cache of compiled functions
+VERSION = 7  # of the code below, for the cache of compiled functions
 
 
 def _blas(name: str, n_arguments: int):
@@ -104,6 +104,15 @@ class _NumbaOp(Op):
         raise NotImplementedError(f"{type(self).__name__} is for numba only.")
 
 
+def _how_many(A, B) -> int | None:
+    """Return of how many matrices stacks of them are, where that is known: all, or one, of each.
+
+    What lacks it would get a `SpecifyShape` with a message that numba compiles for a second.
+    """
+    a, b = A.type.shape[0], B.type.shape[0]
+    return b if a in (1, None) and b != 1 else a
+
+
 class LeanDot(_NumbaOp):
     """Product of two float64 matrices, of a matrix and a vector, or of several matrices."""
 
@@ -111,7 +120,7 @@ class LeanDot(_NumbaOp):
 
     def make_node(self, A, B):
         if A.type.ndim == 3:
-            shape = (None, A.type.shape[1], B.type.shape[2])
+            shape = (_how_many(A, B), A.type.shape[1], B.type.shape[2])
             return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
         shape = A.type.shape[:-1] + (B.type.shape[1:] if B.type.ndim == 2 else ())
         return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
@@ -217,6 +226,14 @@ def numba_funcify_lean_dot(op, node, **kwargs):
     return _of_several(dot_matrices), VERSION
 
 
+@numba_njit
+def _put(X, start, part, k):
+    """Copy k rows: where shapes are checked, numba compiles the message of an error for seconds."""
+    for i in range(k):
+        for j in range(X.shape[1]):
+            X[start + i, j] = part[i, j]
+
+
 def _of_several(product):
     """Return the function of stacks of matrices that makes one product after the other."""
 
@@ -225,7 +242,7 @@ def _of_several(product):
         a, b = A.shape[0], B.shape[0]  # the same, or one is 1
         C = np.empty((max(a, b), A.shape[1], B.shape[2]))
         for k in range(len(C)):
-            C[k] = product(A[k % a], B[k % b])
+            _put(C[k], 0, product(A[k % a], B[k % b]), C.shape[1])
         return C
 
     return of_several
@@ -240,7 +257,7 @@ class LeanSolve(_NumbaOp):
         self.lower = lower
 
     def make_node(self, A, B):
-        shape = B.type.shape if B.type.ndim == 2 else (None, *B.type.shape[1:])
+        shape = B.type.shape if B.type.ndim == 2 else (_how_many(A, B), *B.type.shape[1:])
         return Apply(self, [A, B], [pt.tensor(dtype="float64", shape=shape)])
 
     def infer_shape(self, node, shapes):
@@ -311,7 +328,7 @@ def numba_funcify_check_shape(op, node, **kwargs):
 
 
 class AxisSum(_NumbaOp):
-    """Sum of a matrix over an axis. PyTensor's sorts strides, which compiles for seconds."""
+    """Sum of a matrix, or several, over an axis. PyTensor's sorts strides: seconds to compile."""
 
     __props__ = ("axis",)
 
@@ -319,20 +336,40 @@ class AxisSum(_NumbaOp):
         self.axis = axis
 
     def make_node(self, A):
-        return Apply(self, [A], [pt.tensor(dtype="float64", shape=(A.type.shape[1 - self.axis],))])
+        shape = list(A.type.shape)
+        del shape[self.axis]
+        return Apply(self, [A], [pt.tensor(dtype="float64", shape=tuple(shape))])
+
+    def infer_shape(self, node, shapes):
+        """Drop the axis."""
+        return [tuple(n for i, n in enumerate(shapes[0]) if i != self.axis)]
 
 
 @register_funcify_default_op_cache_key(AxisSum)
 def numba_funcify_axis_sum(op, node, **kwargs):
     """Add row by row."""
-    over_rows = op.axis == 0
+    axis = op.axis
+
+    if node.inputs[0].type.ndim == 3:
+
+        @numba_njit
+        def axis_sum_of_several(A):
+            K, m, n = A.shape
+            total = np.zeros((m if axis == 0 else K, m if axis == 2 else n))
+            for k in range(K):
+                for i in range(m):
+                    for j in range(n):
+                        total[i if axis == 0 else k, i if axis == 2 else j] += A[k, i, j]
+            return total
+
+        return axis_sum_of_several, VERSION
 
     @numba_njit
     def axis_sum(A):
-        total = np.zeros(A.shape[1] if over_rows else A.shape[0])
+        total = np.zeros(A.shape[1 - axis])
         for i in range(A.shape[0]):
             for j in range(A.shape[1]):
-                total[j if over_rows else i] += A[i, j]
+                total[i if axis else j] += A[i, j]
         return total
 
     return axis_sum, VERSION
@@ -341,7 +378,7 @@ def numba_funcify_axis_sum(op, node, **kwargs):
 def sum_over_axis(node):
     """Return the lean sum for a node that is left of fusion, or None."""
     types = [v.type for v in (*node.inputs, *node.outputs)]
-    if isinstance(node.op, Sum) and [t.ndim for t in types] == [2, 1]:
+    if isinstance(node.op, Sum) and [t.ndim for t in types] in ([2, 1], [3, 2]):
         if all(t.dtype == "float64" for t in types):
             return AxisSum(*node.op.axis)(node.inputs[0])
     return None
@@ -371,14 +408,6 @@ class PanelSolve(_NumbaOp):
 
     def make_node(self, P, B):
         return Apply(self, [P, B], [pt.tensor(dtype="float64", shape=B.type.shape)])
-
-
-@numba_njit
-def _put(X, start, part, k):
-    """Copy k rows: where shapes are checked, numba compiles the message of an error for seconds."""
-    for i in range(k):
-        for j in range(X.shape[1]):
-            X[start + i, j] = part[i, j]
 
 
 @register_funcify_default_op_cache_key(InvertPanels)
