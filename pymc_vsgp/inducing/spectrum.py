@@ -169,7 +169,7 @@ def _density(cov, omega) -> TensorVariable:
         return cov.power_spectral_density(omega)
     ls, D = _lengthscales(cov), cov.n_dims
     # No product of matrices, which takes numba ten seconds to compile and XLA a call.
-    z = sum(pt.square(omega[:, i] * ls[i]) for i in range(D))
+    z = pt.sum(pt.square(omega * ls), axis=1)
     if type(cov) is pm_cov.ExpQuad:
         return np.float64((2.0 * np.pi) ** (D / 2)) * pt.prod(ls) * pt.exp(-z / 2.0)
     if type(cov) in MATERN:
