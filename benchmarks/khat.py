@@ -74,7 +74,7 @@ def measure(model, n_batches):
     for seed in range(n_batches):
         rng = np.random.default_rng(seed)
         found = weigh(stage, weigher, 4000, rng, give_up=False, progressbar=False)
-        x = np.concatenate([found.theta, found.epsilon], axis=1)
+        x = np.concatenate([found.theta, found.epsilon[:, 0]], axis=1)
         batches.append((found.khat, found.ess / len(x), x, found.log_weight))
     out = []
     for i, (khat, share, x, log_w) in enumerate(batches):

@@ -26,7 +26,7 @@ from pymc_vsgp.ops.mapped import mapped_array
 from pymc_vsgp.ops.row_integral import RowIntegral
 
 LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
-FACTOR, ROW = 9.0, 1e4
+FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
 
@@ -50,7 +50,7 @@ def at_once(chains: int) -> int:
     return min(os.cpu_count() or 1, chains)
 
 
-NUMBA = Costs(18.0, 3.0, 8e-5, 1.0, at_once(4))
+NUMBA = Costs(18.0, 3.0, 1e-4, 1.0, at_once(4))
 JAX = Costs(7.0, 7.0, 3e-4, 1.5, 1)
 
 
@@ -133,19 +133,21 @@ def _operations(model: Model, collapsed: bool) -> float:
     loops = block_sums(model.logp())
     inside = [a.op for node in loops for a in node.op.fgraph.apply_nodes]
     integral = max((op.operations for op in inside if isinstance(op, RowIntegral)), default=0.0)
-    operations = 0.0
+    # On a grid a row takes no more than the waves of one input.
+    parts = [p.conditional for node in loops for p in node.op.recipe.parts]
+    widths = {c.process: c.width for c in parts if c.whole}
+    operations = n_data * integral
     for u in inducing_variables(model):
         *functions, m = start[model.rvs_to_values[u].name].shape
         independent = is_independent(u)
         rows = m**2 if collapsed and independent else n_data
         row, factor = 3.0 * m**2, FACTOR * m**3
         if independent:
-            row, factor = 3.0 * m, 0.0
+            row, factor = 3.0 * widths.get(u.name, m), 0.0
         elif is_sparse(u):
             of_each = FACTOR * u.owner.inputs[5].type.shape[1] ** 3
             row, factor = of_each, of_each * m
-        row += ROW + integral
-        operations += (rows * row + factor) * float(np.prod(functions))
+        operations += (rows * (row + ROW) + factor) * float(np.prod(functions))
     return operations
 
 

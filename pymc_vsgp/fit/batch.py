@@ -18,7 +18,7 @@ class Batch:
     theta: np.ndarray
     inner: np.ndarray
     epsilon: np.ndarray
-    """One for each theta, drawn by its weight: that with the largest weight plus Gumbel noise."""
+    """Some for each theta, n x R x m, each drawn by the weights: the largest plus Gumbel noise."""
     score: np.ndarray
     proposed: np.ndarray | None = None
     """All epsilon, as they were proposed, where these are kept: n x K x m."""
@@ -34,7 +34,7 @@ class Batch:
         return Batch(
             self.theta,
             np.concatenate([self.inner, other.inner], axis=1),
-            np.where(better[:, None], other.epsilon, self.epsilon),
+            np.where(better[..., None], other.epsilon, self.epsilon),
             np.where(better, other.score, self.score),
         )
 

@@ -58,6 +58,7 @@ GOOD = 0.6  # of the proposals: where their sample is worth that, another round 
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
+KEPT, KEPT_NUMBERS = 4, 1000  # draws of epsilon at a theta, and of numbers in them, at most
 LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
@@ -75,8 +76,8 @@ class Weighed:
     Attributes
     ----------
     theta, epsilon : ndarray
-        Proposals, n x d and n x m. In place of epsilon that is integrated out, draws of the
-        inducing values, one after another: see `Weigher`.
+        Proposals, n x d, and some draws at each, n x R x m, by their weights. In place of epsilon
+        that is integrated out these are draws of the inducing values: see `Weigher`.
     log_weight : ndarray
         Logarithms of the target over the proposal density.
     khat, ess : float
@@ -207,6 +208,15 @@ class Weigher:
         return NOISIEST if self.chains is None else NOISIEST_OF_CHAINS
 
     @property
+    def n_kept(self) -> int:
+        """How many draws there are at each theta: a chain that stays takes one after another."""
+        if self.n_noise:
+            return TOGETHER
+        if self.chains is not None:
+            return 1
+        return int(np.clip(KEPT_NUMBERS // max(self.points.n_epsilon, 1), 1, KEPT))
+
+    @property
     def adapted(self) -> bool:
         """Whether epsilon is proposed with moments other than those of the stage."""
         return np.ndim(self.epsilon.root) > 0
@@ -271,23 +281,24 @@ class Weigher:
         else:
             flat, log_q = self.chains.draw(np.repeat(chains, K))
         log_q = log_q.reshape(len(theta), K)
-        noise = self.rng.gumbel(size=log_q.shape)
+        noise = self.rng.gumbel(size=(len(theta), self.n_kept, K))
         with np.errstate(all="ignore"):
-            proposed = flat.reshape(len(theta), K, m)
+            proposed = draws = flat.reshape(len(theta), K, m)
             if self.n_noise:
-                normal = self.rng.normal(size=(len(theta), TOGETHER, self.n_noise))
+                normal = self.rng.normal(size=(len(theta), self.n_kept, self.n_noise))
                 logp, draws = self.density(theta, normal, advance)
-                logp, coordinates = logp[:, :K], [draws.reshape(len(draws), K, -1)]
+                logp = logp[:, :K]
             else:
                 logp, *coordinates = self.density(theta, proposed, advance)
+                (draws,) = coordinates or [proposed]
         n = len(logp)
-        (epsilon,) = coordinates or [proposed]
         inner = logp - log_q[:n]
         inner = np.where(np.isfinite(inner), inner, -np.inf)
         self.n_evaluations += inner.size
-        score = inner + noise[:n]
-        at = np.arange(n), np.argmax(score, axis=1)
-        return Batch(theta[:n], inner, epsilon[:n][at], score[at], proposed[:n])
+        score = inner[:, None] + noise[:n]
+        if not self.n_noise:
+            draws = draws[np.arange(n)[:, None], np.argmax(score, axis=2)]
+        return Batch(theta[:n], inner, draws, score.max(axis=2), proposed[:n])
 
 
 def weigh(

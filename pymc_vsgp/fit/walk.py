@@ -8,7 +8,7 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.fit.chain import LARGEST_RHAT
-from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
+from pymc_vsgp.fit.collapsed import Collapsed
 from pymc_vsgp.fit.importance import Weighed
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
@@ -38,32 +38,29 @@ def draws_of(
         Source of the decisions.
     """
     state, stay, stats = _walk(found, chains, rng)
-    # Chains stay where they are at times: each place is looked at once.
-    places, inverse = np.unique(state, return_inverse=True)
-    theta = np.concatenate([found.theta, found.start[0]])[places]
-    epsilon = np.concatenate([found.epsilon, found.start[1]])[places]
+    # Chains stay where they are at times, and take one draw there after another: each of these is
+    # looked at once.
+    n_kept = found.epsilon.shape[1]
+    which, inverse = np.unique(state * n_kept + stay % n_kept, return_inverse=True)
+    inverse = inverse.reshape(state.shape)
+    place, draw = np.divmod(which, n_kept)
+    theta = np.concatenate([found.theta, found.start[0]])[place]
+    epsilon = np.concatenate([found.epsilon, found.start[1]])[place, draw]
     target = model if whole is None else whole.model
     variables = [*target.free_RVs, *target.deterministics]
     values = found.points.variables(variables)(theta, epsilon[:, None])
-    posterior = {
-        v.name: x[:, 0][inverse.reshape(state.shape)]
-        for v, x in zip(variables, values, strict=True)
-    }
+    posterior = {v.name: x[:, 0][inverse] for v, x in zip(variables, values, strict=True)}
     tree = xr.DataTree()
     data = label(model, posterior)
     tree["posterior"] = xr.DataTree(data.assign_coords(_counted(state.shape)))
     if whole is not None:
-        u = None
-        if epsilon.shape[1]:  # a chain that stays takes one draw after another
-            some = epsilon.reshape(len(epsilon), TOGETHER, -1)
-            u = some[inverse.reshape(state.shape), stay % TOGETHER]
-        complete(tree, model, whole, rng, u)
+        complete(tree, model, whole, rng, epsilon[inverse] if epsilon.size else None)
     names = {d: (("chain", "draw"), x) for d, x in stats.items()}
     stats = xr.Dataset(names, coords=_counted(state.shape))
     # Chains that draw epsilon mix, or do not; other proposals of it are independent.
     both = {"rhat": (found.theta, found.start[0])}
     if found.walked:
-        both["rhat_epsilon"] = (found.epsilon, found.start[1])
+        both["rhat_epsilon"] = (found.epsilon[:, 0], found.start[1][:, 0])
     for name, proposals in both.items():
         along = np.moveaxis(np.concatenate(proposals)[state], -1, 0)
         stats.attrs[name] = _largest_rhat(along)
