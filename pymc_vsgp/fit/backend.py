@@ -38,6 +38,7 @@ class Costs(NamedTuple):
     again: float
     step: float  # of a sampler, less its operations
     factor: float  # of operations, over numba's
+    integral: float  # of those of integrals with loops of their own
     at_once: int  # chains: JAX's wait for one another, and XLA takes all cores
 
 
@@ -50,8 +51,8 @@ def at_once(chains: int) -> int:
     return min(os.cpu_count() or 1, chains)
 
 
-NUMBA = Costs(18.0, 3.0, 1e-4, 1.0, at_once(4))
-JAX = Costs(7.0, 7.0, 3e-4, 1.5, 1)
+NUMBA = Costs(18.0, 3.0, 1e-4, 1.0, 1.0, at_once(4))
+JAX = Costs(7.0, 7.0, 3e-4, 1.5, 25.0, 1)
 
 
 @dataclass
@@ -89,10 +90,11 @@ class Choice:
 def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draws: int) -> Choice:
     """Choose for `draws` of all chains together, those of tuning included."""
     name, (first, again) = _kind(target), _known()
-    steps, operations = LEAPFROGS * draws, _operations(model, collapsed) / FLOPS
+    operations, integrals = (x / FLOPS for x in _operations(model, collapsed))
 
     def candidate(backend, costs, compiling, why):
-        seconds = steps * (costs.step + costs.factor * operations) / costs.at_once
+        step = costs.step + costs.factor * operations + costs.integral * integrals
+        seconds = LEAPFROGS * draws * step / costs.at_once
         return Choice(backend, compiling, seconds, why, name)
 
     why = "compiled before" if name in again else "a kind of model that it has not met"
@@ -125,8 +127,8 @@ def warn_of_file(model: Model, nuts_sampler: str, kwargs: dict[str, Any]) -> Non
         )
 
 
-def _operations(model: Model, collapsed: bool) -> float:
-    """Return about how many operations a log density with its gradient takes."""
+def _operations(model: Model, collapsed: bool) -> tuple[float, float]:
+    """Return about how many operations a log density with its gradient takes, and its integrals."""
     observed = (known_value(model.rvs_to_values[rv]) for rv in model.observed_RVs)
     n_data = sum(y.size for y in observed if y is not None)
     start = model.initial_point()
@@ -136,7 +138,7 @@ def _operations(model: Model, collapsed: bool) -> float:
     # On a grid a row takes no more than the waves of one input.
     parts = [p.conditional for node in loops for p in node.op.recipe.parts]
     widths = {c.process: c.width for c in parts if c.whole}
-    operations = n_data * integral
+    operations = 0.0
     for u in inducing_variables(model):
         *functions, m = start[model.rvs_to_values[u].name].shape
         independent = is_independent(u)
@@ -148,7 +150,7 @@ def _operations(model: Model, collapsed: bool) -> float:
             of_each = FACTOR * u.owner.inputs[5].type.shape[1] ** 3
             row, factor = of_each, of_each * m
         operations += (rows * (row + ROW) + factor) * float(np.prod(functions))
-    return operations
+    return operations, n_data * integral
 
 
 def _kind(model: Model) -> str:
