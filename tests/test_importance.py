@@ -363,6 +363,36 @@ def test_chains_where_normal_proposals_tell_nothing(many):
     assert np.sqrt(np.mean(away**2)) < 0.08 and abs(away.mean()) < 0.02
 
 
+@pytest.mark.slow
+def test_chains_are_not_built_where_nuts_is_as_fast(many, monkeypatch):
+    model, _, stage = many
+    monkeypatch.setattr(importance, "Chains", None)  # fails where it is called
+    kwargs = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.WALK", np.inf)
+    assert vsgp.sample(100, **kwargs) == "nuts"
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.WALK", 0.0)
+    with pytest.raises(TypeError, match="not callable"):
+        vsgp.sample(100, **kwargs)
+
+
+@pytest.mark.slow
+def test_chains_that_stay_take_other_epsilon(monkeypatch):
+    """By the weights: the mean over what a chain has at one theta is that of its epsilon."""
+    model, stage = made(counts)
+    found = weigh(stage, Weigher(model), 4000, np.random.default_rng(1), progressbar=False)
+    kept = found.epsilon.shape[1]
+    assert kept == importance.KEPT and found.epsilon.shape == (4000, kept, 6)
+    found.log_weight[:] = -1e9
+    found.log_weight[::1000] = 1e9  # where each chain stays
+    idata = walk.draws_of(found, model, None, 4, np.random.default_rng(2))
+    u = idata["posterior"]["u"].values
+    for chain in range(4):
+        assert len(np.unique(idata["posterior"]["ls_u"].values[chain])) == 1
+        np.testing.assert_array_equal(u[chain, kept:], u[chain, :-kept])
+        assert len(np.unique(u[chain, :, 0])) > 1
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_proposals_show_how_chains_mix(many, monkeypatch):

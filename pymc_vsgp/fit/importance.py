@@ -22,6 +22,7 @@ their sample is worth, and by whether halves of them agree.
 import logging
 import time
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -302,7 +303,14 @@ class Weigher:
 
 
 def weigh(
-    stage: GaussianStage, weigher: Weigher, n: int, rng, *, give_up=True, progressbar=True
+    stage: GaussianStage,
+    weigher: Weigher,
+    n: int,
+    rng,
+    *,
+    give_up: bool = True,
+    walk: Callable[[Model], bool] | None = None,
+    progressbar: Any = True,
 ) -> Weighed:
     """Draw n proposals of a model and weigh them.
 
@@ -318,13 +326,16 @@ def weigh(
         Source of the proposals.
     give_up : bool
         Whether to stop early where there is no hope.
+    walk : callable, optional
+        Whether chains may draw epsilon of a model where normal proposals tell nothing. By default
+        they may.
     progressbar : bool
         Whether to show progress.
     """
     began = time.perf_counter()
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
-        q, K, batch = _fit_proposal(weigher, stage, rng)
+        q, K, batch = _fit_proposal(weigher, stage, rng, walk)
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         start = (batch.theta, batch.epsilon, log_w)
         khat, ess = tail(log_w)
@@ -392,7 +403,7 @@ def _judged(weigher: Weigher, q, batch: Batch):
     return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single)
 
 
-def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
+def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
     """Fit the proposal density in a few rounds."""
     points = weigher.points
     center, first = _estimate(points, stage)
@@ -407,8 +418,9 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng):
         q = mixture(near, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
         nearly = NEARLY * points.n_epsilon
-        if NORMAL < batch.log_variance < nearly and weigher.walk(center):
-            K, batch = 2, weigher(q, PROBES, 2)
+        if NORMAL < batch.log_variance < nearly and (walk is None or walk(points.model)):
+            if weigher.walk(center):
+                K, batch = 2, weigher(q, PROBES, 2)
         if batch.log_variance > weigher.noisiest:
             return q, K, batch
     rounds: list[tuple[Any, Batch]] = []

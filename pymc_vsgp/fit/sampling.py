@@ -58,6 +58,8 @@ KNOWN = {m.name for m in STEP_METHODS}.union(
     *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
 )
 
+WALK = 10.0  # seconds of NUTS, up to which chains of epsilon are not worth what they take
+
 # Settings of nutpie that say how it finds its metric.
 METRICS = {
     "adaptation",
@@ -206,9 +208,14 @@ def sample(
     starts, refused = stage, ""
     if method != "nuts":
         with together(mesh):
-            found = _by_importance(
-                stage, draws, chains, collapse, store, method, rng, progressbar, mesh
-            )
+            how: dict[str, Any] = {"give_up": method == "auto", "progressbar": progressbar}
+            if method == "auto":
+                # By what sampling takes alone: a cache must not decide what a seed gives.
+                steps = (draws + tune) * chains
+                how["walk"] = lambda target: (
+                    choose(model, target, target is not model, nuts_sampler, steps).sampling > WALK
+                )
+            found = _by_importance(stage, draws, chains, collapse, store, rng, mesh, how)
         if isinstance(found, xr.DataTree):
             return found
         if found is not None:
@@ -305,7 +312,7 @@ def sample(
     return idata
 
 
-def _by_importance(stage, draws, chains, collapse, store, method, rng, progressbar, mesh):
+def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
     """Return draws by importance weights; where they do not prove to be good, the weights.
 
     None where the density of many points can't be computed at once.
@@ -323,15 +330,14 @@ def _by_importance(stage, draws, chains, collapse, store, method, rng, progressb
             few = whole is not None and whole.noise.type.shape[0] * draws * chains < DRAWN
             weigher = Weigher(target, mesh, whole if few else None)
         except NotImplementedError as error:
-            if method != "auto":
+            if not how["give_up"]:
                 raise NotImplementedError(f"{error} Use method='nuts'.") from error
             _log.info("importance: %s NUTS takes over", error)
             return None
-        settings = {"give_up": method == "auto", "progressbar": progressbar}
-        found = weigh(stage, weigher, draws * chains, rng, **settings)
+        found = weigh(stage, weigher, draws * chains, rng, **how)
         if len(found.log_weight) < chains:
             raise KeyboardInterrupt("Before each chain had a draw.")
-        stays = method != "auto" or found.interrupted
+        stays = not how["give_up"] or found.interrupted
         if stays or not found.refused:
             idata = _kept(draws_of, found, model, whole, chains, rng)
             found = replace(found, refused=found.refused or disagreement(idata, found))

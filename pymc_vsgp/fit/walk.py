@@ -82,7 +82,7 @@ def disagreement(draws: xr.DataTree, found: Weighed) -> str:
 def _largest_rhat(theta: np.ndarray) -> float:
     if min(theta.shape[1:]) < 2 or not theta.size:
         return np.nan
-    with np.errstate(invalid="ignore"):  # a parameter that never moved has none
+    with np.errstate(invalid="ignore", divide="ignore"):  # parameters that never moved
         rhat = array_stats.rhat(theta, chain_axis=1, draw_axis=2)
     return float(np.fmax.reduce(rhat, initial=1.0))
 
