@@ -90,12 +90,10 @@ class Choice:
 def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draws: int) -> Choice:
     """Choose for `draws` of all chains together, those of tuning included."""
     name, (first, again) = _kind(target), _known()
-    operations, integrals = (x / FLOPS for x in _operations(model, collapsed))
+    operations = _operations(model, collapsed)
 
     def candidate(backend, costs, compiling, why):
-        step = costs.step + costs.factor * operations + costs.integral * integrals
-        seconds = LEAPFROGS * draws * step / costs.at_once
-        return Choice(backend, compiling, seconds, why, name)
+        return Choice(backend, compiling, _seconds(operations, draws, costs), why, name)
 
     why = "compiled before" if name in again else "a kind of model that it has not met"
     if mapped := in_file(target):
@@ -107,6 +105,17 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
     best, other = sorted([numba, jax], key=lambda c: c.compiling + c.sampling)
     best.why += f"; {other.backend} takes some {other.compiling + other.sampling:.0f} s in all"
     return best
+
+
+def of_sampling(model: Model, collapsed: bool, draws: int) -> float:
+    """Return about how many seconds NUTS takes for these draws on numba, once it is compiled."""
+    return _seconds(_operations(model, collapsed), draws, NUMBA)
+
+
+def _seconds(operations: tuple[float, float], draws: int, costs: Costs) -> float:
+    plain, integrals = (x / FLOPS for x in operations)
+    step = costs.step + costs.factor * plain + costs.integral * integrals
+    return LEAPFROGS * draws * step / costs.at_once
 
 
 def in_file(model: Model) -> bool:

@@ -42,7 +42,9 @@ from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
 
-TOGETHER = 3  # draws of u at a theta, of which a chain may have many
+# Draws of u at a theta, of which a chain may have many: one after another. Thinned chains look at
+# every fourth, so not four.
+TOGETHER = 3
 
 
 class Collapsed(NamedTuple):

@@ -59,7 +59,7 @@ GOOD = 0.6  # of the proposals: where their sample is worth that, another round 
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
-KEPT, KEPT_NUMBERS = 4, 1000  # draws of epsilon at a theta, and of numbers in them, at most
+KEPT = 1000  # numbers in the draws of epsilon at a theta, at most, beside one of them
 LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
@@ -213,9 +213,9 @@ class Weigher:
         """How many draws there are at each theta: a chain that stays takes one after another."""
         if self.n_noise:
             return TOGETHER
-        if self.chains is not None:
+        if self.chains is not None or not self.points.n_epsilon:
             return 1
-        return int(np.clip(KEPT_NUMBERS // max(self.points.n_epsilon, 1), 1, KEPT))
+        return int(np.clip(KEPT // self.points.n_epsilon, 1, TOGETHER))
 
     @property
     def adapted(self) -> bool:

@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from pymc_vsgp.checks import check_number, check_real, kind
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
-from pymc_vsgp.fit.backend import at_once, choose, warn_of_file
+from pymc_vsgp.fit.backend import at_once, choose, of_sampling, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -210,11 +210,9 @@ def sample(
         with together(mesh):
             how: dict[str, Any] = {"give_up": method == "auto", "progressbar": progressbar}
             if method == "auto":
-                # By what sampling takes alone: a cache must not decide what a seed gives.
-                steps = (draws + tune) * chains
-                how["walk"] = lambda target: (
-                    choose(model, target, target is not model, nuts_sampler, steps).sampling > WALK
-                )
+                # Without what compiling takes: a cache must not decide what a seed gives.
+                every = (draws + tune) * chains
+                how["walk"] = lambda target: of_sampling(model, target is not model, every) > WALK
             found = _by_importance(stage, draws, chains, collapse, store, rng, mesh, how)
         if isinstance(found, xr.DataTree):
             return found
