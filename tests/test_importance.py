@@ -369,9 +369,9 @@ def test_chains_are_not_built_where_nuts_is_as_fast(many, monkeypatch):
     monkeypatch.setattr(importance, "Chains", None)  # fails where it is called
     kwargs = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
     monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
-    monkeypatch.setattr("pymc_vsgp.fit.sampling.WALK", np.inf)
+    monkeypatch.setattr("pymc_vsgp.fit.backend.LONG", np.inf)
     assert vsgp.sample(100, **kwargs) == "nuts"
-    monkeypatch.setattr("pymc_vsgp.fit.sampling.WALK", 0.0)
+    monkeypatch.setattr("pymc_vsgp.fit.backend.LONG", 0.0)
     with pytest.raises(TypeError, match="not callable"):
         vsgp.sample(100, **kwargs)
 

@@ -29,6 +29,7 @@ LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
+LONG = 10.0  # seconds of NUTS
 
 
 class Costs(NamedTuple):
@@ -107,9 +108,12 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
     return best
 
 
-def of_sampling(model: Model, collapsed: bool, draws: int) -> float:
-    """Return about how many seconds NUTS takes for these draws on numba, once it is compiled."""
-    return _seconds(_operations(model, collapsed), draws, NUMBA)
+def takes_long(model: Model, collapsed: bool, draws: int) -> bool:
+    """Whether NUTS takes so long for these draws that chains of epsilon are worth a try.
+
+    Without what compiling takes: a cache must not decide what a seed gives.
+    """
+    return _seconds(_operations(model, collapsed), draws, NUMBA) > LONG
 
 
 def _seconds(operations: tuple[float, float], draws: int, costs: Costs) -> float:

@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from pymc_vsgp.checks import check_number, check_real, kind
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
-from pymc_vsgp.fit.backend import at_once, choose, of_sampling, warn_of_file
+from pymc_vsgp.fit.backend import at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
@@ -57,8 +57,6 @@ METHODS = ("auto", "importance", "nuts")
 KNOWN = {m.name for m in STEP_METHODS}.union(
     *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
 )
-
-WALK = 10.0  # seconds of NUTS, up to which chains of epsilon are not worth what they take
 
 # Settings of nutpie that say how it finds its metric.
 METRICS = {
@@ -210,9 +208,7 @@ def sample(
         with together(mesh):
             how: dict[str, Any] = {"give_up": method == "auto", "progressbar": progressbar}
             if method == "auto":
-                # Without what compiling takes: a cache must not decide what a seed gives.
-                every = (draws + tune) * chains
-                how["walk"] = lambda target: of_sampling(model, target is not model, every) > WALK
+                how["walk"] = lambda m: takes_long(model, m is not model, (draws + tune) * chains)
             found = _by_importance(stage, draws, chains, collapse, store, rng, mesh, how)
         if isinstance(found, xr.DataTree):
             return found

@@ -21,7 +21,7 @@ from pytensor.tensor.basic import AllocDiag, ExtractDiag
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
-from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import SpecifyShape
 
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
@@ -92,7 +92,7 @@ def _syrk(n, k, a, lda, c, ldc):
     keep(i, f, s)
 
 
-class _NumbaOp(Op):
+class NumbaOp(Op):
     """An Op that a rewrite for numba puts into a graph, and nothing else does."""
 
     def infer_shape(self, node, shapes):
@@ -113,7 +113,7 @@ def _how_many(A, B) -> int | None:
     return b if a in (1, None) and b != 1 else a
 
 
-class LeanDot(_NumbaOp):
+class LeanDot(NumbaOp):
     """Product of two float64 matrices, of a matrix and a vector, or of several matrices."""
 
     __props__ = ()
@@ -248,7 +248,7 @@ def _of_several(product):
     return of_several
 
 
-class LeanSolve(_NumbaOp):
+class LeanSolve(NumbaOp):
     """``A^-1 B`` for a triangular float64 A and a matrix B, or for several of each."""
 
     __props__ = ("lower",)
@@ -299,7 +299,7 @@ def numba_funcify_lean_solve(op, node, **kwargs):
     return _of_several(solve), VERSION
 
 
-class CheckShape(_NumbaOp):
+class CheckShape(NumbaOp):
     """An array, where it has this shape. No error says it in numbers: these compile for seconds."""
 
     __props__ = ("shape",)
@@ -327,69 +327,12 @@ def numba_funcify_check_shape(op, node, **kwargs):
     return check_shape, VERSION
 
 
-class AxisSum(_NumbaOp):
-    """Sum of a matrix, or several, over an axis. PyTensor's sorts strides: seconds to compile."""
-
-    __props__ = ("axis",)
-
-    def __init__(self, axis: int):
-        self.axis = axis
-
-    def make_node(self, A):
-        shape = list(A.type.shape)
-        del shape[self.axis]
-        return Apply(self, [A], [pt.tensor(dtype="float64", shape=tuple(shape))])
-
-    def infer_shape(self, node, shapes):
-        """Drop the axis."""
-        return [tuple(n for i, n in enumerate(shapes[0]) if i != self.axis)]
-
-
-@register_funcify_default_op_cache_key(AxisSum)
-def numba_funcify_axis_sum(op, node, **kwargs):
-    """Add row by row."""
-    axis = op.axis
-
-    if node.inputs[0].type.ndim == 3:
-
-        @numba_njit
-        def axis_sum_of_several(A):
-            K, m, n = A.shape
-            total = np.zeros((m if axis == 0 else K, m if axis == 2 else n))
-            for k in range(K):
-                for i in range(m):
-                    for j in range(n):
-                        total[i if axis == 0 else k, i if axis == 2 else j] += A[k, i, j]
-            return total
-
-        return axis_sum_of_several, VERSION
-
-    @numba_njit
-    def axis_sum(A):
-        total = np.zeros(A.shape[1 - axis])
-        for i in range(A.shape[0]):
-            for j in range(A.shape[1]):
-                total[i if axis else j] += A[i, j]
-        return total
-
-    return axis_sum, VERSION
-
-
-def sum_over_axis(node):
-    """Return the lean sum for a node that is left of fusion, or None."""
-    types = [v.type for v in (*node.inputs, *node.outputs)]
-    if isinstance(node.op, Sum) and [t.ndim for t in types] in ([2, 1], [3, 2]):
-        if all(t.dtype == "float64" for t in types):
-            return AxisSum(*node.op.axis)(node.inputs[0])
-    return None
-
-
 # Rows of a panel. BLAS multiplies matrices twice as fast as it solves, so panels below the diagonal
 # are products, and those on it are inverted once, before the loop over the data.
 PANEL = 64
 
 
-class InvertPanels(_NumbaOp):
+class InvertPanels(NumbaOp):
     """A lower triangular factor with the square panels on its diagonal inverted."""
 
     __props__ = ()
@@ -398,7 +341,7 @@ class InvertPanels(_NumbaOp):
         return Apply(self, [R], [R.type()])
 
 
-class PanelSolve(_NumbaOp):
+class PanelSolve(NumbaOp):
     """``R^-1 B``, or ``R^-T B``, for a factor that went through `InvertPanels`."""
 
     __props__ = ("transposed",)

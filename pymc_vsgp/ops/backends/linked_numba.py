@@ -40,8 +40,8 @@ from pymc_vsgp.ops.backends.linalg_numba import (
     LeanDot,
     LeanSolve,
     PanelSolve,
-    sum_over_axis,
 )
+from pymc_vsgp.ops.backends.sums_numba import sum_over_axis
 from pymc_vsgp.ops.cholesky import SafeCholesky
 from pymc_vsgp.ops.linalg import WeightedGram
 from pymc_vsgp.ops.mapped import mapped_array
