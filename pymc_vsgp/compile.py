@@ -33,9 +33,9 @@ __all__ = [
     "ONCE",
     "SEARCHES",
     "at_points",
+    "building",
     "evaluate",
     "function",
-    "compiling",
     "simplify",
     "simplify_block",
 ]
@@ -107,8 +107,8 @@ ONCE = ONCE.including("without_symbolic", "constants_in_double")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 
-class _Compiling(ContextDecorator):
-    """Context without what takes a quarter of the time of building and compiling graphs.
+class _Building(ContextDecorator):
+    """Context in which graphs are built and compiled, without what takes a quarter of that time.
 
     Nearly all of a graph stays, so Python need not look for garbage: each search goes through all
     that PyTensor and numba hold. Nor need PyTensor note the lines that made each variable: they
@@ -135,10 +135,10 @@ class _Compiling(ContextDecorator):
                     gc.enable()
 
 
-compiling = _Compiling()
+building = _Building()
 
 
-@compiling
+@building
 def simplify(graph: Any) -> Any:
     """Do what PyMC does before it takes gradients, less what never pays here."""
     fgraph = FunctionGraph(outputs=graph if isinstance(graph, list) else [graph], clone=False)
@@ -159,7 +159,7 @@ def simplify_block(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> F
     return inner
 
 
-@compiling
+@building
 def function(inputs: Sequence[Variable], outputs: Any, mode: Any = ONCE, **kwargs) -> Any:
     """Return a function of variables, some of which may not be needed."""
     return compile_pymc(inputs, outputs, mode=mode, on_unused_input="ignore", **kwargs)

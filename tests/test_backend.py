@@ -18,7 +18,7 @@ from pytensor.compile.builders import SymbolicOp
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.compile import ONCE, compiling, function
+from pymc_vsgp.compile import ONCE, building, function
 from pymc_vsgp.engine.vectorized import MANY
 from pymc_vsgp.fit import backend
 from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose, warn_of_file
@@ -318,13 +318,13 @@ def test_garbage_is_collected_again_after_the_last_one_has_compiled(enabled):
     was, inside, limit = gc.isenabled(), threading.Event(), config.traceback__limit
 
     def other():
-        with compiling:
+        with building:
             inside.wait()
 
     try:
         (gc.enable if enabled else gc.disable)()
         thread = threading.Thread(target=other)
-        with pytest.raises(KeyError), compiling, compiling:
+        with pytest.raises(KeyError), building, building:
             thread.start()
             raise KeyError
         assert not gc.isenabled() and config.traceback__limit == 0

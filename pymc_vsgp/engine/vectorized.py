@@ -27,7 +27,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from threadpoolctl import ThreadpoolController
 
-from pymc_vsgp.compile import ONCE, compiling, function
+from pymc_vsgp.compile import ONCE, building, function
 from pymc_vsgp.engine.streaming import BlockSum, Held
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
@@ -126,7 +126,7 @@ class Batched:
                 self.many, self.fn = False, None
         return self._evaluate(each, same, seed)
 
-    @compiling
+    @building
     def _compile(self):
         each, outputs = self.each, self.outputs
         if self.mode is None:

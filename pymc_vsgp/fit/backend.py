@@ -29,7 +29,7 @@ LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
-LONG = 10.0  # seconds of NUTS
+LONG = 10.0  # seconds of NUTS, which chains of epsilon would take as well
 
 
 class Costs(NamedTuple):

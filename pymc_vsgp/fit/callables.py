@@ -17,7 +17,7 @@ import numpy as np
 
 from numba import types
 
-from pymc_vsgp.compile import compiling
+from pymc_vsgp.compile import building
 from pymc_vsgp.engine.backends import of_our_model
 
 COMPILE = "_compile_pymc_model_numba"
@@ -88,7 +88,7 @@ def lean_callables() -> Iterator[None]:
         new: dict[str, Any] = {f.__name__: f for f in ours}
         known = dict(zip(new, theirs, strict=True))
         if (whole := getattr(nutpie, COMPILE, None)) is not None:
-            known[COMPILE], new[COMPILE] = whole, compiling(whole)
+            known[COMPILE], new[COMPILE] = whole, building(whole)
         vars(nutpie).update(new)
     try:
         with of_our_model():

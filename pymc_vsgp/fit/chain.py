@@ -21,7 +21,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 from pytensor.gradient import grad
 
-from pymc_vsgp.compile import compiling, function, simplify
+from pymc_vsgp.compile import building, function, simplify
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.density import Points, computed_first
 
@@ -40,7 +40,7 @@ def parts(n: int) -> np.ndarray:
 class Chains:
     """Chains of epsilon of `points`, at a theta that they are started at."""
 
-    @compiling
+    @building
     def __init__(self, points: Points):
         self.points = points
         logp = simplify(points.model.logp())

@@ -22,7 +22,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import graph_inputs
 
-from pymc_vsgp.compile import ONCE, compiling, function
+from pymc_vsgp.compile import ONCE, building, function
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.engine.vectorized import AT_ONCE, one_thread
@@ -210,7 +210,7 @@ def adopted(name, make, arguments, known, seconds, scale=lambda x: 1.0) -> Any:
     What it finds may be off by rounding, in units of the `scale` of what is known.
     """
     try:
-        with compiling:
+        with building:
             compiled = make()
         found = compiled(*arguments)  # as XLA compiles when it is called
     except Exception as error:

@@ -23,7 +23,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter
 
-from pymc_vsgp.compile import ONCE, compiling, function, simplify
+from pymc_vsgp.compile import ONCE, building, function, simplify
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
@@ -112,7 +112,7 @@ class Points(Values):
         key = tuple(v.name for v in variables)
         return self._known(key, lambda: self.model.replace_rvs_by_values(variables))
 
-    @compiling
+    @building
     def _known(self, key, build, mesh=None) -> Any:
         """Compile what is asked for the first time. Sites and data may change after that."""
         if key not in self._functions:

@@ -17,7 +17,7 @@ from pymc.model.fgraph import clone_model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_vsgp.checks import check_number, check_real, kind
-from pymc_vsgp.compile import ONCE, compiling
+from pymc_vsgp.compile import ONCE, building
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
@@ -251,7 +251,7 @@ class Fitter:
     What it compiles stays valid where data change, so one serves many data sets.
     """
 
-    @compiling
+    @building
     def __init__(
         self,
         model: Model,

@@ -31,7 +31,7 @@ import numpy as np
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.compile import compiling
+from pymc_vsgp.compile import building
 from pymc_vsgp.fit.adaptation import (
     Near,
     adapt,
@@ -59,7 +59,7 @@ GOOD = 0.6  # of the proposals: where their sample is worth that, another round 
 EPSILON_BYTES = 32_000_000  # that are held at once
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
-KEPT = 1000  # numbers in the draws of epsilon at a theta, at most, beside one of them
+KEPT = 1000  # numbers in the draws of epsilon at a theta, where these are more than one
 LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
@@ -150,7 +150,7 @@ class Weigher:
     weighed: to draw them afterwards takes another pass over the data.
     """
 
-    @compiling
+    @building
     def __init__(self, model: Model, mesh: Any = None, integrated: Collapsed | None = None):
         self.points = Points(model, mesh)
         self.known: Chains | None = None
