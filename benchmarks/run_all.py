@@ -35,6 +35,8 @@ SCRIPTS = {
     "improve_inducing": [""],
     "rough_counts": ["vsgp", "vsgp --method importance", "gpboost"],
     "rough_map": ["vsgp", "gpboost"],
+    "space_time": ["kron", "features", "neighbors"],
+    "long_series": ["", "--kind features"],
     "calibration": [""],
     "classes_accuracy": [""],
     "classes": [""],

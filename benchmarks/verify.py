@@ -195,6 +195,33 @@ def rough_counts():
 
 
 @check
+def space_time():
+    import space_time
+
+    *case, f = space_time.simulate(15, 30)
+    name, _, draws, seconds = space_time.RUNS["features"](*case, 1000)
+    known = committed("space_time")[f"{name}, 15 sites, 30 times"]
+    draws = draws.reshape(-1, f.size)
+    for what, a in space_time.scores(f, draws.mean(axis=0), draws.std(axis=0)).items():
+        yield what, a, known[what], 0.03
+    yield times("sample", seconds["sample"], known["seconds"]["sample"])
+
+
+@check
+def long_series():
+    import long_series
+
+    X, *_, y = long_series.simulate(2000, long_series.LS["neighbors"])
+    M, idata, *_, seconds = long_series.fit(X, y, "neighbors", 1000)
+    method = idata["posterior"].attrs["method"]
+    known = committed("long_series")[f"neighbors, {M} values, 2000 rows, by {method}"]
+    for what in ("sd", "ls", "sigma"):
+        a = idata["posterior"][what].values
+        yield f"mean of {what}", a.mean(), known[what], errors(a.std() / 10, a.std() / 10)
+    yield times("sample", seconds["sample"], known["seconds"]["sample"])
+
+
+@check
 def gambia():
     import gambia
 

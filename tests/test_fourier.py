@@ -20,7 +20,7 @@ from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.natural import _sites_and_offsets
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.inducing.grids import Cells, Series, find_grid
+from pymc_vsgp.inducing.grids import Cells, Product, Series, find_grid
 
 COUNTS = {1: (5,), 2: (4, 3), 3: (2, 1, 2)}
 PERIOD = {1: (2.5,), 2: (2.5, 3.0), 3: (2.5, 3.0, 2.0)}
@@ -112,15 +112,31 @@ def test_a_grid_equals_its_rows(shape, order):
     )
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 2)])
-def test_some_cells_of_a_grid_equal_their_rows(shape):
+def sites_and_times(n_sites, n_times, time):
+    """Sites anywhere in two inputs, each at the same times, which are in the column `time`."""
+    rng = np.random.default_rng(1)
+    sites, times = rng.uniform(0, 1, (n_sites, 2)), np.sort(rng.uniform(0, 1, n_times))
+    X = np.repeat(sites, n_times, axis=0)
+    return np.insert(X, time, np.tile(times, n_sites), axis=1)
+
+
+@pytest.mark.parametrize(
+    ("X", "kind"),
+    [
+        (grid_of((4, 5), (0, 1)), Cells),
+        (grid_of((3, 4, 2), (0, 1, 2)), Cells),
+        *((sites_and_times(6, 5, time), Product) for time in range(3)),
+    ],
+    ids=["4x5", "3x4x2", "time first", "time between", "time last"],
+)
+def test_some_cells_of_a_grid_equal_their_rows(X, kind):
     """Cells are missing, one is there twice, and they are in any order."""
-    rng, features = np.random.default_rng(0), features_of(len(shape))
-    X = rng.permutation(grid_of(shape, range(len(shape))))[: int(0.7 * np.prod(shape))]
+    rng, features = np.random.default_rng(0), features_of(X.shape[1])
+    X = rng.permutation(X)[: int(0.7 * len(X))]
     X = np.vstack([X, X[:1]])
     y = rng.poisson(2.0, size=len(X)).astype(float)
     layout = find_grid(X)
-    assert isinstance(layout, Cells)
+    assert isinstance(layout, kind)
     Phi, _ = reference_torus.waves(X, features.period, features.n_frequencies, features.center)
     w, g = rng.normal(size=Phi.shape[1]), rng.normal(size=len(X))
     v = pt.vector(shape=w.shape)
@@ -131,7 +147,7 @@ def test_some_cells_of_a_grid_equal_their_rows(shape):
     np.testing.assert_allclose(f, Phi @ w, rtol=1e-9)
     np.testing.assert_allclose(squares, Phi**2 @ w**2, rtol=1e-9)
     np.testing.assert_allclose(slope, Phi.T @ g, rtol=1e-9)
-    if len(shape) == 2:
+    if X.shape[1] == 2 or kind is Product:
         model, _ = build(X, y, features)
         logp, point = model.compile_logp(mode=RAW), point_of(model)
         np.testing.assert_allclose(logp(point), log_density(X, y, features, point), rtol=1e-9)
@@ -247,15 +263,26 @@ def value_and_gradient(model, mode):
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [("JAX", "rows"), ("JAX", "grid"), pytest.param("NUMBA", "rows", marks=pytest.mark.long)],
+    [
+        ("JAX", "rows"),
+        ("JAX", "grid"),
+        ("JAX", "sites"),
+        pytest.param("NUMBA", "rows", marks=pytest.mark.long),
+        pytest.param("NUMBA", "sites", marks=pytest.mark.long),
+    ],
 )
 def test_backends_agree(mode, kind):
-    X, y = data_of(2) if kind == "rows" else (grid_of((4, 5), (1, 0)), np.arange(20.0) % 4)
+    if kind == "rows":
+        X, y = data_of(2)
+    else:
+        X = grid_of((4, 5), (1, 0)) if kind == "grid" else sites_and_times(4, 5, 1)
+        y = np.arange(20.0) % 4
     if mode == "JAX":
         pytest.importorskip("jax")
-    model, _ = build(X, y, features_of(2), block_size=7 if kind == "rows" else None)
+    features = features_of(X.shape[1])
+    model, _ = build(X, y, features, block_size=7 if kind == "rows" else None)
     point = point_of(model)
-    ordinary = value_and_gradient(build(X, y, features_of(2), block_size=False)[0], RAW)(point)
+    ordinary = value_and_gradient(build(X, y, features, block_size=False)[0], RAW)(point)
     streamed = value_and_gradient(freeze_dims_and_data(model), mode)(point)
     for a, b in zip(streamed, ordinary, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)

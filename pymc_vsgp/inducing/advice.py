@@ -17,8 +17,8 @@ from pymc_vsgp.checks import (
     generator_of,
 )
 from pymc_vsgp.compile import ONCE
-from pymc_vsgp.inducing.fourier import Fourier
-from pymc_vsgp.inducing.grids import Cells, Grid, find_grid
+from pymc_vsgp.inducing.fourier import MOST_FEATURES, Fourier, left_out
+from pymc_vsgp.inducing.grids import Cells, Grid, Product, find_grid
 from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
@@ -155,13 +155,21 @@ def suggest_inducing(
         notes.append(f"No Fourier features: {error}")
     else:
         features = Fourier.for_data(
-            table, cov_func, residual=residual, quantile=quantile, draws=draws, random_seed=rng
-        )
-        left = _left_out(features, of_columns(cov_func, active), quantile, draws, rng)
+            table,
+            cov_func,
+            residual=residual,
+            quantile=quantile,
+            max_features=None,
+            draws=draws,
+            random_seed=rng,
+        ).at_most(MOST_FEATURES)
+        left = left_out(features, of_columns(cov_func, active), quantile, draws, rng)
         M = features.n_features
         grid = find_grid(own)
         whole = grid.grid if isinstance(grid, Cells) else grid
         rows = whole.shape[0] if isinstance(whole, Grid) else n
+        if isinstance(grid, Product):
+            rows = grid.panel.shape[0]
         seconds = 6.0 * rows * M / (SMALL if grid is None else LARGE) + n * ROW + LEAST
         if Scattered.pays(features, n, grid):
             seconds = n * (INTERPOLATED + IN_WINDOW * WIDTH**n_columns) + LEAST
@@ -170,6 +178,9 @@ def suggest_inducing(
         if isinstance(whole, Grid):
             some = "a grid" if whole is grid else "cells of a grid"
             notes.append(f"The data are {some} of {' x '.join(map(str, whole.shape))}.")
+        if isinstance(grid, Product):
+            sites, times = grid.panel.shape
+            notes.append(f"The data are {sites} sites in two inputs, at {times} places of a third.")
 
     if not any(o.enough for o in options.values()):
         neighbors = NearestNeighbors(distinct)
@@ -218,9 +229,3 @@ def _variance_left(K, most) -> np.ndarray:
     for i, (_, left) in enumerate(pivots(K, most, 1e-12 * total)):
         out[i] = left.sum() / total
     return out
-
-
-def _left_out(features, cov_func, quantile, draws, rng) -> float:
-    total, left = features.spectrum(cov_func)
-    found = pm.draw(left / total, draws=draws, random_seed=rng, mode=ONCE)
-    return float(np.quantile(found, quantile))

@@ -13,6 +13,8 @@ What the features that are left out contribute to the variance is known exactly 
 everywhere.
 """
 
+import warnings
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +39,8 @@ from pymc_vsgp.inducing.torus import FourierPrior
 
 # Copies on either side, and steps around the torus, from which the number of waves is found.
 COPIES, FEWEST_STEPS, MOST_STEPS = 2, 256, 2**15
+MOST_FEATURES = 4000
+MUCH = 0.05  # of the variance, to leave out: then a function is another one
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Fourier(Features, InducingVariables):
         residual: float = 0.005,
         wrap: float = 0.02,
         quantile: float = 0.9,
-        max_features: int = 4000,
+        max_features: int | None = MOST_FEATURES,
         draws: int = 400,
         random_seed=None,
     ) -> "Fourier":
@@ -120,9 +124,9 @@ class Fourier(Features, InducingVariables):
         quantile : float
             Part of the prior for which both hold: lengthscales may be arbitrarily short and long
             under a prior, and no features would do for all of them.
-        max_features : int
-            At most so many coefficients, though they may leave out more: see
-            :func:`suggest_inducing` and :func:`check_inducing`.
+        max_features : int, optional
+            At most so many coefficients. Where they leave out much more than `residual`, a warning
+            says so. None is no limit.
         draws : int
             Draws from the prior.
         random_seed : int or Generator, optional
@@ -132,7 +136,8 @@ class Fourier(Features, InducingVariables):
         for name, share in (("residual", residual), ("wrap", wrap), ("quantile", quantile)):
             check_real(name, share, 0.0, 1.0)
         check_number("draws", draws)
-        check_number("max_features", max_features)
+        if max_features is not None:
+            check_number("max_features", max_features)
         names = column_names(X, "X")
         X = as_inputs(X, "X")
         check_kernel(cov_func, X)
@@ -166,7 +171,17 @@ class Fourier(Features, InducingVariables):
         center = tuple((low + high) / 2.0)
         repeats = tuple(i in known for i in range(n_columns))
         found = cls(tuple(period), tuple(counts), center, repeats, names, covariates)
-        return found.at_most(max_features)
+        few = found if max_features is None else found.at_most(max_features)
+        if few is not found:
+            left = left_out(few, cov_func, quantile, draws, rng)
+            if left > max(MUCH, 2.0 * residual):
+                warnings.warn(
+                    f"{few.n_features} coefficients leave out {left:.0%} of the variance, and "
+                    f"residual={residual:g} asks for less. Raise max_features, narrow the prior of "
+                    "the lengthscale, or let vsgp.suggest_inducing choose.",
+                    stacklevel=2,
+                )
+        return few
 
     def at_most(self, n: int) -> "Fourier":
         """Return the same with fewer frequencies if there are more than `n` coefficients."""
@@ -284,3 +299,10 @@ def _frequencies(cov_func, period, share, quantile, draws, rng) -> int:
         if 4 * count <= n or n >= MOST_STEPS:
             return count
         n *= 2
+
+
+def left_out(features: Features, cov_func, quantile: float, draws: int, rng) -> float:
+    """Return the share of the variance that features leave out, for this part of the prior."""
+    total, left = features.spectrum(cov_func)
+    found = pm.draw(left / total, draws=draws, random_seed=rng, mode=ONCE)
+    return float(np.quantile(found, quantile))

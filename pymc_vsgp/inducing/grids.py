@@ -121,6 +121,74 @@ class Cells(Layout):
         return self.grid._sum(features, waves, w)[cells]
 
 
+class Panel:
+    """Rows that are some of the pairs of places in two groups of columns, in any order."""
+
+    def __init__(self, X: np.ndarray, parts: Sequence[Sequence[int]]):
+        self.parts = [list(columns) for columns in parts]
+        found = [
+            np.unique(X[:, columns], axis=0, return_index=True, return_inverse=True)
+            for columns in self.parts
+        ]
+        self.rows = [rows for _, rows, _ in found]
+        """A row for each place in each group of columns."""
+        self.at = np.stack([place.ravel() for *_, place in found], axis=1)
+        """Places of each row."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of places in each group of columns."""
+        return len(self.rows[0]), len(self.rows[1])
+
+    @property
+    def pays(self) -> bool:
+        """Whether sums over all pairs take less than those over the rows."""
+        n = len(self.at)
+        return self.shape[0] * self.shape[1] <= MOST_CELLS * n and 2 * min(self.shape) <= n
+
+    def holds(self, X) -> TensorVariable:
+        """Whether the rows of `X` still are these pairs."""
+        same = []
+        for i, columns in enumerate(self.parts):
+            places = self.rows[i][self.at[:, i]]
+            same += [pt.all(pt.eq(X[:, d], X[:, d][places])) for d in columns]
+        return pt.all(pt.stack(same))
+
+    def of_rows(self, pairs: TensorVariable) -> TensorVariable:
+        """Return the entries of the rows, from a matrix of all pairs."""
+        return pairs.reshape((-1,))[np.ravel_multi_index(tuple(self.at.T), self.shape)]
+
+
+class Product(Layout):
+    """Sites in two of three inputs at times in the third: a `Panel`.
+
+    The sums are those of all sites at all times: first over waves of the sites, then over those of
+    time.
+    """
+
+    def __init__(self, panel: Panel):
+        self.panel = panel
+        self.space, (self.time,) = panel.parts
+
+    def axes(self, X):
+        return [X[self.panel.rows[int(d == self.time)], d] for d in range(3)]
+
+    def holds(self, X, axes):
+        return self.panel.holds(X)
+
+    def waves(self, features, axes):
+        return features.waves_at(axes)
+
+    def _sum(self, features, waves, w):
+        a, b = self.space
+        sizes = [features.sizes[d] for d in (a, b, self.time)]
+        w = w.reshape(features.sizes).transpose(a, b, self.time)
+        f = pt.dot(waves[a], w.reshape((sizes[0], sizes[1] * sizes[2])))
+        f = f.reshape((self.panel.shape[0], sizes[1], sizes[2]))
+        f = pt.sum(f * waves[b][:, :, None], axis=1)
+        return self.panel.of_rows(pt.dot(f, waves[self.time].T))
+
+
 @dataclass(frozen=True)
 class Series(Layout):
     """Places at equal distances, in their order: a grid of stretches, and places in a stretch."""
@@ -169,10 +237,14 @@ class Series(Layout):
         return pt.sum(s) + f.reshape((-1,))[: self.n_rows]
 
 
-def find_grid(X: np.ndarray) -> Grid | Cells | Series | None:
+def find_grid(X: np.ndarray) -> Grid | Cells | Product | Series | None:
     """Return the grid that the rows of X are, or some cells of, or None."""
     if X.shape[1] == 1:
         return _find_series(X)
+    return _find_cells(X) or (_find_product(X) if X.shape[1] == 3 else None)
+
+
+def _find_cells(X):
     found = [np.unique(X[:, d], return_inverse=True) for d in range(X.shape[1])]
     shape = tuple(len(places) for places, _ in found)
     if np.prod(shape, dtype=float) > MOST_CELLS * len(X) or min(shape) == 1:
@@ -186,6 +258,12 @@ def find_grid(X: np.ndarray) -> Grid | Cells | Series | None:
             return grid
     at = np.stack([place.ravel() for _, place in found], axis=1)
     return Cells(Grid(shape, tuple(range(len(shape)))), at)
+
+
+def _find_product(X):
+    panels = [Panel(X, ([d for d in range(3) if d != time], [time])) for time in range(3)]
+    found = min(panels, key=lambda p: p.shape[0])
+    return Product(found) if found.pays and 2 * found.shape[0] <= len(X) else None
 
 
 def _find_series(X):

@@ -1,0 +1,272 @@
+"""Values at pairs of places, against dense matrices and against points at all pairs."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW
+from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.graph.traversal import ancestors
+from scipy import special, stats
+
+import pymc_vsgp as vsgp
+import pymc_vsgp.fit.bound
+
+from pymc_vsgp.inducing.grids import Panel
+
+SITES, TIMES = 5, 7
+# Not literals, which PyTensor would hold in single precision.
+LS, LS_TIME, VARIANCE, LEVEL = 0.6, np.float64(0.3), 1.7, np.float64(0.3)
+
+
+def places(n_sites=SITES, n_times=TIMES):
+    rng = np.random.default_rng(0)
+    return rng.uniform(size=(n_sites, 2)), np.sort(rng.uniform(size=(n_times, 1)), axis=0)
+
+
+def pairs(sites, times):
+    return np.column_stack([np.repeat(sites, len(times), axis=0), np.tile(times, (len(sites), 1))])
+
+
+def matern52(x, z, ls):
+    r = np.sqrt(5.0 * ((x[:, None] - z) ** 2).sum(axis=-1) / ls**2 + 5e-12)  # as in pm.gp
+    return (1.0 + r + r**2 / 3.0) * np.exp(-r)
+
+
+def kernel(x, z, ls=LS, ls_time=LS_TIME, variance=VARIANCE):
+    """The product, in numpy."""
+    return variance * matern52(x[:, :2], z[:, :2], ls) * matern52(x[:, 2:], z[:, 2:], ls_time)
+
+
+def data(n=21, seed=1):
+    """Some pairs in any order, one of them twice."""
+    rng, cells = np.random.default_rng(seed), pairs(*places())
+    X = np.vstack([rng.choice(cells, n - 1, replace=n > len(cells)), cells[:1]])
+    return X, rng.poisson(2.0, size=n).astype(float)
+
+
+def build(X, y, inducing, *, n_outputs=1, likelihood=None, **kwargs):
+    """The model, with a linear mean."""
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 3.0, 4.0)
+        variance = pm.Gamma("variance", 2.0, 1.0)
+        slope = pm.Normal("slope", 0.0, 1.0, shape=3)
+        matern = pm.gp.cov.Matern52
+        cov = variance * matern(3, ls=ls, active_dims=[0, 1])
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Linear(coeffs=slope, intercept=LEVEL),
+            cov_func=cov * matern(3, ls=LS_TIME, active_dims=[2]),
+        )
+        prior = {"inducing": inducing} if not isinstance(inducing, np.ndarray) else {"Xu": inducing}
+        gp.prior("u", n_outputs=n_outputs, **prior)
+        gp.likelihood("y", likelihood or vsgp.Poisson(), X=X, y=y, **kwargs)
+    return model, gp
+
+
+def point_of(model, seed=3):
+    rng = np.random.default_rng(seed)
+    start = model.initial_point()
+    return {k: v + 0.3 * rng.normal(size=np.shape(v)) for k, v in start.items()}
+
+
+def value_and_gradient(model, mode=RAW):
+    logp = model.logp()
+    values = sorted(model.continuous_value_vars, key=lambda v: v.name)
+    return model.compile_fn([logp, *pt.grad(logp, values)], mode=mode, on_unused_input="ignore")
+
+
+def dense(model, point, X, kind):
+    """Mean, variance and covariance of f at X, and the prior of u, by matrices of all pairs."""
+    ls, variance = np.exp(point["ls_log__"]), np.exp(point["variance_log__"])
+    slope, v = point["slope"], point[next(k for k in point if k.startswith("u"))]
+    Q = [s.get_value() for s in shared_of(model)]
+    K1 = variance * matern52(kind.places[0], kind.places[0], ls)
+    K2 = matern52(kind.places[1], kind.places[1], LS_TIME)
+    L = [
+        np.linalg.cholesky(q.T @ k @ q + 1e-8 * np.trace(k) / len(k) * np.eye(len(k)))
+        for q, k in zip(Q, (K1, K2), strict=True)
+    ]
+    R = np.kron(Q[0] @ L[0], Q[1] @ L[1])
+    Z = pairs(*kind.places)
+    Kzx = kernel(Z, X, ls, LS_TIME, variance)
+    A = np.linalg.solve(R, Kzx)
+    mean = X @ slope + LEVEL + A.T @ v
+    cov = kernel(X, X, ls, LS_TIME, variance) - A.T @ A
+    scale = np.outer(*(np.diag(x) for x in L)).ravel()
+    return mean, cov, scale, R @ R.T, kernel(Z, Z, ls, LS_TIME, variance)
+
+
+def shared_of(model):
+    """The two rotations."""
+    names = ("u_turns_0", "u_turns_1")
+    found = {v.name: v for v in ancestors([model["u"]]) if v.name in names}
+    return [found[name] for name in sorted(found)]
+
+
+def test_log_density_equals_dense_matrices():
+    X, y = data()
+    kind = vsgp.inducing.Kronecker(*places(4, 6))
+    model, _ = build(X, y, kind)
+    point = point_of(model)
+    mean, cov, scale, K, exact = dense(model, point, X, kind)
+    np.testing.assert_allclose(K, exact, rtol=1e-6, atol=1e-6)
+    gamma = np.diag(cov)
+    total = np.sum(y * mean - np.exp(mean + gamma / 2.0) - special.gammaln(y + 1.0))
+    ls, variance = np.exp(point["ls_log__"]), np.exp(point["variance_log__"])
+    total += stats.gamma.logpdf(ls, 3, scale=1 / 4) + np.log(ls)
+    total += stats.gamma.logpdf(variance, 2) + np.log(variance)
+    total += stats.norm.logpdf(point["slope"]).sum()
+    v = point[next(k for k in point if k.startswith("u"))]
+    total += stats.norm.logpdf(v).sum()
+    np.testing.assert_allclose(model.compile_logp(mode=RAW)(point), total, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
+    X, y = data()
+    kind = vsgp.inducing.Kronecker(*places(4, 6))
+    likelihood = None if n_outputs == 1 else vsgp.HeteroskedasticGaussian()
+    results = []
+    assert Panel(X, kind.parts).pays
+    for block_size in (None, 4, False):
+        model, _ = build(
+            X, y, kind, n_outputs=n_outputs, likelihood=likelihood, block_size=block_size
+        )
+        results.append(value_and_gradient(model)(point_of(model)))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
+# Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
+@pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
+@pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.long)])
+def test_backends_agree(mode):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    X, y = data()
+    for sites, times in (places(), places(4, 6)):
+        model, _ = build(X, y, vsgp.inducing.Kronecker(sites, times))
+        point = point_of(model)
+        for a, b in zip(
+            value_and_gradient(freeze_dims_and_data(model), mode)(point),
+            value_and_gradient(model)(point),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [False, True])
+def test_the_stage_is_that_of_points_at_all_pairs(many, monkeypatch):
+    """Under a full q the bound does not depend on how values are rotated; else it is below."""
+    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5 if many else 50)
+    X, y = data(50)
+    sites, times = places()
+    model, _ = build(X, y, vsgp.inducing.Kronecker(sites, times))
+    stage = vsgp.fit_gaussian(progressbar=False, model=model)
+    other, _ = build(X, y, pairs(sites, times))
+    exact = vsgp.fit_gaussian(progressbar=False, model=other)
+    assert stage.converged
+    if many:
+        assert exact.elbo - 2.0 < stage.elbo < exact.elbo
+    else:
+        np.testing.assert_allclose(stage.elbo, exact.elbo, atol=2e-3)
+        for name in ("ls", "variance", "slope"):
+            np.testing.assert_allclose(stage.theta[name], exact.theta[name], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.slow
+def test_predictions_are_those_of_dense_matrices():
+    """At pairs, away from them, and jointly, given draws of everything."""
+    X, y = data()
+    kind = vsgp.inducing.Kronecker(*places(4, 6))
+    model, gp = build(X, y, kind)
+    rng = np.random.default_rng(4)
+    Xnew = np.vstack([rng.uniform(size=(5, 3)), pairs(*kind.places)[[0, 9]], X[:2]])
+    point = point_of(model)
+    mean, cov, scale, *_ = dense(model, point, Xnew, kind)
+    values = model.compile_fn(model.unobserved_value_vars, mode=RAW)(point)
+    known = dict(zip([v.name for v in model.unobserved_value_vars], values, strict=True))
+    known = {name: known[name] for name in ("u", "ls", "variance", "slope")}
+    with model:
+        found, variance = gp.predict(Xnew, known, diag=True)
+        joint_mean, joint = gp.predict(Xnew, known)
+    np.testing.assert_allclose(found, mean, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(variance, np.diag(cov), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(joint_mean, mean, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(joint, cov, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda cov: cov + pm.gp.cov.Matern32(3, ls=1.0), "no product"),
+        (lambda cov: cov + pm.gp.cov.WhiteNoise(0.1), "no product"),
+        (lambda cov: pm.gp.cov.Matern32(3, ls=1.0), "no product"),
+        (lambda cov: pm.gp.cov.Matern32(3, ls=1.0, active_dims=[0, 1]), "uses the columns"),
+        (lambda cov: cov * pm.gp.cov.Constant(2.0), None),
+        (lambda cov: pm.gp.cov.ExpQuad(3, ls=1.0), None),
+    ],
+    ids=["sum", "noise", "joint", "fewer columns", "constant", "separable by itself"],
+)
+def test_kernels_that_are_no_product_are_refused(change, says):
+    matern = pm.gp.cov.Matern52
+    cov = matern(3, ls=1.0, active_dims=[0, 1]) * matern(3, ls=1.0, active_dims=[2])
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=change(cov))
+        if says is None:
+            gp.prior("u", inducing=vsgp.inducing.Kronecker(*places()))
+            return
+        with pytest.raises(ValueError, match=says):
+            gp.prior("u", inducing=vsgp.inducing.Kronecker(*places()))
+
+
+def test_bad_places_are_refused():
+    sites, times = places()
+    with pytest.raises(ValueError, match="columns"):
+        vsgp.inducing.Kronecker(sites, times, columns=([0, 1], [1]))
+    with pytest.raises(ValueError, match="columns"):
+        vsgp.inducing.Kronecker(sites, times, columns=([0], [1]))
+    with pytest.raises(ValueError, match="twice|distinct|equal"):
+        vsgp.inducing.Kronecker(np.vstack([sites, sites[:1]]), times)
+    with pytest.raises(ValueError, match="nan|finite"):
+        vsgp.inducing.Kronecker(sites * np.nan, times)
+
+
+def test_other_rows_are_told_of():
+    X, y = data()
+    model, _ = build(X, y, vsgp.inducing.Kronecker(*places()))
+    logp, point = model.compile_logp(mode=RAW), point_of(model)
+    before = logp(point)
+    model["y_X"].set_value(X + [0.0, 0.0, 0.01])  # the same pairs of other places
+    assert np.isfinite(logp(point)) and logp(point) != before
+    model["y_X"].set_value(X[::-1])
+    assert np.isnan(logp(point))
+    with pytest.raises(ValueError, match="other pairs of places"):
+        vsgp.fit_gaussian(progressbar=False, model=model)
+
+
+def test_columns_may_be_in_any_order():
+    """By `columns`, and by the kernel's; a covariate of the mean may be among them."""
+    X, y = data()
+    sites, times = places()
+    swapped = X[:, [2, 0, 1]]
+    values = []
+    for x, space, time, columns in (
+        (X, [0, 1], [2], None),
+        (swapped, [1, 2], [0], ([1, 2], [0])),
+        (np.insert(X, 1, 7.0, axis=1), [0, 2], [3], None),
+    ):
+        n = x.shape[1]
+        with pm.Model() as model:
+            matern = pm.gp.cov.Matern52
+            cov = matern(n, ls=LS, active_dims=space) * matern(n, ls=LS_TIME, active_dims=time)
+            gp = vsgp.VariationalSparse(cov_func=VARIANCE * cov)
+            gp.prior("u", inducing=vsgp.inducing.Kronecker(sites, times, columns=columns))
+            gp.likelihood("y", vsgp.Poisson(), X=x, y=y)
+        values.append(model.compile_logp(mode=RAW)(point_of(model)))
+    np.testing.assert_allclose(values, values[0], rtol=1e-9)
