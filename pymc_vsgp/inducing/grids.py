@@ -130,6 +130,7 @@ class Panel:
             np.unique(X[:, columns], axis=0, return_index=True, return_inverse=True)
             for columns in self.parts
         ]
+        self.places = [places for places, *_ in found]
         self.rows = [rows for _, rows, _ in found]
         """A row for each place in each group of columns."""
         self.at = np.stack([place.ravel() for *_, place in found], axis=1)

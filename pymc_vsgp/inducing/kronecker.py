@@ -10,7 +10,7 @@ a Kronecker product, and so is a factor of it:
 with the diagonal :math:`D_i` of :math:`L_i`. The rotations Q are fixed: the eigenvectors of the
 kernel's mean under its prior. So the variables
 
-.. math:: u = D_1 v D_2, \qquad f(Z) = m(Z) + Q_1 U_1 (u - m_u) (Q_2 U_2)^\top
+.. math:: u = m_u + D_1 v D_2, \qquad f(Z) = m(Z) + Q_1 U_1 (u - m_u) (Q_2 U_2)^\top
 
 are independent a priori, with deviations that follow theta, and U is nearly the identity: about as
 under a principal component analysis, the data hardly make them correlate. No matrix has more rows
@@ -188,10 +188,13 @@ class KroneckerPrior(InducingPrior):
         if kind.n_columns > sum(map(len, kind.parts)):
             mean = pt.zeros((kind.n_inducing,))  # that of f depends on covariates, too
         else:
-            values = mean_at(pt.constant(kind.pairs())).reshape(scale.shape)
-            (L1, L2), (Q1, Q2) = self.roots, self.turns
-            half = solve_triangular(L1, pt.dot(Q1.T, pt.dot(values, Q2)), lower=True, b_ndim=2)
-            mean = scale * solve_triangular(L2, half.T, lower=True, b_ndim=2).T
+            # A level moves all values alike. Of a mean that varies f has the rest.
+            level = mean_at(pt.constant(kind.pairs().mean(axis=0, keepdims=True)))[0]
+            halves = [
+                pt.diagonal(L) * solve_triangular(L, pt.sum(Q, axis=0), lower=True, b_ndim=1)
+                for L, Q in zip(self.roots, self.turns, strict=True)
+            ]
+            mean = level * pt.outer(*halves)
         shape = (kind.n_inducing,)
         super().__init__(
             pt.specify_shape(mean.ravel(), shape), pt.specify_shape(scale.ravel(), shape)
@@ -215,7 +218,33 @@ class KroneckerPrior(InducingPrior):
     def layout(self, X):
         """Return the places of the rows, where they are pairs of few."""
         panel = Panel(X, self.kind.parts)
-        return panel if panel.pays else None
+        return PairsLayout(panel, self.kind) if panel.pays else None
+
+
+class PairsLayout:
+    """A panel of the data, and which of its places are those of the variables."""
+
+    def __init__(self, panel: Panel, kind: Kronecker):
+        self.rows, self.of_rows, self.at = panel.rows, panel.of_rows, panel.at
+        self.panel = panel
+        self.own = [_positions(x, z) for x, z in zip(panel.places, kind.places, strict=True)]
+        """Of each place its position among those of the variables, unless some are others."""
+
+    def holds(self, X, args) -> TensorVariable:
+        """Whether the rows of `X` still are like this."""
+        same = [self.panel.holds(X)]
+        for i, own in enumerate(self.own):
+            if own is not None:
+                columns = self.panel.parts[i]
+                x, z = X[self.rows[i]], args[PLACES + i][own]
+                same += [pt.all(pt.eq(x[:, d], z[:, d])) for d in columns]
+        return pt.all(pt.stack(same))
+
+
+def _positions(places: np.ndarray, among: np.ndarray) -> np.ndarray | None:
+    known = {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(among))}
+    found = [known.get(row.tobytes()) for row in np.ascontiguousarray(places)]
+    return None if None in found else np.array(found, dtype=int)
 
 
 def _check_product(cov_func, kind: Kronecker) -> None:
@@ -284,7 +313,7 @@ class GivenPairs(Conditional):
         """Append whether the rows lie as they should, and the pieces of the layout."""
         if self.layout is None:
             return args
-        valid = pt.switch(self.layout.holds(X), 1.0, np.nan).astype("float64")
+        valid = pt.switch(self.layout.holds(X, args), 1.0, np.nan).astype("float64")
         places = [X[rows] for rows in self.layout.rows]
         return [*args, valid, *self._pieces(places, args)]
 
@@ -295,7 +324,7 @@ class GivenPairs(Conditional):
     def complaint(self, X, args):
         """Say that rows are not those that the model was made for."""
         try:
-            same = self.layout is None or known_value(self.layout.holds(pt.constant(X)))
+            same = self.layout is None or known_value(self.layout.holds(pt.constant(X), args))
         except (ValueError, IndexError, AssertionError):  # a different number of rows
             same = False
         if same:
@@ -311,6 +340,10 @@ class GivenPairs(Conditional):
         found = []
         for i, x in enumerate(places):
             z, L, Q = args[PLACES + i], args[ROOTS + i], args[TURNS + i]
+            if self.layout is not None and self.layout.own[i] is not None:
+                # K is L L^T, once rotated, so that neither is needed again.
+                found.append(pt.dot(L.T, Q[self.layout.own[i]].T))
+                continue
             other = np.isin(np.arange(self.n_columns), self.parts[1 - i])
             x = pt.switch(other, z[:1], x)  # all at the first place of the other set
             k = inline(self.across, z, x, *theta)[0]
