@@ -568,7 +568,7 @@ BAD = {
         "Pass one of Xu and inducing",
     ),
     "neither": (lambda gp, X: gp.prior("u"), TypeError, "Pass one of Xu and inducing"),
-    "not features": (lambda gp, X: gp.prior("u", inducing=X), TypeError, "not a type of features"),
+    "not features": (lambda gp, X: gp.prior("u", inducing=X), TypeError, "not a type of inducing"),
     "period": (lambda gp, X: vsgp.inducing.Fourier(-1.0, 3), ValueError, "positive numbers"),
     "period is a word": (lambda gp, X: vsgp.inducing.Fourier("a", 3), TypeError, "period is of"),
     "center": (lambda gp, X: vsgp.inducing.Fourier(1.0, 3, np.nan), ValueError, "center is nan"),

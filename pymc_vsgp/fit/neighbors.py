@@ -35,6 +35,7 @@ __all__ = ["GivenNeighbors", "NeighborsBound", "has_neighbors"]
 
 
 TOO_WIDE = 4.0  # for variances that are found from draws, over those of the prior
+STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 ERROR = 1e-4  # of the ELBO, for each value, as variances are those of draws
 
 
@@ -132,6 +133,8 @@ class GivenNeighbors(Natural):
 
     bound: Any
     to_follow = (1.0,)
+    stuck = False
+    """Whether the last step of theta went nowhere, though the ELBO has a slope."""
 
     def __init__(self, bound, *args):
         self.slack = ERROR * len(bound.draws[0])
@@ -147,19 +150,31 @@ class GivenNeighbors(Natural):
         root = np.sqrt((1.0 - step) * old.root**2 + step * precision)
         return [Sites((1.0 - step) * old.linear + step * toward, root)]
 
+    def run(self, maxiter: int) -> None:
+        """As of the other stages; it did not converge where theta could not move."""
+        super().run(maxiter)
+        if self.converged and self.stuck:
+            self.converged = False
+            self.message = (
+                "Parameters could not move, as the sparse factor is unstable at these inputs. Pass "
+                "scale= to NearestNeighbors, or take points, or Kronecker for sites and times."
+            )
+
     def _at(self, theta, moved) -> Evaluation:
         return self.bound.held(theta, self.evaluation)
 
     def _step_rest(self, moving: bool, n: int) -> None:
         old, before = self.theta, self.evaluation
         super()._step_rest(moving, n)
+        steep = np.abs(self.evaluation.gradient).max(initial=0.0) > STEEP
         # With q held the ELBO is too large away from where it started, so less of a step may give
         # more.
         found, step = self.theta, 1.0
+        self.stuck = steep and np.array_equal(found, old)
         while step >= SMALLEST_STEP:
             self.theta = old + step * (found - old)
             self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
             if self.evaluation.value >= before.value - self.slack:
                 return
             step /= 2.0
-        self.theta, self.evaluation = old, before
+        self.theta, self.evaluation, self.stuck = old, before, True

@@ -50,8 +50,8 @@ def check_one_kind(Xu: Any, inducing: Any) -> None:
         )
     if inducing is not None and not isinstance(inducing, InducingVariables):
         raise TypeError(
-            f"inducing is {kind(inducing)}, not a type of features. "
-            "Pass a vsgp.inducing.Fourier, and inducing points as Xu."
+            f"inducing is {kind(inducing)}, not a type of inducing variables. "
+            "Pass a vsgp.inducing.Fourier, say, and inducing points as Xu."
         )
 
 

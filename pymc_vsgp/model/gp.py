@@ -130,9 +130,10 @@ class VariationalSparse(Base):
             them alone.
             Columns of it that only the mean uses, such as covariates, need no thought: `likelihood`
             fills them with averages of X over the observations nearest in the other columns.
-        inducing : Fourier, optional
+        inducing : Fourier, NearestNeighbors or Kronecker, optional
             In place of `Xu`: Fourier coefficients as inducing variables, for stationary kernels of
-            one to three of the inputs. See :class:`pymc_vsgp.inducing.Fourier`.
+            one to three of the inputs; values given their nearest neighbors; or values at all pairs
+            of sites and times, say. See :mod:`pymc_vsgp.inducing`.
         by : str, optional
             Dimension of the model whose entries are groups with a function each: independent, with
             this mean and this kernel. Inputs of data then have the group in one more column: a
