@@ -23,6 +23,8 @@ Saatci, Y. (2012). Scalable inference for structured Gaussian process models. Ph
 
 from collections.abc import Sequence
 from copy import copy
+from functools import reduce
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
+from pymc.gp.cov import BaseCovariance, Prod
 from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import solve_triangular
@@ -171,11 +174,19 @@ class KroneckerPrior(InducingPrior):
         self.places = [
             pytensor.shared(x, name=f"{name}_places_{i}", shape=x.shape) for i, x in enumerate(rows)
         ]
+        self.kernels = kernels_of(cov_func, kind)
         z = self.places[0].type.clone(shape=(None, kind.n_columns))()
-        of_z = pass_gradients([cov_func(z)], [z])
-        K = [graph_replace(of_z, {z: x}, strict=False)[0] for x in self.places]
-        K[1] = K[1] / cov_func(self.places[1][:1], diag=True).astype("float64")[0]
-        drawn = pm.draw([cov_func(pt.constant(x)) for x in rows], DRAWS, random_seed=0, mode=ONCE)
+        of_z = pass_gradients([kernel(z, z) for kernel in self.kernels], [z])
+        K = [
+            graph_replace([k], {z: x}, strict=False)[0]
+            for k, x in zip(of_z, self.places, strict=True)
+        ]
+        drawn = pm.draw(
+            [k(*[pt.constant(x)] * 2) for k, x in zip(self.kernels, rows, strict=True)],
+            DRAWS,
+            random_seed=0,
+            mode=ONCE,
+        )
         # The largest come first: a Cholesky factor of these is nearly diagonal.
         found = [np.linalg.eigh(k.mean(axis=0))[1][:, ::-1].copy() for k in drawn]
         self.turns = [
@@ -208,10 +219,12 @@ class KroneckerPrior(InducingPrior):
                 "common. Give each part a process of its own, and sum them by vsgp.Coregionalized."
             )
         x, z = (pt.tensor(dtype="float64", shape=(None, self.kind.n_columns)) for _ in range(2))
-        outputs = [cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
+        outputs = [kernel(z, x) for kernel in self.kernels] + [cov_func(z, x)]
+        outputs += [cov_func(x, diag=True).astype("float64"), mean_at(x)]
         outputs = pass_gradients(outputs, [x, z])
-        (across, single), theta = as_ops(([z, x], outputs[:1]), ([x], outputs[1:]))
-        conditional = GivenPairs(u.name, self.kind, across, single, layout)
+        graphs = [([z, x], [k]) for k in outputs[:3]] + [([x], outputs[3:])]
+        (*kernels, across, single), theta = as_ops(*graphs)
+        conditional = GivenPairs(u.name, self.kind, kernels, across, single, layout)
         args = [self.linear(u), self.factor, *self.roots, *self.turns, *self.places, *theta]
         return conditional, args
 
@@ -219,6 +232,29 @@ class KroneckerPrior(InducingPrior):
         """Return the places of the rows, where they are pairs of few."""
         panel = Panel(X, self.kind.parts)
         return PairsLayout(panel, self.kind) if panel.pays else None
+
+
+def kernels_of(cov_func, kind: Kronecker):
+    """Return the kernel of each set of places, as functions of rows that are inputs of f."""
+    factors = getattr(cov_func, "_factor_list", ()) if isinstance(cov_func, Prod) else [cov_func]
+    first, second = map(set, kind.parts)
+    uses = [set(map(int, getattr(f, "active_dims", ()))) for f in factors]
+    if any(u & first and u & second for u in uses):
+        # One that is a product by itself, such as ExpQuad: the other places stay where they are.
+        origin = pt.constant(kind.example)
+        return [cov_func, lambda *rows: cov_func(*rows) / cov_func(origin, origin)[0, 0]]
+
+    def of(mine):
+        def kernel(*rows):
+            return reduce(mul, [f(*rows) if isinstance(f, BaseCovariance) else f for f in mine])
+
+        return kernel
+
+    of_second = [bool(u & second) for u in uses]
+    return [
+        of([f for f, other in zip(factors, of_second, strict=True) if other == which])
+        for which in (False, True)
+    ]
 
 
 class PairsLayout:
@@ -287,10 +323,12 @@ class GivenPairs(Conditional):
     noun = "pairs of places"
     follows_X = False
 
-    def __init__(self, process, kind: Kronecker, across: Kernel, single: Kernel, layout=None):
+    def __init__(
+        self, process, kind: Kronecker, kernels, across: Kernel, single: Kernel, layout=None
+    ):
         super().__init__(process, kind.n_columns, sorted(sum(kind.parts, [])))
         self.parts, self.sizes = kind.parts, [len(places) for places in kind.places]
-        self.across, self.single, self.layout = across, single, layout
+        self.kernels, self.across, self.single, self.layout = kernels, across, single, layout
         self.end = THETA + len(single.inner_inputs) - 1
 
     @property
@@ -346,9 +384,7 @@ class GivenPairs(Conditional):
                 continue
             other = np.isin(np.arange(self.n_columns), self.parts[1 - i])
             x = pt.switch(other, z[:1], x)  # all at the first place of the other set
-            k = inline(self.across, z, x, *theta)[0]
-            if i == 1:
-                k = k / inline(self.single, z[:1], *theta)[0][0]
+            k = inline(self.kernels[i], z, x, *theta)[0]
             found.append(solve_triangular(L, pt.dot(Q.T, k), lower=True, b_ndim=2))
         weights = [A / pt.diagonal(args[ROOTS + i])[:, None] for i, A in enumerate(found)]
         return Pieces(*weights, *(pt.sum(A**2, axis=0) for A in found))
