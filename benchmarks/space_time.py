@@ -126,7 +126,7 @@ def main():
     found = {"mean": f.mean(axis=0), "sd": f.std(axis=0)}
     result = scores(truth, found["mean"], found["sd"])
     result |= {n: float(table["mean"][n]) for n in ("sd", "space", "time")}
-    result |= {"R-hat": float(r_hat), "ESS": float(ess)}
+    result |= {"R-hat": float(r_hat), "smallest ESS": float(ess)}
     KEPT.mkdir(parents=True, exist_ok=True)
     exact = KEPT / f"kron-{args.sites}-{args.times}.npz"
     if args.which == "kron":

@@ -101,6 +101,11 @@ def prepare(name, space):
         space |= {"X": planes, "Xu": planes[::4], "Y": np.ones((12, 3))}
     if name.startswith("inducing.Fourier"):
         space["X"] = planes
+    if name.startswith("inducing.Kronecker"):
+        space |= {"sites": planes[::4], "times": np.arange(4.0)[:, None]}
+        space["X"] = np.column_stack(
+            [np.repeat(planes[::4], 4, axis=0), np.tile(np.arange(4.0), 3)]
+        )
     if name.startswith("suggest_inducing"):
         space["model"] = pm.Model()
     if name.startswith("VariationalSparse"):  # has 30 inducing points

@@ -85,8 +85,8 @@ class Kronecker(InducingVariables):
     --------
     .. code-block:: python
 
-        space = pm.gp.cov.Matern52(3, ls=ls_space, active_dims=[0, 1])
-        time = pm.gp.cov.Matern32(3, ls=ls_time, active_dims=[2])
+        space = pm.gp.cov.Matern52(3, ls=lengthscale, active_dims=[0, 1])
+        time = pm.gp.cov.Matern32(3, ls=5.0, active_dims=[2])
         gp = vsgp.VariationalSparse(cov_func=variance * space * time)
         gp.prior("u", inducing=vsgp.inducing.Kronecker(sites, times))
         gp.likelihood("y", vsgp.Poisson(), X=X, y=counts)  # columns of X: two of space, and time
