@@ -543,6 +543,17 @@ def test_for_data_keeps_what_it_promises(rng):
     assert features.at_most(9).n_features <= 9
 
 
+def test_for_data_says_what_it_leaves_out_for_lack_of_features(rng):
+    X = rng.uniform(size=(60, 3))
+    with pm.Model():
+        cov = pm.gp.cov.Matern32(3, ls=pm.LogNormal("ls", -2.0, 0.5))
+        with pytest.warns(UserWarning, match="leave out [5-9].% of the variance"):
+            features = vsgp.inducing.Fourier.for_data(X, cov, max_features=500)
+        assert features.n_features <= 500
+        every = vsgp.inducing.Fourier.for_data(X, cov, max_features=None)
+        assert every.n_features > 4000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0005, 0.01, 0.1, 1.0])
 @pytest.mark.parametrize("residual", [0.02, 1e-3, 1e-5])

@@ -609,3 +609,23 @@ def test_smooth_functions_between_their_inputs():
         assert abs(elbo - points[0]) < 0.8  # spreads between the inputs are approximate
         assert abs(log_ls - points[1]) < 0.15  # of a deviation of 0.19
         np.testing.assert_allclose(mean, points[2], atol=0.15)
+
+
+@pytest.mark.slow
+def test_the_stage_says_where_parameters_cannot_move():
+    """Sites at many times that are close: the incomplete factor is unstable, and was for long."""
+    rng = np.random.default_rng(1)
+    sites, times = rng.uniform(size=(15, 2)), np.linspace(0.0, 1.0, 30)
+    X = np.column_stack([np.repeat(sites, 30, axis=0), np.tile(times, 15)])
+    y = rng.poisson(np.exp(1.0 + np.sin(6.0 * X[:, 2]) + np.cos(3.0 * X[:, 0])))
+    with pm.Model():
+        ls, time = pm.LogNormal("ls", -1.0, 1.0), pm.LogNormal("time", -1.5, 1.0)
+        matern = pm.gp.cov.Matern32
+        cov = matern(3, ls=ls, active_dims=[0, 1]) * matern(3, ls=time, active_dims=[2])
+        gp = vsgp.VariationalSparse(cov_func=pm.HalfNormal("sd", 2.0) ** 2 * cov)
+        kind = vsgp.inducing.NearestNeighbors(X, 20, scale=(0.3, 0.3, 0.05))
+        gp.prior("u", inducing=kind)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    assert not stage.converged
+    assert "could not move" in stage.message

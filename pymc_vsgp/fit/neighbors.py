@@ -102,6 +102,7 @@ class NeighborsBound(Variables):
         slopes += grad(elbo, self.values, disconnected_inputs="ignore")
         self._elbo = function([*self.values, u, sd], [elbo, *slopes], mode)
 
+    @np.errstate(over="ignore", invalid="ignore")  # of an unstable factor
     def __call__(self, theta, sites: list[Sites]) -> Evaluation:
         """Return the ELBO at theta, and what improves it."""
         self.shared[0].set_value(sites[0].linear)
@@ -113,6 +114,7 @@ class NeighborsBound(Variables):
         unstable = not np.all(sd**2 <= TOO_WIDE * prior)
         return found._replace(value=np.nan) if unstable else found
 
+    @np.errstate(over="ignore", invalid="ignore")
     def held(self, theta, q: Evaluation) -> Evaluation:
         """Return the same for the q of u that there is, and the sites of the last call."""
         (mean,), (w,), (factor,) = q.prior_mean, q.mean[0], q.factor[0]
