@@ -1,9 +1,10 @@
 """A long series in one dimension: trend, seasons and a local part, with normal noise.
 
-Usage: ``python long_series.py [--rows 100000] [--kind neighbors|features]``. Hourly values, in days:
-a trend and two seasons are linear in the mean function, with harmonics of a year and of a day; the
-local part is a process. By neighbors it may be rough; by Fourier features it has to be smooth on the
-scale of weeks. Each run adds its line to `results/long_series.md`. Seconds are of one core.
+Usage: ``python long_series.py [--rows 100000] [--kind neighbors|features]``. Hourly values, in
+days: a trend and two seasons are linear in the mean function, with harmonics of a year and of a
+day; the local part is a process. By neighbors it may be rough; by Fourier features it has to be
+smooth on the scale of weeks. Each run adds its line to `results/long_series.md`. Seconds are of all
+threads.
 """
 
 import argparse

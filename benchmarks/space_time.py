@@ -1,7 +1,7 @@
 """Counts at sites and times, some missing, with a separable kernel: each type beside LatentKron.
 
-Usage: ``python space_time.py [kron|kronecker|neighbors|features] [--sites 40] [--times 100]``. Each adds its
-line to `results/space_time.md`; run `kron` first, for the others say how far they are from it.
+Usage: ``python space_time.py [kron|kronecker|neighbors|features] [--sites 40] [--times 100]``. Each
+adds its line to `results/space_time.md`; run `kron` first: others say how far they are from it.
 `pm.gp.LatentKron` is exact, and needs every site at every time. Seconds are of one core, as the
 process itself counts them, with compiling. The function is a draw of the kernel; scores are of the
 logarithm of the rate in all cells, seen or not.

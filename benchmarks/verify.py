@@ -199,7 +199,7 @@ def space_time():
     import space_time
 
     *case, f = space_time.simulate(15, 30)
-    name, _, draws, seconds = space_time.RUNS["features"](*case, 1000)
+    name, _, draws, seconds = space_time.RUNS["kronecker"](*case, 1000)
     known = committed("space_time")[f"{name}, 15 sites, 30 times"]
     draws = draws.reshape(-1, f.size)
     for what, a in space_time.scores(f, draws.mean(axis=0), draws.std(axis=0)).items():
