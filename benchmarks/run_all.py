@@ -36,7 +36,6 @@ SCRIPTS = {
     "rough_counts": ["vsgp", "vsgp --method importance", "gpboost"],
     "rough_map": ["vsgp", "gpboost"],
     "space_time": ["kron", "kronecker", "features --sites 15 --times 30"],
-    "long_series": ["", "--kind features"],
     "calibration": [""],
     "classes_accuracy": [""],
     "classes": [""],

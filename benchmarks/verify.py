@@ -208,20 +208,6 @@ def space_time():
 
 
 @check
-def long_series():
-    import long_series
-
-    X, *_, y = long_series.simulate(2000, long_series.LS["neighbors"])
-    M, idata, *_, seconds = long_series.fit(X, y, "neighbors", 1000)
-    method = idata["posterior"].attrs["method"]
-    known = committed("long_series")[f"neighbors, {M} values, 2000 rows, by {method}"]
-    for what in ("sd", "ls", "sigma"):
-        a = idata["posterior"][what].values
-        yield f"mean of {what}", a.mean(), known[what], errors(a.std() / 10, a.std() / 10)
-    yield times("sample", seconds["sample"], known["seconds"]["sample"])
-
-
-@check
 def gambia():
     import gambia
 
