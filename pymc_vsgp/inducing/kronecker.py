@@ -93,7 +93,7 @@ class Kronecker(InducingVariables):
     """
 
     def __init__(self, first: Any, second: Any, *, columns: Sequence[Sequence[int]] | None = None):
-        names = [column_names(first, "first"), column_names(second, "second")]
+        names = [column_names(first, "first") or (), column_names(second, "second") or ()]
         self.places = [as_inputs(first, "first"), as_inputs(second, "second")]
         for places in self.places:
             check_distinct(places)
@@ -362,7 +362,7 @@ class GivenPairs(Conditional):
     def complaint(self, X, args):
         """Say that rows are not those that the model was made for."""
         try:
-            same = self.layout is None or known_value(self.layout.holds(pt.constant(X), args))
+            same: Any = self.layout is None or known_value(self.layout.holds(pt.constant(X), args))
         except (ValueError, IndexError, AssertionError):  # a different number of rows
             same = False
         if same:
