@@ -24,7 +24,7 @@ Saatci, Y. (2012). Scalable inference for structured Gaussian process models. Ph
 from collections.abc import Sequence
 from copy import copy
 from functools import reduce
-from operator import mul
+from operator import index, mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,14 +99,7 @@ class Kronecker(InducingVariables):
             check_distinct(places)
         sizes = [places.shape[1] for places in self.places]
         self.given = columns
-        if columns is not None:
-            flat = [d for part in columns for d in part]
-            if [len(part) for part in columns] != sizes or len(set(flat)) != len(flat):
-                raise ValueError(
-                    f"columns is {columns!r}, and the places have {sizes} columns. "
-                    "Pass the different positions in X of each, as in ([0, 1], [2])."
-                )
-        self.parts = [list(p) for p in columns or (range(sizes[0]), range(sizes[0], sum(sizes)))]
+        self.parts = _parts(columns, sizes)
         self._n_columns = max(max(part) for part in self.parts) + 1
         if all(names) and self._n_columns == sum(sizes):
             by_place = dict(zip(sum(self.parts, []), [*names[0], *names[1]], strict=True))
@@ -162,6 +155,23 @@ class Kronecker(InducingVariables):
     def under(self, name, cov_func, mean_at, jitter):
         """Return the variables of a process with this kernel and mean."""
         return KroneckerPrior(self.of_kernel(cov_func), name, cov_func, mean_at, jitter)
+
+
+def _parts(columns, sizes: list[int]) -> list[list[int]]:
+    """Return the columns of the places of each set, in their order where they were not given."""
+    if columns is None:
+        return [list(range(sizes[0])), list(range(sizes[0], sum(sizes)))]
+    try:
+        parts = [[index(d) for d in part] for part in columns]
+    except TypeError:
+        parts = []
+    flat = [d for part in parts for d in part]
+    if list(map(len, parts)) != sizes or len(set(flat)) != len(flat) or min(flat) < 0:
+        raise ValueError(
+            f"columns is {columns!r}, and the places have {sizes} columns. "
+            "Pass the different positions in X of each, as in ([0, 1], [2])."
+        )
+    return parts
 
 
 class KroneckerPrior(InducingPrior):
