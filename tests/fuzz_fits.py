@@ -3,10 +3,23 @@
 import pathlib
 import tempfile
 
+import jax
 import numpy as np
 import pymc as pm
 
-from fuzz_results import COUNTS, EXPOSURE, X1, counts, draws_of, fitted, normal, waves
+from fuzz_results import (
+    COUNTS,
+    EXPOSURE,
+    X1,
+    counts,
+    draws_of,
+    fitted,
+    neighbors,
+    normal,
+    pairs,
+    total,
+    waves,
+)
 from fuzzing import (
     WRONG_COUNTS,
     WRONG_NUMBERS,
@@ -27,7 +40,8 @@ from hypothesis import strategies as st
 
 import pymc_vsgp as vsgp
 
-FEW = [counts, normal, waves]
+FEW = [counts, normal, waves, neighbors, pairs, total]
+NO_MODELS = [None, 3, "model", lambda: None, pm.Model()]
 
 
 @case("fit_gaussian", "GaussianStage")
@@ -37,7 +51,7 @@ def fit_gaussian(draw):
     model, stage, _ = fitted(recipe)
     kwargs = {"maxiter": count(draw, (1, 2)), "random_seed": seed_of(draw)[0]()}
     options = {
-        "method": lambda: option(draw, ["natural", None, "minibatch"]),
+        "method": lambda: option(draw, ["natural", None, "minibatch", "advi", "fullrank_advi"]),
         "move_inducing": lambda: one_of(draw, [True, False, None], [1, "yes"]),
         "start": lambda: one_of(draw, [None, stage], [fitted(waves)[1], 3, "stage"]),
         "n_starts": lambda: one_of(draw, [1, 2], WRONG_COUNTS),
@@ -45,13 +59,14 @@ def fit_gaussian(draw):
         "batch_size": lambda: one_of(draw, [4, 12, None], [100, *WRONG_COUNTS]),
         "checkpoint": lambda: one_of(draw, [None], ["/no/such/folder/x", 3, ""]),
         "compile_kwargs": lambda: one_of(draw, [None, {}], [{"mode": "no such"}, 3, {"q": 1}]),
-        "devices": lambda: one_of(draw, [None], [3, "cpu", [], [1]]),
+        "devices": lambda: one_of(draw, [None, jax.devices()], [3, "cpu", [], [1]]),
+        "model": lambda: one_of(draw, [model], NO_MODELS),
         "q": lambda: 1,
     }
     for name in draw(st.lists(st.sampled_from(sorted(options)), max_size=2, unique=True)):
         kwargs[name] = options[name]()
     found, refused = attempt(
-        lambda: vsgp.fit_gaussian(copy=True, progressbar=False, model=model, **kwargs)
+        lambda: vsgp.fit_gaussian(**{"model": model, "copy": True, "progressbar": False} | kwargs)
     )
     if refused:
         return "refused"
@@ -87,13 +102,18 @@ def sample(draw):
         "collapse": lambda: one_of(draw, [True, False, None], ["yes", 3]),
         "fit_kwargs": lambda: one_of(draw, [None, {}], [3, {"q": 1}]),
         "store": lambda: one_of(draw, [None], [3, "/no/such/folder/x", ""]),
-        "devices": lambda: one_of(draw, [None], [3, "cpu", []]),
+        "devices": lambda: one_of(draw, [None, jax.devices()], [3, "cpu", []]),
+        "model": lambda: one_of(draw, [model], NO_MODELS),
         "cores": lambda: one_of(draw, [1], ["a", 0]),
         "no_such": lambda: 3,
     }
     for name in draw(st.lists(st.sampled_from(sorted(options)), max_size=2, unique=True)):
         kwargs[name] = options[name]()
-    found, refused = attempt(lambda: vsgp.sample(progressbar=False, model=model, **kwargs))
+    return _sampled(model, kwargs)
+
+
+def _sampled(model, kwargs):
+    found, refused = attempt(lambda: vsgp.sample(**{"progressbar": False, "model": model} | kwargs))
     if refused:
         return "refused"
     post = found["posterior"].to_dataset()
@@ -102,6 +122,23 @@ def sample(draw):
     for x in post.data_vars.values():
         finite(x)
     return "right"
+
+
+@case("sample by NUTS")
+def nuts(draw):
+    """Draws by PyMC's samplers of a model of any kind, as many as were asked for."""
+    model, stage, _ = fitted(draw(st.sampled_from([*FEW, waves])))
+    kwargs = {
+        "draws": count(draw, (3, 5)),
+        "tune": count(draw, (0, 5), (0, 5, -1, "a")),
+        "chains": count(draw, (1, 2)),
+        "cores": one_of(draw, [1], [2, "a", 0, None]),
+        "random_seed": seed_of(draw)[0](),
+        "method": "nuts",
+        "stage": one_of(draw, [stage], [fitted(normal)[1], 3, None]),
+        "nuts_sampler": option(draw, ["pymc", "nutpie", "numpyro", "blackjax", None]),
+    }
+    return _sampled(model, kwargs)
 
 
 def _build(X, y, **params):

@@ -205,6 +205,44 @@ def neighbors(draw):
     return outcome
 
 
+@case("inducing.Kronecker")
+def kronecker(draw):
+    """Pairs of distinct places, and columns that are theirs."""
+    first, second = (
+        values(draw, rows=(3, 4, 1), columns=(1, 2)),
+        values(draw, rows=(3, 1), columns=(1,)),
+    )
+    given, other = inputs(draw, first), inputs(draw, second)
+    own = list(range(first.shape[1]))
+    wrong = [
+        ([0], [0]),
+        ([0, 1, 2], [3]),
+        ([-1], [0]),
+        ("a", "b"),
+        3,
+        [],
+        [[0]],
+        "01",
+        ([0.5], [1]),
+    ]
+    columns = one_of(draw, [None, None, (own, [len(own)]), ([d + 1 for d in own], [0])], wrong)
+
+    def same(a, b, kind):
+        equal(a.places[0], b.places[0], kind)
+        holds(a.parts == b.parts, f"{kind} has other columns")
+
+    outcome, found = plainly(
+        given, lambda X: vsgp.inducing.Kronecker(X, other.thing, columns=columns), same
+    )
+    if outcome == "right":
+        holds(other.plain is not None, f"accepts {other.kind}")
+        finite(found.pairs())
+        holds(found.n_inducing == len(first) * len(second), "has another number of pairs")
+        for places in found.places:
+            holds(len(np.unique(places, axis=0)) == len(places), "repeats a place")
+    return outcome
+
+
 @case("datasets.coal_counts", "datasets.load")
 def data_sets(draw):
     if draw(st.booleans()):

@@ -134,16 +134,35 @@ def likelihood(draw):
 GP_COLUMNS = {1: ("a",), 2: ("a", "b")}
 
 
-def _process(draw, d, named):
+KINDS = ["points", "points", "waves", "neighbors", "pairs"]
+
+
+def _inducing(kind, d, named):
+    """Arguments of prior, and how many values there are."""
     import pandas as pd
 
     Xu = np.random.default_rng(d).uniform(-1.0, 1.0, size=(4, d))
+    labelled = [pd.DataFrame(Xu[:, i : i + 1], columns=[GP_COLUMNS[d][i]]) for i in range(d)]
+    Xu = pd.DataFrame(Xu, columns=GP_COLUMNS[d]) if named else Xu
+    if kind == "pairs" and d == 2:
+        sets = [x[:2] if named else x[:2].to_numpy() for x in labelled]
+        return {"inducing": vsgp.inducing.Kronecker(*sets)}, 4
+    if kind == "waves":
+        names = {"columns": GP_COLUMNS[d]} if named else {}
+        return {"inducing": vsgp.inducing.Fourier([6.0] * d, 1, **names)}, 3**d
+    if kind == "neighbors":
+        return {"inducing": vsgp.inducing.NearestNeighbors(Xu, 2)}, 4
+    return {"Xu": Xu}, 4
+
+
+def _process(draw, d, named):
     gp = vsgp.VariationalSparse(
-        cov_func=pm.gp.cov.Matern52(d, ls=0.7), mean_func=pm.gp.mean.Linear(np.arange(1.0, d + 1))
+        cov_func=pm.gp.cov.ExpQuad(d, ls=0.7), mean_func=pm.gp.mean.Linear(np.arange(1.0, d + 1))
     )
     n_outputs = draw(st.sampled_from([1, 1, 2]))
-    gp.prior("u", pd.DataFrame(Xu, columns=GP_COLUMNS[d]) if named else Xu, n_outputs=n_outputs)
-    return gp, n_outputs
+    of_prior, M = _inducing(draw(st.sampled_from(KINDS)), d, named)
+    gp.prior("u", **of_prior, n_outputs=n_outputs)
+    return gp, n_outputs, M
 
 
 @case("VariationalSparse.predict")
@@ -151,10 +170,10 @@ def predict(draw):
     """Mean and variance at each row; rows that are equal have the same."""
     d, named = draw(st.sampled_from([1, 2])), draw(st.booleans())
     with pm.Model() as model:
-        gp, n = _process(draw, d, named)
+        gp, n, M = _process(draw, d, named)
         Xnew = values(draw, columns=(d, d, d, d, d, 3))
         given = inputs(draw, Xnew)
-        u = np.linspace(-1.0, 1.0, 4 * n).reshape((n, 4) if n > 1 else 4)
+        u = np.linspace(-1.0, 1.0, M * n).reshape((n, M) if n > 1 else M)
         wrong = [None, {}, {"u": u[..., :2]}, {"u": "a"}, {"v": u}, 3, {"u": u * np.nan}]
         point, diag = one_of(draw, [{"u": u}], wrong), draw(st.sampled_from([True, True, False]))
 
@@ -187,7 +206,7 @@ def conditional(draw):
     if draw(st.integers(0, 3)) == 0:
         kwargs["given"] = draw(st.sampled_from([None, {}, {"gp": 3}, {"X": 1}, 3, "gp"]))
     with pm.Model():
-        gp, n = _process(draw, d, named)
+        gp, n, _ = _process(draw, d, named)
         given = inputs(draw, values(draw, columns=(d, d, d, d, d, 3), scales=(1e9,)))
         name = option(draw, ["f", "\N{GREEK SMALL LETTER PHI}"], [None, "u", 0, "", [], b"f"])
         if draw(st.booleans()):

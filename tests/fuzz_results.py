@@ -32,6 +32,7 @@ import pymc_vsgp as vsgp
 N, DRAWS = 12, 40
 X1 = np.linspace(-1.0, 1.0, N)[:, None]
 X2 = np.random.default_rng(0).uniform(-1.0, 1.0, size=(N, 2))
+X4 = np.stack(np.meshgrid(X1[::4, 0], X1[::3, 0], indexing="ij"), axis=-1).reshape(-1, 2)[:N]
 COUNTS = np.arange(N) % 3
 EXPOSURE = np.linspace(0.5, 2.0, N)
 
@@ -99,7 +100,26 @@ def neighbors():
     gp.likelihood("y", vsgp.Poisson(), X1, COUNTS)
 
 
-MODELS = [counts, exposed, normal, classes, noise, outputs, groups, waves, neighbors]
+def pairs():
+    """At sites and times, of which some pairs are missing."""
+    space, time = (
+        pm.gp.cov.Matern52(2, ls=0.7, active_dims=[0]),
+        pm.gp.cov.Matern32(2, ls=pm.Gamma("ls", 9, 10), active_dims=[1]),
+    )
+    gp = vsgp.VariationalSparse(cov_func=space * time)
+    gp.prior("u", inducing=vsgp.inducing.Kronecker(X1[::4], X1[::3]))
+    gp.likelihood("y", vsgp.Poisson(), X4, COUNTS)
+
+
+def total():
+    """A sum of two processes."""
+    f, g = _gp(), vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=0.2))
+    f.prior("u", X1[::3])
+    g.prior("v", inducing=vsgp.inducing.NearestNeighbors(X1, 3))
+    vsgp.Coregionalized([1.0, 1.0], [f, g]).likelihood("y", vsgp.Poisson(), X1, COUNTS)
+
+
+MODELS = [counts, exposed, normal, classes, noise, outputs, groups, waves, neighbors, pairs, total]
 
 
 @functools.cache
@@ -173,7 +193,7 @@ WHAT = ["f", "mean", "y", "moments", "summary", "quantiles", "density"]
 
 def columns_of(recipe):
     """Columns of X."""
-    return 2 if recipe in (counts, groups) else 1
+    return 2 if recipe in (counts, groups, pairs) else 1
 
 
 def drawn(draw):

@@ -336,6 +336,8 @@ def weigh(
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
         q, K, batch = _fit_proposal(weigher, stage, rng, walk)
+        # Chains that draw epsilon would take as long for so many more as NUTS takes in all.
+        for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         start = (batch.theta, batch.epsilon, log_w)
         khat, ess = tail(log_w)
@@ -351,7 +353,7 @@ def weigh(
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
             noisy = batch.inner_variance(log_w) / K > SOME and K <= MOST and refusal(log_w)
-            if noisy and not interrupted:
+            if noisy and not (interrupted or for_nuts):
                 # What is left of the noise given theta is all that more of epsilon can take away.
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
@@ -359,8 +361,6 @@ def weigh(
     thin, K = 1, batch.inner.shape[1]
     log_w, single, found, doubt = _judged(weigher, q, batch)
     refused = refused or found
-    # Chains that draw epsilon would take as long for so many more as NUTS takes in all.
-    for_nuts = give_up and weigher.chains is not None
     while doubt and not (interrupted or hopeless or refused or for_nuts):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
