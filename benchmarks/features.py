@@ -35,6 +35,8 @@ LADDERS = {
     "pines32": [*FOURIER, ("Fourier", 1e-5), *HSGP, ("points", 15)],
     "pines64": [*FOURIER[1:], ("Fourier", 1e-5), HSGP[0], ("points", 15)],
     "pines128": [FOURIER[2], HSGP[0]],
+    "pines64_long": [FOURIER[2], HSGP[0]],
+    "pines128_long": [FOURIER[2]],
     "beijing_air": [FOURIER[2], HSGP[0]],
     "rows1e5": [FOURIER[1], HSGP[0]],
     "rows1e6": [FOURIER[1]],
@@ -45,11 +47,14 @@ REFERENCES = {
     "pines32": ("kron", 0, 2000),
     "pines64": ("kron", 0, 800),
     "pines128": ("Fourier", 0.0001, 100),
+    "pines64_long": ("kron", 0, 800),
+    "pines128_long": ("Fourier", 0.0001, 1000),
     "beijing_air": ("Fourier", 0.0002, 60),
     "rows1e5": ("Fourier", 0.001, 150),
 }
-DRAWS = {"coal": 400, "pines32": 250, "pines64": 200}
-BACKEND = {"rows1e5": "numba", "rows1e6": "numba"}  # of Fourier features
+DRAWS = {"coal": 400, "pines32": 250, "pines64": 200, "pines64_long": 1000, "pines128_long": 1000}
+LARGE = ("pines64_long", "pines128_long", "rows1e5", "rows1e6")
+BACKEND = dict.fromkeys(LARGE, "numba")  # of Fourier features: what `vsgp.sample` takes there
 FEW = 75  # draws where one takes long
 
 

@@ -9,7 +9,8 @@ HEADER = """# Fourier features, inducing points, HSGP and exact processes
 
 Written by `benchmarks/features.py`. Each run is a process of its own, from its start to its last
 draw, with imports, Gaussian stage and compilation; NUTS of nutpie on JAX, two chains, the same data
-and priors; as many draws as tuning steps. One machine with two cores, busy with other work: CPU
+and priors; as many draws as tuning steps. Of the cases with *long* chains, 1000 draws of each,
+features are on numba, which `vsgp.sample` takes there. One machine with two cores, busy with other work: CPU
 seconds say more than those on the clock.
 
 * The number after a kind is its rung: the share of the prior variance that `Fourier.for_data` may
@@ -23,15 +24,16 @@ seconds say more than those on the clock.
 * **Bold**, and first of all by themselves: of the rungs of a kind with *mean off* at most 0.1, the
   one with least CPU time an ESS; where no rung is so close, the closest.
 
-One run of each, so there is no spread to show. The references are `LatentKron` and `Latent` of
-PyMC where there are any, else the finest features; that of beijing_air has not converged, and more
-features still change it: nothing is settled there. rows1e5 and rows1e6 were not run to the end.
-The package was that of commit 92f54be for coal, pines32 and pines64 and that of 2b1edf0 for the
-others, both with a `Fourier.for_data` that sums the kernel's copies around the torus.
+Medians, and ranges, of three runs of Fourier features with seeds of their own on pines32, pines64
+and pines128; one run of everything else. The references are `LatentKron` and `Latent` of PyMC where
+there are any, else the finest features; that of beijing_air has not converged, and more features
+still change it: nothing is settled there (a function so rough is one for nearest neighbors).
+rows1e5 and rows1e6 were not run to the end. beijing_air is of an earlier commit, 2b1edf0.
 """
 
 CLOSE = 0.1  # of the reference's standard deviations, for the mean of the function
-ORDER = ["coal", "pines32", "pines64", "pines128", "beijing_air", "rows1e5", "rows1e6"]
+ORDER = ["coal", "pines32", "pines64", "pines64_long", "pines128", "pines128_long"]
+ORDER += ["beijing_air", "rows1e5", "rows1e6"]
 FOUND = {"kron": "LatentKron", "latent": "Latent", "hsgp": "HSGP"}
 HEAD = {
     "case": "case",

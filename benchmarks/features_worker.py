@@ -102,6 +102,8 @@ CASES = {
     "pines32": lambda: pines(32),
     "pines64": lambda: pines(64),
     "pines128": lambda: pines(128),
+    "pines64_long": lambda: pines(64),
+    "pines128_long": lambda: pines(128),
     "beijing_air": beijing,
     "rows1e5": lambda: scattered(100_000),
     "rows1e6": lambda: scattered(1_000_000),
