@@ -10,8 +10,8 @@ HEADER = """# Fourier features, inducing points, HSGP and exact processes
 Written by `benchmarks/features.py`. Each run is a process of its own, from its start to its last
 draw, with imports, Gaussian stage and compilation; NUTS of nutpie on JAX, two chains, the same data
 and priors; as many draws as tuning steps. Of the cases with *long* chains, 1000 draws of each,
-features are on numba, which `vsgp.sample` takes there. One machine with two cores, busy with other work: CPU
-seconds say more than those on the clock.
+features are on numba, which `vsgp.sample` takes there. One machine with two cores, busy with other
+work: CPU seconds say more than those on the clock.
 
 * The number after a kind is its rung: the share of the prior variance that `Fourier.for_data` may
   leave out; the factor on the number of functions to a side that `approx_hsgp_hyperparams`

@@ -115,7 +115,7 @@ def total():
     """A sum of two processes."""
     f, g = _gp(), vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=0.2))
     f.prior("u", X1[::3])
-    g.prior("v", inducing=vsgp.inducing.NearestNeighbors(X1, 3))
+    g.prior("v", inducing=vsgp.inducing.Fourier(6.0, 4))
     vsgp.Coregionalized([1.0, 1.0], [f, g]).likelihood("y", vsgp.Poisson(), X1, COUNTS)
 
 
