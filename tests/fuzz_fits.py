@@ -118,7 +118,8 @@ def _sampled(model, kwargs):
         return "refused"
     post = found["posterior"].to_dataset()
     holds(dict(post.sizes)["draw"] == kwargs["draws"], "has another number of draws")
-    holds(dict(post.sizes)["chain"] == kwargs["chains"], "has another number of chains")
+    chains = 4 if kwargs["chains"] is None else kwargs["chains"]
+    holds(dict(post.sizes)["chain"] == chains, "has another number of chains")
     for x in post.data_vars.values():
         finite(x)
     return "right"

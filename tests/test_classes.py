@@ -83,6 +83,13 @@ def test_labels_that_are_refused(y, options, message):
     assert str(caught.value).count(". ") >= 1
 
 
+@pytest.mark.parametrize("y", [None, "low", [["low", "high"]] * 2])
+@pytest.mark.parametrize("lik", [vsgp.Softmax(3), vsgp.Ordinal([0.0, 1.0], classes=[1, 2, 3])])
+def test_what_is_no_vector_of_labels(y, lik):
+    with pytest.raises(ValueError, match="y (is|has) .*Pass a vector of labels"):
+        lik.encode(y)
+
+
 @pytest.mark.slow
 def test_probabilities_with_cut_points_declared_by_dims():
     """Their number is known from the dimension, and the names of the classes are kept."""

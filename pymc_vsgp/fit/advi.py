@@ -7,6 +7,7 @@ import pymc as pm
 
 from pymc.model.core import Model
 
+from pymc_vsgp.checks import generator_of
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, whitened_coordinates
 from pymc_vsgp.fit.minibatch import judge
@@ -28,6 +29,8 @@ def fit_advi(
     times: list[float] = []  # of each iteration: the first one is over once all is compiled
     callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
     bound = Variables(model)
+    if isinstance(random_seed, np.random.Generator | np.random.RandomState):
+        random_seed = int(generator_of(random_seed).integers(2**31))  # `pm.fit` takes none of them
     with model, whitened_coordinates(model):
         approx = pm.fit(
             n,

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_number, kind
 from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
 
 
@@ -40,11 +40,11 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
     The names are `classes` if they are known, else the categories of a pandas categorical, else
     the labels in sorted order.
     """
-    kind = getattr(y, "dtype", None)
-    categorical = isinstance(kind, pd.CategoricalDtype)
+    categorical = isinstance(getattr(y, "dtype", None), pd.CategoricalDtype)
     if not categorical and np.asarray(y).dtype.kind not in "OUST":
         return y, None
-    labels = pd.Categorical(y if categorical else np.asarray(y))
+    labels = y if categorical else as_labels(y)
+    labels = pd.Categorical(labels)
     if labels.isna().any():
         row = int(np.argmax(labels.isna()))
         raise ValueError(
@@ -66,6 +66,15 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
             "number; where some do not occur, pass y as a pandas categorical that has them."
         )
     return np.asarray(labels.codes, dtype="int64"), found
+
+
+def as_labels(y: Any) -> np.ndarray:
+    """Return labels as a vector, or raise ValueError."""
+    found = np.asarray(y)
+    if found.ndim != 1:
+        what = f"has {found.ndim} dimensions" if found.ndim else f"is {kind(y)}"
+        raise ValueError(f"y {what}. Pass a vector of labels, one for each row of X.")
+    return found
 
 
 def check_classes(likelihood: Any, y: Any, n_classes: int | None) -> None:

@@ -11,7 +11,7 @@ from pytensor.graph.traversal import explicit_graph_inputs
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import evaluate
-from pymc_vsgp.likelihoods.classes import OfClasses, code_labels
+from pymc_vsgp.likelihoods.classes import OfClasses, as_labels, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
 from pymc_vsgp.ops.normal import log_ndtr
 
@@ -169,7 +169,7 @@ class Ordinal(OfClasses):
         if ordered is None and np.asarray(y).dtype.kind not in "OUST":
             if self.classes is None or isinstance(self.classes[0], str):
                 return y, None
-            y = pd.Categorical(y)
+            y = pd.Categorical(as_labels(y))
         elif self.classes is None and not ordered:
             raise ValueError(
                 "Ordinal needs the order of the classes, which these labels of y do not have. "
