@@ -336,6 +336,16 @@ def kind(thing: Any) -> str:
     return f"of type {type(thing).__name__}"
 
 
+def model_of(model: Any) -> pm.Model:
+    """Return the model, or that on the context stack."""
+    found = pm.modelcontext(model)
+    if not isinstance(found, pm.Model):
+        raise TypeError(
+            f"model is {kind(found)}, not a PyMC model. Pass the pm.Model, or call in its context."
+        )
+    return found
+
+
 def check_kernel(cov_func: Any, X: np.ndarray | None = None) -> None:
     """Raise unless it is a covariance function, of as many inputs as X has columns."""
     if not isinstance(cov_func, BaseCovariance):

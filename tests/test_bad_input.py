@@ -696,3 +696,19 @@ def test_accepted(good):
 def test_inputs_far_from_zero():
     with pm.Model(), pytest.warns(UserWarning, match="Column 1 of Xu is about 1e.06 with a range"):
         with_prior(XU + np.array([0.0, 1e6]))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        vsgp.fit_gaussian,
+        vsgp.sample,
+        vsgp.reset,
+        vsgp.check_model,
+        lambda model: vsgp.predict(None, None, model=model),
+    ],
+)
+@pytest.mark.parametrize("model", [3, "model", dict])
+def test_what_is_no_model(call, model):
+    with pytest.raises(TypeError, match="model is .*, not a PyMC model. Pass the pm.Model, or"):
+        call(model=model)

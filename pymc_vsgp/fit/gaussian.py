@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import scipy.linalg
 
 from pymc.model.core import Model
 from pymc.model.fgraph import clone_model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
-from pymc_vsgp.checks import check_number, check_real, kind
+from pymc_vsgp.checks import check_number, check_real, kind, model_of
 from pymc_vsgp.compile import ONCE, building
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
@@ -133,7 +132,7 @@ def fit_gaussian(
             stage = vsgp.fit_gaussian()
             idata = vsgp.sample(stage=stage)
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if method is None:
         method = "natural" if batch_size is None else "minibatch"
     elif batch_size is not None and method != "minibatch":

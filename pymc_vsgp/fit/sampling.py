@@ -27,7 +27,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
-from pymc_vsgp.checks import check_number, check_real, kind
+from pymc_vsgp.checks import check_number, check_real, kind, model_of
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.backend import at_once, choose, takes_long, warn_of_file
@@ -152,7 +152,7 @@ def sample(
         What ``pm.sample`` returns, with the group ``gaussian_stage``: ELBO, inducing inputs and
         sites.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if isinstance(draws, GaussianStage):
         raise TypeError("draws is a GaussianStage, not a number. Pass it as sample(stage=...).")
     if method not in METHODS:

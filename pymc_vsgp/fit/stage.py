@@ -21,7 +21,7 @@ from pymc.backends.arviz import (
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_vsgp.checks import check_number, generator_of
+from pymc_vsgp.checks import check_number, generator_of, model_of
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, split
 from pymc_vsgp.fit.checkpoint import State
@@ -275,7 +275,7 @@ def reset(model: Model | None = None) -> None:
     model : Model, optional
         By default the model on the context stack.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     for u in inducing_variables(model):
         _set_sites(model, u, None)
     for name, value in _BEFORE.pop(model, {}).items():

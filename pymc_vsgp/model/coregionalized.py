@@ -9,7 +9,14 @@ import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_array, check_names, check_new_name, is_symbolic, known_value
+from pymc_vsgp.checks import (
+    as_array,
+    check_names,
+    check_new_name,
+    is_symbolic,
+    known_value,
+    model_of,
+)
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -96,7 +103,7 @@ class Coregionalized:
         -------
         y : TensorVariable, shape (N, P)
         """
-        model = pm.modelcontext(model)
+        model = model_of(model)
         if self.W.type.ndim == 2:
             y, dims = self._rows_first(model, X, y, dims)
         mixed = Mixed(as_likelihood(likelihood), self.W)
@@ -126,7 +133,7 @@ class Coregionalized:
         -------
         f : TensorVariable, shape (P, N)
         """
-        check_new_name(pm.modelcontext(None), name)
+        check_new_name(model_of(None), name)
         drawn = []
         for i, gp in enumerate(self.processes):
             g = gp.conditional(f"{name}_latent{i}", Xnew, diag=diag)
@@ -165,7 +172,7 @@ class Coregionalized:
             Of each output; that between outputs p and r has ``W[p] * W[r]`` where this has the
             square of ``W[p]``.
         """
-        model = pm.modelcontext(model)
+        model = model_of(model)
         (W,) = latents.evaluate_at([self.W], point, model)
         means, spreads = [], []
         for gp in self.processes:

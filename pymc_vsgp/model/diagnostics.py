@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import check_point
+from pymc_vsgp.checks import check_point, model_of
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import warnings_at
@@ -135,7 +135,7 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
         vsgp.check_model(model=model)
         vsgp.check_model({"lengthscale": 1e6}, model=model)
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     check_data(model)
     at = _values(model, check_point(point))
     logp = _logp(model, at)

@@ -24,6 +24,7 @@ from pymc_vsgp.checks import (
     coded,
     column_names,
     kind,
+    model_of,
     warn_of_offset,
 )
 from pymc_vsgp.inducing.base import ConditionalMoments, InducingVariables
@@ -157,7 +158,7 @@ class VariationalSparse(Base):
         -------
         u : TensorVariable, shape (M,), or (n_outputs, M) for several functions; (G, M) for G groups
         """
-        model = pm.modelcontext(model)
+        model = model_of(model)
         check_one_kind(Xu, inducing)
         if self._prior is not None:
             raise RuntimeError(
@@ -366,7 +367,7 @@ class VariationalSparse(Base):
             raise TypeError("conditional is of the function. Call predictive for observations.")
         check_jitter(jitter)
         moments = self._conditional(Xnew, given, diag)
-        check_new_name(pm.modelcontext(None), name)
+        check_new_name(model_of(None), name)
         mu = moments.mu.T  # several functions, if there are, in front
         if diag:
             return pm.Normal(name, mu, pt.sqrt(moments.gamma), **kwargs)
@@ -442,7 +443,7 @@ class VariationalSparse(Base):
         covariance : ndarray, shape (N, N), or (N,) with `diag`
             The functions of a process with several have the same one.
         """
-        model = pm.modelcontext(model)
+        model = model_of(model)
         moments = self._conditional(Xnew, given, diag, "predict", model)
         mean, covariance = latents.evaluate_at([moments.mu.T, moments.gamma], point, model)
         return mean, covariance
@@ -476,7 +477,7 @@ class VariationalSparse(Base):
         # total's, and only the covariance between f and u, and f's own prior, are the component's.
         source = conditioning_process(self, given)
         prior = source._require_prior(method)
-        model = pm.modelcontext(model)
+        model = model_of(model)
         Xnew = coded(Xnew, prior.kind.by, model, "Xnew")
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:

@@ -32,6 +32,7 @@ from pymc_vsgp.checks import (
     kind,
     known_value,
     match_columns,
+    model_of,
     names_of,
 )
 from pymc_vsgp.compile import evaluate
@@ -124,7 +125,7 @@ def likelihood(
             scale.prior("u_scale", Xu=Xu)
             vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [mean, scale], X=X, y=y)
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     gps = check_processes(processes, "likelihood")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
     at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
@@ -137,7 +138,7 @@ def likelihood(
 
 def potential(name, likelihood, processes, X, y, *, block_size=None, model=None):
     """Add the same term as `likelihood` as a bare ``pm.Potential``."""
-    model = pm.modelcontext(model)
+    model = model_of(model)
     gps = check_processes(processes, "potential")
     if not is_symbolic(y):
         check_new_name(model, f"{name}_y")
@@ -187,7 +188,7 @@ def predictive(
     at_new = [gp._conditional(Xnew, given, True, "predictive") for gp in gps]
     lik = _predictive_likelihood(gps, likelihood, known_value(Xnew), given)
     _check_number(lik, gps, given)
-    check_new_name(pm.modelcontext(None), name)
+    check_new_name(model_of(None), name)
     return observe(name, lik, at_new, **kwargs)
 
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
@@ -22,7 +21,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import kind, known_value, names_of
+from pymc_vsgp.checks import kind, known_value, model_of, names_of
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
@@ -105,7 +104,7 @@ class Fitted:
         mode=None,
         mesh=None,
     ):
-        self.model = pm.modelcontext(model)
+        self.model = model_of(model)
         if not isinstance(name, str | None):
             raise TypeError(f"var_name is {kind(name)}. Pass the name of an observed variable.")
         self.draws = Draws(idata, num_samples)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from arviz_stats import loo as arviz_loo
@@ -12,7 +11,7 @@ from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind
+from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind, model_of
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
@@ -346,8 +345,8 @@ def _observed(idata: xr.DataTree, model: Model | None) -> list[str]:
     """Names of what :func:`compute_pointwise` computed, else of what the model observes."""
     if isinstance(idata, xr.DataTree) and "log_potential" in idata.children:
         return [str(n) for n in idata["log_potential"].data_vars]
-    known = list(observations(pm.modelcontext(model)))
-    return known or [find_observation(pm.modelcontext(model), None).name]
+    known = list(observations(model_of(model)))
+    return known or [find_observation(model_of(model), None).name]
 
 
 def _pointwise_of(idata, model, var_name, progressbar) -> tuple[xr.Dataset, str]:

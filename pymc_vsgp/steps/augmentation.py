@@ -6,12 +6,12 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.blocking import PointType, StatsType
-from pymc.model.core import Model, modelcontext
+from pymc.model.core import Model
 from pymc.util import get_random_generator
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import log_ndtr, ndtri_exp
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_number, model_of
 from pymc_vsgp.compile import function
 from pymc_vsgp.steps.latents import Latents, LatentStep
 from pymc_vsgp.steps.predictor import At, Predictor
@@ -73,7 +73,7 @@ class ProbitAugmentation(LatentStep):
     ):
         vars = vars if isinstance(vars, list | tuple) else [vars]
         self.n_updates = check_number("n_updates", n_updates)
-        self.latents = Latents(vars, modelcontext(model), compile_kwargs)
+        self.latents = Latents(vars, model_of(model), compile_kwargs)
         self.predictor = Predictor(self.latents, by_rows=True)
         if self.predictor.n_functions != 1:
             raise _not_probit()

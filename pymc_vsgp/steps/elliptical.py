@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from pymc.blocking import PointType, StatsType
-from pymc.model.core import Model, modelcontext
+from pymc.model.core import Model
 from pymc.util import get_random_generator
 
-from pymc_vsgp.checks import check_number
+from pymc_vsgp.checks import check_number, model_of
 from pymc_vsgp.steps.latents import Latents, LatentStep
 
 SMALLEST_ANGLE = 1e-12
@@ -66,7 +66,7 @@ class EllipticalSlice(LatentStep):
         blocked: bool = True,
     ):
         self.n_updates = check_number("n_updates", n_updates)
-        self.latents = Latents(vars, modelcontext(model), compile_kwargs)
+        self.latents = Latents(vars, model_of(model), compile_kwargs)
         self.vars, self.blocked, self.rng = self.latents.values, blocked, get_random_generator(rng)
         self._prepare, self._log_likelihood, self._values = self.latents.given_others(
             [self.latents.log_likelihood], self.latents.new_values

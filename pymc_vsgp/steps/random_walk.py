@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from pymc.model.core import Model, modelcontext
+from pymc.model.core import Model
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.basic import MvNormalRV
 
-from pymc_vsgp.checks import check_real
+from pymc_vsgp.checks import check_real, model_of
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.steps.latents import Latents, LatentStep, listed
@@ -125,7 +125,7 @@ class WalkingStep(LatentStep):
 
     def _walk(self, vars, latents, target, tune, model, rng, compile_kwargs, n_walks=1):
         """Set up what walks."""
-        model = modelcontext(model)
+        model = model_of(model)
         check_real("target_accept", target)
         self.tune, self._tunes, self.rng = tune, tune, get_random_generator(rng)
         self.latents = Latents(latents or default_latents(model), model, compile_kwargs)
