@@ -12,7 +12,7 @@ import pymc_vsgp as vsgp
 
 X = np.linspace(0.0, 4.0, 12)[:, None]
 QUICK = {"draws": 3, "tune": 3, "chains": 1, "progressbar": False, "nuts_sampler": "pymc"}
-QUICK |= {"compile_kwargs": {"mode": RAW}, "compute_convergence_checks": False}
+QUICK |= {"compile_kwargs": {"mode": RAW}, "compute_convergence_checks": False, "random_seed": 1}
 
 
 @pytest.fixture(scope="module")
