@@ -52,7 +52,7 @@ PARTS = {
     "plot_function plot_inducing plot_elbo plot_calibration plot_intensity": 0.15,
     "fit_gaussian GaussianStage": 0.03,
     "sample": 0.06,
-    "sample by NUTS": 0.03,
+    "sample(method='nuts')": 0.03,
     "kfold": 0.01,
     "calibrate compare_bins local_rows": 0.05,
     "open_draws": 0.1,

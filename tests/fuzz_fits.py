@@ -125,7 +125,7 @@ def _sampled(model, kwargs):
     return "right"
 
 
-@case("sample by NUTS")
+@case("sample(method='nuts')")
 def nuts(draw):
     """Draws by PyMC's samplers of a model of any kind, as many as were asked for."""
     model, stage, _ = fitted(draw(st.sampled_from([*FEW, waves])))
