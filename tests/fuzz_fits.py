@@ -139,8 +139,6 @@ def nuts(draw):
         "stage": one_of(draw, [stage], [fitted(normal)[1], 3, None]),
         "nuts_sampler": option(draw, ["pymc", "nutpie", "numpyro", "blackjax", None]),
     }
-    if kwargs["nuts_sampler"] == "blackjax":  # its own adaptation fails with few steps
-        kwargs["tune"] = 50
     return _sampled(model, kwargs)
 
 

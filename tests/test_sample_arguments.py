@@ -132,6 +132,7 @@ def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
         ({"chains": 1.5}, ValueError, "chains is 1.5. Pass a whole number"),
         ({"tune": -1}, ValueError, "tune is -1. Pass a whole number, 0 or more"),
         ({"tune": 0, "nuts_sampler": "nutpie"}, ValueError, "tune is 0. .* 1 or more"),
+        ({"tune": 0, "nuts_sampler": "blackjax"}, ValueError, "tune is 0. .* 1 or more"),
         ({"store": "x", "idata_kwargs": {}}, TypeError, r"\['idata_kwargs'\] together with store"),
     ],
 )

@@ -189,8 +189,8 @@ def sample(
         check_stores(store, mesh)
     check_number("draws", draws)
     check_number("chains", chains)
-    # nutpie panics without a step to tune in.
-    least = int(nuts_sampler == "nutpie" and method != "importance")
+    # nutpie panics without a step to tune in, and blackjax fails.
+    least = int(nuts_sampler in ("nutpie", "blackjax") and method != "importance")
     check_number("tune", tune, least)
     rng = generator(mesh, random_seed)
     if kwargs.get("quiet"):
