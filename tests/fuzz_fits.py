@@ -128,7 +128,7 @@ def _sampled(model, kwargs):
 @case("sample(method='nuts')")
 def nuts(draw):
     """Draws by PyMC's samplers of a model of any kind, as many as were asked for."""
-    model, stage, _ = fitted(draw(st.sampled_from([*FEW, waves])))
+    model, stage, _ = fitted(draw(st.sampled_from(FEW)))
     kwargs = {
         "draws": count(draw, (3, 5)),
         "tune": count(draw, (0, 5), (0, 5, -1, "a")),

@@ -208,10 +208,8 @@ def neighbors(draw):
 @case("inducing.Kronecker")
 def kronecker(draw):
     """Pairs of distinct places, and columns that are theirs."""
-    first, second = (
-        values(draw, rows=(3, 4, 1), columns=(1, 2)),
-        values(draw, rows=(3, 1), columns=(1,)),
-    )
+    first = values(draw, rows=(3, 4, 1), columns=(1, 2))
+    second = values(draw, rows=(3, 1), columns=(1,))
     given, other = inputs(draw, first), inputs(draw, second)
     own = list(range(first.shape[1]))
     wrong = [

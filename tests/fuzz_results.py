@@ -101,7 +101,7 @@ def neighbors():
 
 
 def pairs():
-    """At sites and times, of which some pairs are missing."""
+    """At all pairs of sites and times."""
     space, time = (
         pm.gp.cov.Matern52(2, ls=0.7, active_dims=[0]),
         pm.gp.cov.Matern32(2, ls=pm.Gamma("ls", 9, 10), active_dims=[1]),
