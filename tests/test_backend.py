@@ -49,6 +49,23 @@ def chosen(model, draws=2000, sampler="nutpie"):
     return choose(model, model, False, sampler, draws)
 
 
+def given_neighbors(shift, n=1000):
+    Xu = np.arange(1.0 * n)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=pm.Gamma("ls", 10.0, 1.0)))
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Xu, 10))
+        gp.likelihood("y", vsgp.Bernoulli(), X=Xu + shift, y=np.arange(n) % 2)
+    return model
+
+
+def test_values_given_neighbors_are_for_numba(times):
+    """They come one after another: on JAX a gradient of 1000 takes 25 ms, on numba 5."""
+    at, between = given_neighbors(0.0), given_neighbors(0.5)
+    assert chosen(at, 500).backend == "numba"
+    # Rows away from the values take regressions of their own.
+    assert chosen(between, 500).sampling > 1.8 * chosen(at, 500).sampling
+
+
 def test_what_is_done_first_is_chosen(times):
     """JAX for few steps of what numba has not met; numba for many, or once it has compiled it."""
     path, found = times

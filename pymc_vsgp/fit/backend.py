@@ -18,9 +18,11 @@ import numpy as np
 from pymc.model.core import Model
 from pytensor import config
 from pytensor.graph.traversal import ancestors
+from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.inducing.neighbors import PLACES
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.mapped import mapped_array
 from pymc_vsgp.ops.row_integral import RowIntegral
@@ -29,6 +31,8 @@ LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
+REGRESSION, KERNEL = 240.0, 60.0
+"""Operations of a value given m others, over m (m + KERNEL); in one and two dimensions."""
 LONG = 10.0  # seconds of NUTS, which chains of epsilon would take as well
 
 
@@ -39,6 +43,7 @@ class Costs(NamedTuple):
     again: float
     step: float  # of a sampler, less its operations
     factor: float  # of operations, over numba's
+    sparse: float  # of those of values given neighbors, one after another
     integral: float  # of those of integrals with loops of their own
     at_once: int  # chains: JAX's wait for one another, and XLA takes all cores
 
@@ -52,8 +57,16 @@ def at_once(chains: int) -> int:
     return min(os.cpu_count() or 1, chains)
 
 
-NUMBA = Costs(18.0, 3.0, 1e-4, 1.0, 1.0, at_once(4))
-JAX = Costs(7.0, 7.0, 3e-4, 1.5, 25.0, 1)
+NUMBA = Costs(18.0, 3.0, 1e-4, 1.0, 1.0, 1.0, at_once(4))
+JAX = Costs(7.0, 7.0, 3e-4, 1.5, 5.0, 25.0, 1)
+
+
+class Operations(NamedTuple):
+    """About how many a log density with its gradient takes."""
+
+    plain: float
+    sparse: float  # of values given neighbors
+    integral: float
 
 
 @dataclass
@@ -116,9 +129,9 @@ def takes_long(model: Model, collapsed: bool, draws: int) -> bool:
     return _seconds(_operations(model, collapsed), draws, NUMBA) > LONG
 
 
-def _seconds(operations: tuple[float, float], draws: int, costs: Costs) -> float:
-    plain, integrals = (x / FLOPS for x in operations)
-    step = costs.step + costs.factor * plain + costs.integral * integrals
+def _seconds(operations: Operations, draws: int, costs: Costs) -> float:
+    each = zip(operations, (costs.factor, costs.sparse, costs.integral), strict=True)
+    step = costs.step + sum(n * cost for n, cost in each) / FLOPS
     return LEAPFROGS * draws * step / costs.at_once
 
 
@@ -140,8 +153,7 @@ def warn_of_file(model: Model, nuts_sampler: str, kwargs: dict[str, Any]) -> Non
         )
 
 
-def _operations(model: Model, collapsed: bool) -> tuple[float, float]:
-    """Return about how many operations a log density with its gradient takes, and its integrals."""
+def _operations(model: Model, collapsed: bool) -> Operations:
     observed = (known_value(model.rvs_to_values[rv]) for rv in model.observed_RVs)
     n_data = sum(y.size for y in observed if y is not None)
     start = model.initial_point()
@@ -149,21 +161,32 @@ def _operations(model: Model, collapsed: bool) -> tuple[float, float]:
     inside = [a.op for node in loops for a in node.op.fgraph.apply_nodes]
     integral = max((op.operations for op in inside if isinstance(op, RowIntegral)), default=0.0)
     # On a grid a row takes no more than the waves of one input.
-    parts = [p.conditional for node in loops for p in node.op.recipe.parts]
-    widths = {c.process: c.width for c in parts if c.whole}
-    operations = 0.0
+    parts = [(node, p) for node in loops for p in node.op.recipe.parts]
+    widths = {p.conditional.process: p.conditional.width for _, p in parts if p.conditional.whole}
+    plain = sparse = 0.0
     for u in inducing_variables(model):
         *functions, m = start[model.rvs_to_values[u].name].shape
+        several = float(np.prod(functions))
         independent = is_independent(u)
         rows = m**2 if collapsed and independent else n_data
         row, factor = 3.0 * m**2, FACTOR * m**3
         if independent:
             row, factor = 3.0 * widths.get(u.name, m), 0.0
         elif is_sparse(u):
-            of_each = FACTOR * u.owner.inputs[5].type.shape[1] ** 3
-            row, factor = of_each, of_each * m
-        operations += (rows * (row + ROW) + factor) * float(np.prod(functions))
-    return operations, n_data * integral
+            near = u.owner.inputs[5].type.shape[1]
+            row, factor = 3.0 * near, 0.0
+            away = sum(_away(node, p) for node, p in parts if p.conditional.process == u.name)
+            sparse += (m + away) * REGRESSION * near * (near + KERNEL) * several
+        plain += (rows * (row + ROW) + factor) * several
+    return Operations(plain, sparse, n_data * integral)
+
+
+def _away(node, part) -> int:
+    """Return how many rows of a loop take a regression: those at values given neighbors do not."""
+    X, Z = (known_value(x) for x in (node.inputs[part.X], part.args(node.inputs)[PLACES]))
+    if X is None or Z is None:
+        return 0
+    return int((cKDTree(Z).query(X)[0] > 0.0).sum()) if part.conditional.looks_up else len(X)
 
 
 def _kind(model: Model) -> str:
