@@ -425,6 +425,26 @@ def test_backends_agree(mode):
     np.testing.assert_allclose(slopes, of_numpy, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("at_rows", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_gradients_of_jax_itself(at_rows, rng):
+    """Those that numpyro and blackjax take."""
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    from pymc.sampling.jax import get_jaxified_logp
+
+    model = at_data(3) if at_rows else build(4)
+    for given in (None, sites(rng)):
+        if given is not None:
+            hand_over(model, {"u": given}, {})
+        point = {k: v + 0.2 * rng.normal(size=v.shape) for k, v in model.initial_point().items()}
+        at = [point[v.name] for v in model.value_vars]
+        value, slopes = jax.value_and_grad(get_jaxified_logp(model))(at)
+        np.testing.assert_allclose(value, model.compile_logp(mode=RAW)(point), rtol=1e-10)
+        flat = np.concatenate([np.ravel(x) for x in slopes])
+        expected = model.compile_dlogp(mode=RAW)(point)
+        np.testing.assert_allclose(flat, expected, rtol=1e-9, atol=1e-9)
+
+
 def test_gradients_in_these_coordinates():
     fn, start, x = with_sites(RAW)
     _, slopes = fn(start._replace(data=x))
@@ -518,7 +538,7 @@ def test_elbo_of_the_stage(at_inputs, rng):
     bound(theta, [s])
     u, sd = rng.normal(size=12), rng.uniform(0.2, 0.5, size=12)
     q = Evaluation(0.0, None, [], [], [np.zeros((1, 12))], [1.0 / sd[None]], [], [u])
-    found = bound.held(theta, q)
+    found = bound.held(theta, [s], (), q)
     names = ("ls", "level") if at_inputs else ("ls", "sd", "level")
     assert bound.names == [n if n == "level" else f"{n}_log__" for n in names]
     level, scale = theta[-1], 1.0 if at_inputs else np.exp(theta[-2])
@@ -549,7 +569,7 @@ def test_elbo_of_the_stage(at_inputs, rng):
     expected += prior + evidence - of_sites
     np.testing.assert_allclose(found.value, expected, rtol=1e-7)
     for i, h in enumerate(1e-5 * np.eye(theta.size)):
-        ends = [bound.held(theta + step, q).value for step in (h, -h)]
+        ends = [bound.held(theta + step, [s], (), q).value for step in (h, -h)]
         np.testing.assert_allclose(found.gradient[i], (ends[0] - ends[1]) / 2e-5, rtol=1e-4)
 
 
@@ -584,7 +604,8 @@ def test_counts_closer_than_the_function_varies(rng):
     bound = NeighborsBound(model)
     theta = np.concatenate([np.ravel(x) for x in stage.theta_unconstrained.values()])
     assert np.isfinite(bound(theta, [stage.sites["u"]]).value)
-    bound.draws = 1e3 * bound.draws
+    (given,) = bound.given.values()
+    given.draws = 1e3 * given.draws
     assert np.isnan(bound(theta, [stage.sites["u"]]).value)
 
 

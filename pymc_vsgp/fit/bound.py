@@ -20,6 +20,8 @@ has parameters that move with theta besides: an offset e of the mean and logarit
 the deviations, both in units of what the sites make of it,
 
 .. math:: q(v) = N(P^{-1} R \lambda + P^{-1/2} e,\; P^{-1} e^{2t}).
+
+Of values given neighbors see `neighbors`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -136,8 +138,19 @@ class _Process:
         """Whether these are so many coefficients that they are independent under q."""
         return bool(self.offset)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether these depend on a few others each.
+
+        q(u) stays while theta moves: `linear` is its mean then, and `root` has its deviations.
+        """
+        return is_sparse(self.u)
+
     def q(self, mean, R) -> "_Density":
         """Return q(v), under a prior with this mean and this factor."""
+        if self.sparse:
+            away = self.linear - mean
+            return _Density(away, 1.0 / self.root, self.root, pt.ones_like(mean), mean)
         if self.held:
             return _Density(self.linear, self.root, inverse_transpose(self.root), R, mean)
         if not self.diagonal:
@@ -220,7 +233,7 @@ class Variables:
         out = []
         for p in self.processes:
             shape = (p.n_functions, p.n_inducing)
-            alone = p.diagonal or is_sparse(p.u)
+            alone = p.diagonal or p.sparse
             root = shape if alone else (*shape, p.n_inducing)
             out.append(Sites(np.zeros(shape), np.zeros(root)))
         return out
@@ -266,7 +279,7 @@ class Bound(Variables):
         super().__init__(model)
         self.mesh = mesh
         for p in self.processes:
-            p.held = held and not p.independent and not is_sparse(p.u)
+            p.held = held and not p.independent
         with whitened_coordinates(model):
             self._build(move_inducing, n_rows, mode)
 
@@ -290,12 +303,14 @@ class Bound(Variables):
         bound, loops = self._integrate(logp, q, n_rows)
         outputs = []
         for p, of, found in zip(self.processes, q, loops, strict=True):
-            bound = guarded(bound - of.divergence(p), of.R)
+            bound = guarded(bound - self._divergence(p, of), of.R)
             slopes, grams = zip(*((e.slopes[j], e.grams[j]) for e, j in found), strict=True)
             linear, precision = sum(slopes), -sum(grams)
+            if p.sparse:
+                precision = pt.maximum(precision, 0.0)
             # The gradient in m, less what the quadratic part explains.
-            m = of.prior_mean + of.R * of.mean if p.independent else of.mean
-            if p.diagonal:
+            m = of.prior_mean + of.R * of.mean if p.independent or p.sparse else of.mean
+            if p.diagonal or p.sparse:
                 linear += precision * m
             else:
                 linear += pt.matmul(precision, m[:, :, None])[:, :, 0]
@@ -317,10 +332,16 @@ class Bound(Variables):
         outputs = [bound, gradient, *rest]
         if self.mesh is not None:
             outputs, mode = on_devices(outputs, self.mesh), "JAX"
-        if n_rows is None:
-            self._fn = of_stage(model, inputs, outputs, mode)
-        else:  # minibatches go on as they began
-            self._fn = function(inputs, outputs, mode)
+        # Minibatches go on as they began, and JAX takes values given neighbors one after another.
+        may_switch = n_rows is None and not any(p.sparse for p in self.processes)
+        self._fn = (
+            of_stage(model, inputs, outputs, mode)
+            if may_switch
+            else function(inputs, outputs, mode)
+        )
+
+    def _divergence(self, p: _Process, q: _Density) -> TensorVariable:
+        return q.divergence(p)
 
     def _integrate(self, logp, q, n_rows):
         """Replace each loop over the data by its expectation under q."""
@@ -396,9 +417,11 @@ def _process(model, u, process: Process | None, start):
     shape = np.shape(start[value.name])
     K, M = (1, *shape) if len(shape) == 1 else shape
     Xu = None if process is None else process.points
-    if is_sparse(u) or not isinstance(Xu, TensorSharedVariable):
+    if not isinstance(Xu, TensorSharedVariable):
         Xu = None
     linear = pt.tensor(dtype="float64", shape=(K, M))
+    if is_sparse(u):
+        return _Process(u, value, K, M, None, linear, pt.tensor(dtype="float64", shape=(K, M)))
     if is_independent(u) and M > MOST_DENSE:
         root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
         return _Process(u, value, K, M, Xu, linear, root, offset, independent=True)

@@ -103,6 +103,8 @@ class Natural:
         return [
             s
             if p.diagonal
+            else blend_alone(s, ev.linear[i], ev.precision[i], step)
+            if p.sparse
             else blend(
                 s,
                 ev.R[i],
@@ -234,6 +236,12 @@ def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> S
         for part, new in zip((linear, root), sites_of(R, mean, h, precision), strict=True):
             part.append(new)
     return Sites(np.stack(linear), np.stack(root))
+
+
+def blend_alone(sites: Sites, linear, precision, step: float) -> Sites:
+    """Return the same for sites of each variable alone, whose precision is not negative."""
+    root = np.sqrt((1.0 - step) * sites.root**2 + step * precision)
+    return Sites((1.0 - step) * sites.linear + step * linear, root)
 
 
 def definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:

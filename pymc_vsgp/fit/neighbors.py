@@ -7,7 +7,7 @@ Their q is what sites t make of the prior, so that
 with a sparse precision matrix; see `ops.precision`. Means of the values solve its equations, the
 determinant is that of the incomplete factor, and variances are those of draws from the latter. The
 gradient in theta at a fixed q of u is that of the ELBO once natural gradients have converged, so
-theta moves with q and the sites held.
+theta moves with q and the sites held. Other processes of the model are as in `bound`.
 """
 
 from typing import Any
@@ -16,14 +16,9 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pytensor.gradient import grad
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import function, simplify
-from pymc_vsgp.engine.blocks import stream_gaussian
-from pymc_vsgp.fit.bound import Evaluation, Variables
-from pymc_vsgp.fit.collapsed import loops
+from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import moments_of, standard_normals
 from pymc_vsgp.fit.natural import SMALLEST_STEP, Natural
 from pymc_vsgp.fit.stage import sites_put_in
@@ -40,117 +35,105 @@ ERROR = 1e-4  # of the ELBO, for each value, as variances are those of draws
 
 
 def has_neighbors(model: Model) -> bool:
-    """Whether the inducing variables depend on neighbors; raise where only some do."""
-    us = inducing_variables(model)
-    sparse = [u for u in us if is_sparse(u)]
-    if not sparse:
-        return False
-    if len(us) > 1 or us[0].type.ndim != 1:
+    """Whether some inducing variables depend on neighbors; raise where they are of several."""
+    sparse = [u for u in inducing_variables(model) if is_sparse(u)]
+    if any(u.type.ndim != 1 for u in sparse):
         raise NotImplementedError(
             "The Gaussian stage takes nearest neighbors of a single function, and there are more. "
             "Sample the model with pm.sample, or pass Xu or Fourier features to prior."
         )
-    return True
+    return bool(sparse)
 
 
-class NeighborsBound(Variables):
-    """The ELBO of one process given neighbors, compiled; as `Bound`."""
+class Given:
+    """What q of values given neighbors is made from, compiled."""
+
+    def __init__(self, bound: "NeighborsBound", i: int, mode: Any):
+        model, p = bound.model, bound.processes[i]
+        self.size, self.draws = p.n_inducing, standard_normals(p.n_inducing)
+        of, inputs = processes(model)[p.u.name], p.u.owner.inputs
+        self.shared, pattern = inputs[3:5], inputs[5:7]
+        self.pattern = [x.get_value() for x in pattern]
+        places = of.conditional.points(of.args)
+        _, prior = of.conditional.cross(places, places, of.args)
+        graphs = model.replace_rvs_by_values([inputs[1], inputs[7], prior])
+        self._maps = function(bound.values, simplify(graphs), mode)
+
+    def __call__(self, theta, sites: Sites) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Return means and deviations of the values, and whether these are too wide."""
+        self.shared[0].set_value(sites.linear)
+        self.shared[1].set_value(sites.root[:, :, None])
+        mean, columns, prior = self._maps(*theta)
+        w, sd = moments_of(columns, self.pattern, self.draws)
+        # Data narrow what is known, unless an incomplete factor is unstable.
+        return mean + w, sd, not np.all(sd**2 <= TOO_WIDE * prior)
+
+
+class NeighborsBound(Bound):
+    """The ELBO of a model with processes given neighbors, compiled."""
 
     def __init__(self, model: Model, mode: Any = None):
-        super().__init__(model)
-        (p,) = self.processes
-        if p.u.name not in processes(model):
-            raise ValueError(f"No likelihood is of {p.u.name!r}. Add one with gp.likelihood.")
-        self.draws = standard_normals(p.n_inducing)
-        of = processes(model)[p.u.name]
-        with sites_put_in(model, {p.u.name: self.no_sites()[0]}):
-            inputs = p.u.owner.inputs
-            self.shared, pattern = inputs[3:5], inputs[5:7]
-            places = of.conditional.points(of.args)
-            _, prior = of.conditional.cross(places, places, of.args)
-            mean, columns, prior = model.replace_rvs_by_values([inputs[1], inputs[7], prior])
-        self.pattern = [x.get_value() for x in pattern]
-        self._maps = function(self.values, simplify([mean, columns, prior]), mode)
+        start = model.initial_point()
+        sites = {}
+        for u in inducing_variables(model):
+            if not is_sparse(u):
+                continue
+            if u.name not in processes(model):
+                raise ValueError(f"No likelihood is of {u.name!r}. Add one with gp.likelihood.")
+            zeros = np.zeros((1, start[model.rvs_to_values[u].name].size))
+            sites[u.name] = Sites(zeros, zeros)
+        with sites_put_in(model, sites):
+            super().__init__(model, mode=mode)
+            sparse = [i for i, p in enumerate(self.processes) if p.sparse]
+            self.given = {i: Given(self, i, mode) for i in sparse}
 
-        u, sd = (pt.tensor(dtype="float64", shape=(p.n_inducing,)) for _ in range(2))
-        logp, nodes = loops(model, p.u)
-        if not nodes:
-            raise ValueError(
-                "No likelihood of the model streams over its data. "
-                "Add it with gp.likelihood, without block_size=False."
-            )
-        new = [stream_gaussian(node, [(u - mean)[None]], [sd[None]]) for node in nodes]
-        swaps: dict[Any, Any] = {}
-        for node, found in zip(nodes, new, strict=True):
-            swaps |= {node.outputs[0]: found.value, node.outputs[node.op.n_sums]: found.terms}
-        (elbo,) = graph_replace([logp], swaps, strict=False)
-        if p.value in ancestors([elbo]):
-            raise ValueError(
-                "The model uses inducing values outside of a likelihood of their process, so the "
-                "Gaussian stage has no ELBO for them. Sample the model with pm.sample."
-            )
-        linear, root = self.shared[0][0], self.shared[1][0, :, 0]
-        args = model.replace_rvs_by_values(of.args)
-        conditional: Any = of.conditional
-        evidence = conditional.posterior(args, mean, linear, root).evidence
+    def _divergence(self, p, q):
+        if not p.sparse:
+            return super()._divergence(p, q)
+        of: Any = processes(self.model)[p.u.name]
+        linear, root = (x[0] for x in p.u.owner.inputs[3:5])
+        args = self.model.replace_rvs_by_values(of.args)
+        root, mean, u, sd = root[:, 0], q.prior_mean, p.linear[0], p.root[0]
+        evidence = of.conditional.posterior(args, mean, linear, root).evidence
         # An incomplete factor may be unstable. Sites integrate to their maximum at most.
         most = pt.sum(pt.switch(pt.gt(root, 0.0), (linear / root) ** 2 / 2.0, np.inf))
-        elbo += pt.switch(pt.le(evidence, most + 1.0), evidence, np.float64(np.nan))
-        elbo += pt.sum(root**2 * (u**2 + sd**2) / 2.0 - linear * u)
-        slopes = [sum(x.slopes[0][0] for x in new), sum(x.grams[0][0] for x in new)]
-        elbo, *slopes = simplify([elbo, *slopes])
-        slopes += grad(elbo, self.values, disconnected_inputs="ignore")
-        self._elbo = function([*self.values, u, sd], [elbo, *slopes], mode)
+        evidence = pt.switch(pt.le(evidence, most + 1.0), evidence, np.float64(np.nan))
+        return pt.sum(linear * u - root**2 * (u**2 + sd**2) / 2.0) - evidence
 
     @np.errstate(over="ignore", invalid="ignore")  # of an unstable factor
-    def __call__(self, theta, sites: list[Sites]) -> Evaluation:
+    def __call__(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
         """Return the ELBO at theta, and what improves it."""
-        self.shared[0].set_value(sites[0].linear)
-        self.shared[1].set_value(sites[0].root[:, :, None])
-        mean, columns, prior = self._maps(*self.unravel(theta).values())
-        w, sd = moments_of(columns, self.pattern, self.draws)
-        found = self._evaluate(theta, mean, w, sd)
-        # Data narrow what is known, unless an incomplete factor is unstable.
-        unstable = not np.all(sd**2 <= TOO_WIDE * prior)
+        arguments, unstable = list(sites), False
+        for i, given in self.given.items():
+            u, sd, too_wide = given(self.unravel(theta).values(), sites[i])
+            arguments[i], unstable = Sites(u[None], sd[None]), unstable or too_wide
+        found = super().__call__(theta, arguments, moved)
         return found._replace(value=np.nan) if unstable else found
 
     @np.errstate(over="ignore", invalid="ignore")
-    def held(self, theta, q: Evaluation) -> Evaluation:
-        """Return the same for the q of u that there is, and the sites of the last call."""
-        (mean,), (w,), (factor,) = q.prior_mean, q.mean[0], q.factor[0]
-        return self._evaluate(theta, mean, w, 1.0 / factor)
+    def held(self, theta, sites: list[Sites], moved, q: Evaluation) -> Evaluation:
+        """Return the same for the q of values given neighbors that there is.
 
-    def _evaluate(self, theta, mean, w, sd) -> Evaluation:
-        found = self._elbo(*self.unravel(theta).values(), mean + w, sd)
-        value, linear, gram, *slopes = (np.asarray(x) for x in found)
-        precision = np.maximum(-gram, 0.0)
-        toward = linear + precision * (mean + w)
-        gradient = self.ravel(dict(zip(self.names, slopes, strict=True)))
-        q = [w[None]], [1.0 / sd[None]], [np.ones_like(w)], [mean]
-        return Evaluation(float(value), gradient, [toward[None]], [precision[None]], *q)
+        Their sites are those of the last call.
+        """
+        arguments = list(sites)
+        for i in self.given:
+            arguments[i] = Sites(q.prior_mean[i] + q.mean[i], 1.0 / q.factor[i])
+        return super().__call__(theta, arguments, moved)
 
 
 class GivenNeighbors(Natural):
-    """As `Natural`; theta moves with q held."""
+    """As `Natural`; theta moves with q of the values held."""
 
     bound: Any
-    to_follow = (1.0,)
     stuck = False
     """Whether the last step of theta went nowhere, though the ELBO has a slope."""
 
     def __init__(self, bound, *args):
-        self.slack = ERROR * len(bound.draws[0])
+        self.slack = ERROR * sum(given.size for given in bound.given.values())
+        if len(bound.processes) == 1:
+            self.to_follow = (1.0,)
         super().__init__(bound, *args)
-
-    def evaluate(self, theta, sites, moved) -> Evaluation:
-        """Return the ELBO there, and what improves it."""
-        return self.bound(theta, sites)
-
-    def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
-        """Return sites a part of the way to where natural gradients point."""
-        (old,), (toward,), (precision,) = sites, ev.linear, ev.precision
-        root = np.sqrt((1.0 - step) * old.root**2 + step * precision)
-        return [Sites((1.0 - step) * old.linear + step * toward, root)]
 
     def run(self, maxiter: int) -> None:
         """As of the other stages; it did not converge where theta could not move."""
@@ -163,20 +146,21 @@ class GivenNeighbors(Natural):
             )
 
     def _at(self, theta, moved) -> Evaluation:
-        return self.bound.held(theta, self.evaluation)
+        return self.bound.held(theta, self.sites, moved, self.evaluation)
 
     def _step_rest(self, moving: bool, n: int) -> None:
-        old, before = self.theta, self.evaluation
+        old, before, moved = self.theta, self.evaluation, self.moved
         super()._step_rest(moving, n)
         steep = np.abs(self.evaluation.gradient).max(initial=0.0) > STEEP
         # With q held the ELBO is too large away from where it started, so less of a step may give
         # more.
-        found, step = self.theta, 1.0
+        found, ends, step = self.theta, self.moved, 1.0
         self.stuck = steep and np.array_equal(found, old)
         while step >= SMALLEST_STEP:
             self.theta = old + step * (found - old)
+            self.moved = [a + step * (b - a) for a, b in zip(moved, ends, strict=True)]
             self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
             if self.evaluation.value >= before.value - self.slack:
                 return
             step /= 2.0
-        self.theta, self.evaluation, self.stuck = old, before, True
+        self.theta, self.evaluation, self.moved, self.stuck = old, before, moved, True

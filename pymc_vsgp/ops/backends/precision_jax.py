@@ -1,9 +1,12 @@
-"""The Ops of `precision` for JAX. Import only where JAX is in use."""
+"""The Ops of `precision` for JAX. Import only where JAX is in use.
+
+Their gradients are here as in the Ops, as in `neighbors_jax`.
+"""
 
 import jax
 import jax.numpy as jnp
 
-from pymc_vsgp.ops.backends.neighbors_jax import solve_back, solve_forth
+from pymc_vsgp.ops.backends.neighbors_jax import gather, solve_back, solve_forth
 from pymc_vsgp.ops.backends.precision_numba import STEPS, TOLERANCE
 
 
@@ -16,6 +19,7 @@ def pairs(near, neighbors, rank):
     return later, at.argmax(axis=-1), known
 
 
+@jax.custom_vjp
 def eliminate(weights, sd, precision, neighbors, order):
     """Eliminate one value after another, the last in the order first."""
     n = len(sd)
@@ -68,6 +72,19 @@ def eliminate_back(weights, sd, precision, neighbors, order, C, t, of_C, of_t):
     return *found[:2], found[2]
 
 
+def _eliminated(weights, sd, precision, neighbors, order):
+    found = eliminate(weights, sd, precision, neighbors, order)
+    return found, (weights, sd, precision, neighbors, order, *found)
+
+
+def _pull_factor(kept, cotangents):
+    return *eliminate_back(*kept, *cotangents), None, None
+
+
+eliminate.defvjp(_eliminated, _pull_factor)
+
+
+@jax.custom_vjp
 def conjugate(right, weights, sd, precision, C, t, neighbors, order):
     """Take steps of conjugate gradients, from what the incomplete factor says.
 
@@ -101,3 +118,21 @@ def conjugate(right, weights, sd, precision, C, t, neighbors, order):
     z = divided(left)
     size, enough = jnp.sum(left * z), TOLERANCE**2 * jnp.sum(right * w)
     return jax.lax.while_loop(pending, step, (0, w, left, z, times(z), size, w, size))[-2]
+
+
+def _solved(right, weights, sd, precision, C, t, neighbors, order):
+    w = conjugate(right, weights, sd, precision, C, t, neighbors, order)
+    return w, (w, weights, sd, precision, C, t, neighbors, order)
+
+
+def _pull_solution(kept, g):
+    w, weights, sd, precision, C, t, neighbors, order = kept
+    z = conjugate(g, weights, sd, precision, C, t, neighbors, order)
+    of_w, of_z = gather(w, neighbors), gather(z, neighbors)
+    e, d = w - jnp.sum(weights * of_w, axis=1), z - jnp.sum(weights * of_z, axis=1)
+    of_weights = (d[:, None] * of_w + e[:, None] * of_z) / sd[:, None] ** 2
+    zeros = jnp.zeros_like(C), jnp.zeros_like(t)
+    return z, of_weights, 2.0 * e * d / sd**3, -z * w, *zeros, None, None
+
+
+conjugate.defvjp(_solved, _pull_solution)
