@@ -159,6 +159,16 @@ def is_smooth(cov_func) -> bool:
     )
 
 
+def is_stationary(cov_func) -> bool:
+    """Whether a kernel is known to depend on differences of inputs alone."""
+    if type(cov_func).__module__ != pm_cov.__name__:
+        return False
+    if isinstance(cov_func, pm_cov.Combination):
+        factors = [x for x in cov_func._factor_list if isinstance(x, BaseCovariance)]
+        return all(map(is_stationary, factors))
+    return isinstance(cov_func, pm_cov.Stationary | pm_cov.WhiteNoise | pm_cov.Constant)
+
+
 class Local(NamedTuple):
     """A kernel and a mean at a few inputs, as Ops."""
 
@@ -170,6 +180,9 @@ class Local(NamedTuple):
     """Variance and mean at the rows of one."""
     values: Kernel
     """Covariance of values at the rows of a matrix: of the process that this may be a part of."""
+    centered: bool
+    """Whether neighbors are taken from where the row is: distances lose no digits then, as they do
+    in a long series, whose places are large and whose neighbors are near."""
 
     @classmethod
     def of(
@@ -185,7 +198,8 @@ class Local(NamedTuple):
         within, across, *rest = pass_gradients(without_reshapes(graphs, [z, x]), [z, x])
         given = [([z], [within]), ([z, x], [across]), ([x], rest[:2]), ([z], rest[2:])]
         ops, theta = as_ops(*given[: 3 + len(rest[2:])])
-        return cls(*ops, *([] if rest[2:] else ops[:1])), theta
+        centered = is_stationary(cov_func) and (of_values is None or is_stationary(of_values))
+        return cls(*ops, *([] if rest[2:] else ops[:1]), centered), theta
 
     def regression(self, near, x, shift, theta, missing=None):
         """Return the weights of values at `near`, n x m x D, in regressions of f at x.
@@ -194,6 +208,7 @@ class Local(NamedTuple):
         that are `missing` have the weight zero.
         """
         m = near.type.shape[1]
+        near, x = self.seen_from(near, x)
         K, eye = self.covariances(near, x, theta), np.eye(m)
         C, c = K[:, :m, :m], K[:, :m, m]
         if self.values is not self.within:
@@ -203,6 +218,10 @@ class Local(NamedTuple):
             c = pt.switch(missing, np.float64(0.0), c)
             C = pt.switch(missing[:, :, None] | missing[:, None, :], eye, C)
         return solve_each(C, c), c, K[:, m, m]
+
+    def seen_from(self, near, x):
+        """Return places near each row of x and the row itself, from where that is."""
+        return (near - x[:, None, :], pt.zeros_like(x)) if self.centered else (near, x)
 
     def covariances(self, near, x, theta):
         """Return the covariances of what is `near` to each row of x, and last of that row."""
@@ -489,7 +508,9 @@ class GivenNeighbors(Conditional):
             flat, m = ids.ravel(), near.type.shape[1]
             mean = inline(self.local.single, places[flat], *theta)[1]
             away, extra = ((x.reshape((-1, m + 1))) for x in (y[flat] - mean, noise[flat] + shift))
-            K = self.local.covariances(rows_at(places, near), places[i], theta)
+            K = self.local.covariances(
+                *self.local.seen_from(rows_at(places, near), places[i]), theta
+            )
             missing, eye = pt.lt(near, 0), np.eye(m)
             c = pt.switch(missing, np.float64(0.0), K[:, :m, m])
             C = K[:, :m, :m] + extra[:, :m, None] * eye
