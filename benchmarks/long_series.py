@@ -1,10 +1,11 @@
 """Trend, seasons and a rough local part of a long series: by the hour, with normal noise.
 
 Usage: ``python long_series.py [--rows 100000] [--method stage|auto]``, in the environment that the
-package is installed in. The trend and the seasons of year and day are covariates of the mean function, and what is left
-has nearest neighbors, whose values integrate out. The data are simulated: the function is known, a
-twentieth of the hours is missing. Scores are of the function, at the rows that are held out and at
-every tenth of the others. Seconds are of one core, as the process itself counts them.
+package is installed in. The trend and the seasons of year and day are covariates of the mean
+function, and what is left has nearest neighbors, whose values integrate out. The data are
+simulated: the function is known, a twentieth of the hours is missing. Scores are of the function,
+at the rows that are held out and at every tenth of the others. Seconds are of one core, as the
+process itself counts them.
 """
 
 import argparse

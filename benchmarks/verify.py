@@ -195,6 +195,17 @@ def rough_counts():
 
 
 @check
+def long_series():
+    import long_series
+
+    name, found = long_series.run(3000, 100, "stage")
+    known = committed("long_series")[name]
+    for what in ("RMSE", "coverage", "sigma of 0.5"):
+        yield what, found[what], known[what], 0.02
+    yield times("stage", found["seconds"]["stage"], known["seconds"]["stage"])
+
+
+@check
 def space_time():
     import space_time
 

@@ -17,7 +17,7 @@ from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.neighbors import NeighborsBound
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.inducing.neighbors import NeighborsPrior
+from pymc_vsgp.inducing.neighbors import NeighborsPrior, is_stationary
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.ops.neighbors import apart, maximin
 
@@ -336,6 +336,30 @@ def test_the_roughest_part_of_a_kernel_says_how_many(kernel, m):
 def test_bad_input(kwargs, message):
     with pytest.raises(ValueError, match=message):
         vsgp.inducing.NearestNeighbors(**{"Xu": Z} | kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:Column 0 of")
+@pytest.mark.parametrize("away", [1e5, 1e8])
+def test_places_far_from_zero(away):
+    """Squares of such places lose all digits of distances: the density was off, or nan."""
+    densities = []
+    for shift in (0.0, away):
+        inputs = np.linspace(0.0, 32.0, 33)[:, None] + shift
+        with pm.Model() as model:
+            cov = pm.gp.cov.Matern32(1, ls=5.0) + 0.5 * pm.gp.cov.Periodic(1, period=8.0, ls=1.0)
+            gp = vsgp.VariationalSparse(cov_func=2.0 * cov)
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(inputs, 8))
+            gp.likelihood("y", vsgp.Poisson(), X=inputs[:-1] + 0.5, y=np.arange(32) % 3)
+        point = {"u_whitened__": np.sin(np.arange(33.0))}
+        densities.append(model.compile_logp(mode=RAW)(point))
+    np.testing.assert_allclose(*densities, rtol=1e-7)
+
+
+def test_kernels_of_differences_alone():
+    Scaled, Stationary = pm.gp.cov.ScaledCov, pm.gp.cov.Matern52(1, ls=1.0)
+    assert is_stationary(2.0 * Stationary + pm.gp.cov.WhiteNoise(0.1))
+    assert not is_stationary(Stationary + pm.gp.cov.Linear(1, c=0.0))
+    assert not is_stationary(Scaled(1, Stationary, lambda x, a: a * x, (2.0,)))
 
 
 # The Gaussian stage, and the coordinates that it sets.

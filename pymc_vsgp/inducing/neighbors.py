@@ -199,7 +199,8 @@ class Local(NamedTuple):
         given = [([z], [within]), ([z, x], [across]), ([x], rest[:2]), ([z], rest[2:])]
         ops, theta = as_ops(*given[: 3 + len(rest[2:])])
         centered = is_stationary(cov_func) and (of_values is None or is_stationary(of_values))
-        return cls(*ops, *([] if rest[2:] else ops[:1]), centered), theta
+        within, across, single, *values = ops
+        return cls(within, across, single, values[0] if values else within, centered), theta
 
     def regression(self, near, x, shift, theta, missing=None):
         """Return the weights of values at `near`, n x m x D, in regressions of f at x.
@@ -508,9 +509,8 @@ class GivenNeighbors(Conditional):
             flat, m = ids.ravel(), near.type.shape[1]
             mean = inline(self.local.single, places[flat], *theta)[1]
             away, extra = ((x.reshape((-1, m + 1))) for x in (y[flat] - mean, noise[flat] + shift))
-            K = self.local.covariances(
-                *self.local.seen_from(rows_at(places, near), places[i]), theta
-            )
+            around, here = self.local.seen_from(rows_at(places, near), places[i])
+            K = self.local.covariances(around, here, theta)
             missing, eye = pt.lt(near, 0), np.eye(m)
             c = pt.switch(missing, np.float64(0.0), K[:, :m, m])
             C = K[:, :m, :m] + extra[:, :m, None] * eye
