@@ -52,7 +52,7 @@ def main():
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--method", choices=["stage", "auto"], default="stage")
     args = parser.parse_args()
     name, result = run(args.rows, args.draws, args.method)
@@ -99,7 +99,7 @@ def run(n, draws, method):
     result = scores(f[at], draws_of_f.mean(axis=0), draws_of_f.std(axis=0))
     for what in TRUE:
         mean, spread = float(posterior[what].mean()), float(posterior[what].std())
-        result[f"{what} of {TRUE[what]:g}"], result[f"sd of {what}"] = mean, spread
+        result[f"{what}, truly {TRUE[what]:g}"], result[f"± of {what}"] = mean, spread
     said = "of the stage"
     if method != "stage":
         names = ["level", "slopes", "sd", "ls", "sigma"]

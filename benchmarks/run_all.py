@@ -35,7 +35,7 @@ SCRIPTS = {
     "improve_inducing": [""],
     "rough_counts": ["vsgp", "vsgp --method importance", "gpboost"],
     "rough_map": ["vsgp", "gpboost"],
-    "long_series": ["", "--rows 3000 --method auto"],
+    "long_series": ["", "--rows 3000"],
     "space_time": ["kron", "kronecker", "features --sites 15 --times 30"],
     "calibration": [""],
     "classes_accuracy": [""],

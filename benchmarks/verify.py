@@ -200,7 +200,7 @@ def long_series():
 
     name, found = long_series.run(3000, 100, "stage")
     known = committed("long_series")[name]
-    for what in ("RMSE", "coverage", "sigma of 0.5"):
+    for what in ("RMSE", "coverage", "sigma, truly 0.5"):
         yield what, found[what], known[what], 0.02
     yield times("stage", found["seconds"]["stage"], known["seconds"]["stage"])
 
