@@ -457,16 +457,15 @@ def test_gradients_of_jax_itself(at_rows, rng):
     from pymc.sampling.jax import get_jaxified_logp
 
     model = at_data(3) if at_rows else build(4)
-    for given in (None, sites(rng)):
-        if given is not None:
-            hand_over(model, {"u": given}, {})
-        point = {k: v + 0.2 * rng.normal(size=v.shape) for k, v in model.initial_point().items()}
-        at = [point[v.name] for v in model.value_vars]
-        value, slopes = jax.value_and_grad(get_jaxified_logp(model))(at)
-        np.testing.assert_allclose(value, model.compile_logp(mode=RAW)(point), rtol=1e-10)
-        flat = np.concatenate([np.ravel(x) for x in slopes])
-        expected = model.compile_dlogp(mode=RAW)(point)
-        np.testing.assert_allclose(flat, expected, rtol=1e-9, atol=1e-9)
+    hand_over(model, {"u": sites(rng)}, {})
+    point = {k: v + 0.2 * rng.normal(size=v.shape) for k, v in model.initial_point().items()}
+    value, slopes = jax.value_and_grad(get_jaxified_logp(model))(
+        [point[v.name] for v in model.value_vars]
+    )
+    np.testing.assert_allclose(value, model.compile_logp(mode=RAW)(point), rtol=1e-10)
+    flat = np.concatenate([np.ravel(x) for x in slopes])
+    expected = model.compile_dlogp(mode=RAW)(point)
+    np.testing.assert_allclose(flat, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_gradients_in_these_coordinates():
