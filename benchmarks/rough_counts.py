@@ -1,11 +1,11 @@
 """10,000 Poisson counts of a rough function of two inputs: nearest neighbors, beside GPBoost.
 
-Usage: ``python rough_counts.py [vsgp|gpboost] [--rows 10000] [--method importance|nuts]``. Each
-package runs in the environment that it is installed in, and adds its line to
-`results/rough_counts.md`. Without a method it is the Gaussian stage alone; with one, the posterior
-of the parameters and of all values. Seconds are of one core, as the process itself counts them. The
-function is a draw of a Matern-3/2 process with
-a lengthscale of 0.05 in the unit square; scores are of the logarithm of the rate, at the data.
+Usage: ``python rough_counts.py [vsgp|features|gpboost] [--rows 10000] [--method importance|nuts]``.
+Each package runs in the environment that it is installed in, and adds its line to
+`results/rough_counts.md`; `features` has Fourier features in place of neighbors. Without a method
+it is the Gaussian stage alone; with one, the posterior of the parameters and of all values. Seconds
+are of one core, as the process itself counts them. The function is a draw of a Matern-3/2 process
+with a lengthscale of 0.05 in the unit square; scores are of the logarithm of the rate, at the data.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import numpy as np
 from rough_map import Clock, add
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "rough_counts.json"
+PERIOD = 1.2  # of Fourier features: four lengthscales longer than the range
 LS, LEVEL, SD = 0.05, 1.0, 0.7
 
 
@@ -46,55 +47,75 @@ def scores(f, mean, sd):
     }
 
 
-def vsgp(X, y, m, draws, method):
+def vsgp(X, y, args):
     """Draws of the Gaussian stage, or of the posterior."""
     import arviz as az
     import pymc as pm
 
     import pymc_vsgp as vsgp
 
-    clock = Clock()
+    clock, method = Clock(), args.method
     with pm.Model():
         level, sd = pm.Normal("level", 0.0, 3.0), pm.HalfNormal("sd", 2.0)
         ls = pm.LogNormal("ls", -2.0, 1.0)
         gp = vsgp.VariationalSparse(
             mean_func=pm.gp.mean.Constant(level), cov_func=sd**2 * pm.gp.cov.Matern32(2, ls=ls)
         )
-        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, m))
+        if args.which == "features":
+            kind = vsgp.inducing.Fourier(PERIOD, (args.frequencies,) * 2, 0.5)
+            name = f"vsgp, {kind.n_features} Fourier features"
+        else:
+            kind = vsgp.inducing.NearestNeighbors(X, args.neighbors)
+            name = f"vsgp, {args.neighbors} neighbors"
+        gp.prior("u", inducing=kind)
         gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
         clock("model")
         stage = vsgp.fit_gaussian(progressbar=False)
         print(stage, flush=True)
         clock("stage")
         if method == "stage":
-            u = stage.to_datatree(draws, random_seed=1)["posterior"]["u"].values[0]
+            idata = stage.to_datatree(args.draws, random_seed=1)
+            mean, spread = of_function(idata, X)
             clock("draws")
-            return f"vsgp, {m} neighbors, stage", u.mean(axis=0), u.std(axis=0), clock.seconds
+            return f"{name}, stage", mean, spread, clock.seconds
         chains = {"cores": 1} if method == "nuts" else {}
         idata = vsgp.sample(
-            draws // 4,
+            args.draws // 4,
             method=method,
             stage=stage,
-            tune=draws // 8,
+            tune=args.draws // 8,
             random_seed=1,
             progressbar=False,
             **chains,
         )
         clock("sample")
+        mean, spread = of_function(idata, X)
     posterior = idata["posterior"]
     table = az.summary(idata, var_names=["level", "sd", "ls"], round_to="none")
     print(table, posterior.attrs, flush=True)
     said = f"R-hat at most {table.r_hat.max():.3f}, ESS at least {table.ess_bulk.min():.0f}"
+    if args.which == "features":
+        each = az.ess(idata, var_names=["u"])["u"]
+        said += f", of a coefficient {float(each.min()):.0f}"
     if method == "nuts":
         said += f", {float(idata['sample_stats']['n_steps'].mean()):.1f} gradients a draw"
     else:
         said += f", k-hat {posterior.attrs['khat']:.2f}"
-    u = posterior["u"].values.reshape(-1, len(y))
-    name = f"vsgp, {m} neighbors, {draws} draws by {method} ({said})"
-    return name, u.mean(axis=0), u.std(axis=0), clock.seconds
+    return f"{name}, {args.draws} draws by {method} ({said})", mean, spread, clock.seconds
 
 
-def gpboost(X, y, m, draws, method):
+def of_function(idata, X):
+    """Mean and deviation of the function: values given neighbors are the function itself."""
+    import pymc_vsgp as vsgp
+
+    draws = idata["posterior"]["u"].values
+    if draws.shape[-1] != len(X):
+        draws = vsgp.predict(idata, X, "f", random_seed=1, progressbar=False).values
+    draws = draws.reshape(-1, len(X))
+    return draws.mean(axis=0), draws.std(axis=0)
+
+
+def gpboost(X, y, args):
     """Parameters maximised, Laplace."""
     import gpboost as gpb
 
@@ -105,7 +126,7 @@ def gpboost(X, y, m, draws, method):
         cov_function="matern",
         cov_fct_shape=1.5,
         gp_approx="vecchia",
-        num_neighbors=m,
+        num_neighbors=args.neighbors,
         num_parallel_threads=1,
     )
     model.fit(y=y.astype(float), X=np.ones((len(y), 1)))
@@ -113,21 +134,26 @@ def gpboost(X, y, m, draws, method):
     ones = np.ones((len(y), 1))
     found = model.predict(gp_coords_pred=X, X_pred=ones, predict_var=True, predict_response=False)
     clock("predict")
-    return f"GPBoost, {m} neighbors", found["mu"], np.sqrt(found["var"]), clock.seconds
+    return f"GPBoost, {args.neighbors} neighbors", found["mu"], np.sqrt(found["var"]), clock.seconds
+
+
+def arguments(argv=None):
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("which", choices=["vsgp", "features", "gpboost"])
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--neighbors", type=int, default=10)
+    parser.add_argument("--frequencies", type=int, default=30, help="of features, in each input")
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--method", choices=["stage", "importance", "nuts"], default="stage")
+    return parser.parse_args(argv)
 
 
 def main():
     """Run one of them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("which", choices=["vsgp", "gpboost"])
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--neighbors", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--method", choices=["stage", "importance", "nuts"], default="stage")
-    args = parser.parse_args()
+    args = arguments()
     X, y, f = simulate(args.rows)
-    run = {"vsgp": vsgp, "gpboost": gpboost}[args.which]
-    name, mean, sd, seconds = run(X, y, args.neighbors, args.draws, args.method)
+    name, mean, sd, seconds = {"gpboost": gpboost}.get(args.which, vsgp)(X, y, args)
     result = scores(f, mean, sd) | {"seconds": seconds}
     name += f", {args.rows} rows"
     print(name, json.dumps(result, indent=1), flush=True)

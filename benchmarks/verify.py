@@ -187,7 +187,7 @@ def rough_counts():
     import rough_counts
 
     X, y, f = rough_counts.simulate(2000)
-    name, mean, sd, seconds = rough_counts.vsgp(X, y, 10, 1000, "stage")
+    name, mean, sd, seconds = rough_counts.vsgp(X, y, rough_counts.arguments(["vsgp"]))
     known = committed("rough_counts")[f"{name}, 2000 rows"]
     for what, a in rough_counts.scores(f, mean, sd).items():
         yield what, a, known[what], 0.01

@@ -22,6 +22,7 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.inducing.coordinates import Rotated
 from pymc_vsgp.inducing.neighbors import PLACES
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.mapped import mapped_array
@@ -31,6 +32,8 @@ LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
+TURN = 40.0
+"""Operations of a product with a matrix that no cache holds, and its transpose, over M^2."""
 REGRESSION, KERNEL = 240.0, 60.0
 """Operations of a value given m others, over m (m + KERNEL); in one and two dimensions."""
 LONG = 10.0  # seconds of NUTS, which chains of epsilon would take as well
@@ -171,7 +174,8 @@ def _operations(model: Model, collapsed: bool) -> Operations:
         rows = m**2 if collapsed and independent else n_data
         row, factor = 3.0 * m**2, FACTOR * m**3
         if independent:
-            row, factor = 3.0 * widths.get(u.name, m), 0.0
+            turned = isinstance(model.rvs_to_transforms[u], Rotated)
+            row, factor = 3.0 * widths.get(u.name, m), TURN * m**2 * turned
         elif is_sparse(u):
             near = u.owner.inputs[5].type.shape[1]
             row, factor = 3.0 * near, 0.0

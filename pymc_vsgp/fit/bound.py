@@ -113,6 +113,8 @@ class Evaluation(NamedTuple):
     """L, the Cholesky factor of the precision of q(v), or its diagonal."""
     R: list[np.ndarray]
     prior_mean: list[np.ndarray]
+    whole: Sequence[Any] = ()
+    """Of processes whose q is found outside of the graph: all that is known of it."""
 
 
 @dataclass
@@ -132,6 +134,8 @@ class _Process:
     """Whether these are independent a priori."""
     held: bool = False
     """Whether q(v) stays while theta moves: `linear` is its mean then, and `root` the factor L."""
+    moments: Sequence[TensorVariable] = ()
+    """Mean and variances of many coefficients that are correlated under q; see `correlated`."""
 
     @property
     def diagonal(self) -> bool:
@@ -146,8 +150,23 @@ class _Process:
         """
         return is_sparse(self.u)
 
+    @property
+    def folded(self) -> bool:
+        """Whether these are many coefficients that are correlated under q.
+
+        `linear` is its mean then, and `root` what its covariance makes of the variance of f.
+        """
+        return bool(self.moments)
+
+    @property
+    def inputs(self) -> list[TensorVariable]:
+        """What says what q is."""
+        return [self.linear, self.root, *self.moments]
+
     def q(self, mean, R) -> "_Density":
         """Return q(v), under a prior with this mean and this factor."""
+        if self.folded:
+            return _Density(self.linear - mean, self.root, self.root, R, mean)
         if self.sparse:
             away = self.linear - mean
             return _Density(away, 1.0 / self.root, self.root, pt.ones_like(mean), mean)
@@ -174,7 +193,7 @@ class _Density(NamedTuple):
 
     def in_loop(self, p: _Process) -> tuple[TensorVariable, TensorVariable]:
         """Mean and root of what moments are linear in: for coefficients, of u less its mean."""
-        if not p.independent:
+        if p.folded or not p.independent:
             return self.mean, self.root
         return self.R * self.mean, (self.R if p.diagonal else self.R[:, None]) * self.root
 
@@ -310,7 +329,9 @@ class Bound(Variables):
                 precision = pt.maximum(precision, 0.0)
             # The gradient in m, less what the quadratic part explains.
             m = of.prior_mean + of.R * of.mean if p.independent or p.sparse else of.mean
-            if p.diagonal or p.sparse:
+            if p.folded:
+                pass  # the precision is folded, too
+            elif p.diagonal or p.sparse:
                 linear += precision * m
             else:
                 linear += pt.matmul(precision, m[:, :, None])[:, :, 0]
@@ -324,8 +345,7 @@ class Bound(Variables):
         moved += offsets
         gradient = pytensor.grad(bound, [theta, *moved], disconnected_inputs="ignore")
         gradient = pt.concatenate([g.ravel() for g in gradient])
-        sites = [s for p in self.processes for s in (p.linear, p.root)]
-        inputs = [theta, *moved, *sites]
+        inputs = [theta, *moved, *(x for p in self.processes for x in p.inputs)]
         if self._rows is not None:
             inputs.append(self._rows)
         self._n_moved = len(moved)
@@ -391,7 +411,7 @@ class Bound(Variables):
         if self._n_moved:
             arguments += [np.asarray(x) for x in moved]
         for s in sites:
-            arguments += [s.linear, s.root]
+            arguments += s
         if self._rows is not None:
             arguments.append(rows)
         value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))

@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from time import perf_counter
@@ -19,14 +20,16 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.traversal import graph_inputs, io_toposort
 
 from pymc_vsgp.compile import ONCE, building, function
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
-from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.engine.vectorized import AT_ONCE, one_thread
 from pymc_vsgp.fit.backend import in_file
+from pymc_vsgp.inducing.graphs import frontier
+from pymc_vsgp.ops.neighbors import SolveEach
 from pymc_vsgp.ops.row_integral import RowIntegral
 
 __all__ = ["Compiled", "OnDevices", "adopted", "compiler", "of_stage"]
@@ -133,22 +136,29 @@ class OnDevices(Jax):
 
 
 class Numba(Compiled):
-    """On numba, for those who have no JAX."""
+    """On numba, for those who have no JAX, and for what JAX is slow at."""
 
     name, pays = "numba", 30.0
 
     def __init__(self, outer, inner, outputs):
         self.n_outer = len(outer)
-        self.fn = function([*outer, *inner], outputs, "NUMBA")
+        # What depends on theta alone is computed once, for all epsilon.
+        found = frontier(outputs, inner) if inner else []
+        known = [v for v in found if not isinstance(v, SharedVariable)]
+        stand_ins = [v.type() for v in known]
+        swaps = dict(zip(known, stand_ins, strict=True))
+        given = graph_replace(list(outputs), swaps, strict=False) if swaps else outputs
+        self.of_theta = function(outer, known, "NUMBA")
+        self.fn = function([*outer, *inner, *stand_ins], given, "NUMBA")
 
     def __call__(self, *arrays):
-        theta, epsilon = arrays[: self.n_outer], arrays[self.n_outer :]
-        K = epsilon[0].shape[1] if epsilon else 1
-        found = [
-            self.fn(*(x[i] for x in theta), *(x[i, k] for x in epsilon))
-            for i in range(len(arrays[0]))
-            for k in range(K)
-        ]
+        thetas, epsilons = arrays[: self.n_outer], arrays[self.n_outer :]
+        K = epsilons[0].shape[1] if epsilons else 1
+        found = []
+        for i in range(len(arrays[0])):
+            theta = [x[i] for x in thetas]
+            known = self.of_theta(*theta)
+            found += [self.fn(*theta, *(x[i, k] for x in epsilons), *known) for k in range(K)]
         columns = (np.stack([np.array(x) for x in column]) for column in zip(*found, strict=True))
         return [x.reshape(-1, K, *x.shape[1:]) for x in columns]
 
@@ -234,11 +244,21 @@ def _seconds(fn, arguments) -> float:
 
 def compiler(model: Model, outputs) -> type[Compiled] | None:
     """Return what compiles graphs of a model, if that can pay."""
-    inside = (a.op for node in block_sums(*outputs) for a in node.op.fgraph.apply_nodes)
+    inside = list(_ops_of(outputs))
     if any(isinstance(op, RowIntegral) for op in inside):
         return None  # numpy takes loops of numba for these, and JAX ten times as long
+    if any(isinstance(op, SolveEach) for op in inside):
+        return Numba  # in a sixth of the time of JAX, which has no loops for small matrices
     # JAX would copy what is in a file.
     return Numba if importlib.util.find_spec("jax") is None or in_file(model) else Jax
+
+
+def _ops_of(outputs) -> Iterator[Op]:
+    """Return the Ops of graphs, and of graphs within them."""
+    for node in io_toposort([], outputs):
+        yield node.op
+        if isinstance(node.op, HasInnerGraph):
+            yield from _ops_of(node.op.fgraph.outputs)
 
 
 def _of_known_shapes(outputs) -> tuple[list[tuple[Variable, Any]], list[Variable]]:

@@ -6,6 +6,7 @@ import time
 import warnings
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from pymc_vsgp.fit.advi import fit_advi
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.checkpoint import Checkpoint
 from pymc_vsgp.fit.collapsed import integrable
+from pymc_vsgp.fit.correlated import Correlated, CorrelatedBound, can_correlate, knows_much
 from pymc_vsgp.fit.exact import ExactBound, ResponseBound
 from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
+from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, warnings_at
 from pymc_vsgp.model.variable import inducing_variables, require_inducing
@@ -39,6 +42,7 @@ METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
 GAIN = 5e-4  # nats an observation of minibatches by default: with less, the steps are halved
+FIRST = 5  # rounds of many coefficients that are independent under q, before others are tried
 EPOCHS, FEWEST = 300, 1000  # of minibatches by default: passes over the data, and steps at least
 
 
@@ -264,6 +268,8 @@ class Fitter:
         self.model, self.method = model, method
         self.batch_size = batch_size if method == "minibatch" else None
         self.bound: Any
+        self.correlated: Any = None
+        """Returns the bound of coefficients that are correlated under q, where there is one."""
         if has_neighbors(model):
             if method != "natural" or move_inducing:
                 raise NotImplementedError(
@@ -281,6 +287,27 @@ class Fitter:
                 return
         held = self.batch_size is not None
         self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
+        if method == "natural" and mesh is None and not move_inducing and can_correlate(self.bound):
+            self.correlated = cache(partial(CorrelatedBound, model, mode=mode))
+
+    def _run(self, fit: Natural, maxiter: int, first: int = FIRST) -> Natural:
+        """Run a fit; where many coefficients say much, go on with their correlations."""
+        fit.run(maxiter if self.correlated is None else min(first, maxiter))
+        left = maxiter - fit.n_steps
+        if self.correlated is None or fit.interrupted or not left:
+            return fit
+        if knows_much(fit):
+            try:
+                more = Correlated.after(fit, self.correlated())
+            except KeyboardInterrupt:
+                fit.interrupted = True
+                return fit
+            if more is not None:
+                more.run(left)
+                return more
+        if not fit.converged:
+            fit.run(left)
+        return fit
 
     def __call__(
         self,
@@ -297,9 +324,12 @@ class Fitter:
         bound, began = self.bound, time.perf_counter()
         exact = isinstance(bound, ExactBound | ResponseBound)
         theta, sites = bound.start if theta is None else theta, bound.no_sites()
+        first = FIRST
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
             sites = [start.sites[p.u.name] for p in bound.processes]
+            first = 0 if any(s.rotated for s in sites) else first
+            sites = [Sites(s.linear, s.root[:, 0]) if s.rotated else s for s in sites]
         if tol is None:
             tol = 1e-3
             if self.batch_size is not None:
@@ -336,7 +366,8 @@ class Fitter:
                     bound.refresh()
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments) if exact else make(*arguments)
-                fit.run(ITERATIONS["natural"] if maxiter is None else maxiter)
+                fit = self._run(fit, ITERATIONS["natural"] if maxiter is None else maxiter, first)
+                bound = fit.bound
                 if isinstance(bound, ResponseBound):
                     fit.evaluation = bound.with_q(fit.theta)
             fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
@@ -363,10 +394,7 @@ class Fitter:
                 name: _unwhiten(ms, R, pm_)
                 for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
             },
-            covariance={
-                name: (R / Ls) ** 2 if Ls.ndim == 2 else np.stack([_spread(R, L) for L in Ls])
-                for name, Ls, R in zip(names, ev.factor, ev.R, strict=True)
-            },
+            covariance={p.u.name: _covariance(p, ev, i) for i, p in enumerate(bound.processes)},
             sites=dict(zip(names, fit.in_model(), strict=True)),
             Xu_before=before,
             Xu=after,
@@ -391,6 +419,13 @@ def _resume(fit: Minibatches, start: GaussianStage | None, checkpoint: Checkpoin
 
 def _unwhiten(m, R, mean):
     return mean + (m * R if R.ndim == 1 else m @ R.T)
+
+
+def _covariance(p, ev, i):
+    R, Ls = ev.R[i], ev.factor[i]
+    if p.folded:
+        return np.stack([q.variances for q in ev.whole[i]])
+    return (R / Ls) ** 2 if Ls.ndim == 2 else np.stack([_spread(R, L) for L in Ls])
 
 
 def _spread(R, L):

@@ -12,6 +12,7 @@ from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
+STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 
 
 class Natural:
@@ -100,22 +101,16 @@ class Natural:
 
     def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
-        return [
-            s
-            if p.diagonal
-            else blend_alone(s, ev.linear[i], ev.precision[i], step)
-            if p.sparse
-            else blend(
-                s,
-                ev.R[i],
-                ev.prior_mean[i],
-                ev.linear[i],
-                ev.precision[i],
-                ev.mean[i],
-                step,
-            )
-            for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
-        ]
+        return [self._blended(i, ev, step, s) for i, s in enumerate(sites)]
+
+    def _blended(self, i: int, ev: Evaluation, step: float, sites: Sites) -> Sites:
+        p = self.bound.processes[i]
+        if p.diagonal:
+            return sites
+        linear, precision = ev.linear[i], ev.precision[i]
+        if p.sparse:
+            return blend_alone(sites, linear, precision, step)
+        return blend(sites, ev.R[i], ev.prior_mean[i], linear, precision, ev.mean[i], step)
 
     @property
     def n_steps(self) -> int:
@@ -268,6 +263,37 @@ def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.nd
     L = np.sqrt(1.0 + (R * root) ** 2)
     e = L * ev.mean[i] - R * linear / L
     return Sites(ev.linear[i].copy(), root), e, np.log(L / ev.factor[i])
+
+
+class WithHeld(Natural):
+    """As `Natural`; theta moves with the q of some processes held.
+
+    The bound has the method `held` for that.
+    """
+
+    bound: Any
+    stuck = False
+    """Whether the last step of theta went nowhere, though the ELBO has a slope."""
+
+    def _at(self, theta, moved) -> Evaluation:
+        return self.bound.held(theta, self.sites, moved, self.evaluation)
+
+    def _step_rest(self, moving: bool, n: int) -> None:
+        old, before, moved = self.theta, self.evaluation, self.moved
+        super()._step_rest(moving, n)
+        steep = np.abs(self.evaluation.gradient).max(initial=0.0) > STEEP
+        # With q held the ELBO is too large away from where it started, so less of a step may give
+        # more.
+        found, ends, step = self.theta, self.moved, 1.0
+        self.stuck = steep and np.array_equal(found, old)
+        while step >= SMALLEST_STEP:
+            self.theta = old + step * (found - old)
+            self.moved = [a + step * (b - a) for a, b in zip(moved, ends, strict=True)]
+            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+            if self.evaluation.value >= before.value - self.slack:
+                return
+            step /= 2.0
+        self.theta, self.evaluation, self.moved, self.stuck = old, before, moved, True
 
 
 class Exact(Natural):

@@ -20,7 +20,7 @@ from pymc.model.core import Model
 from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import moments_of, standard_normals
-from pymc_vsgp.fit.natural import SMALLEST_STEP, Natural
+from pymc_vsgp.fit.natural import WithHeld
 from pymc_vsgp.fit.stage import sites_put_in
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
@@ -30,7 +30,6 @@ __all__ = ["GivenNeighbors", "NeighborsBound", "has_neighbors"]
 
 
 TOO_WIDE = 4.0  # for variances that are found from draws, over those of the prior
-STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 ERROR = 1e-4  # of the ELBO, for each value, as variances are those of draws
 
 
@@ -122,12 +121,8 @@ class NeighborsBound(Bound):
         return super().__call__(theta, arguments, moved)
 
 
-class GivenNeighbors(Natural):
-    """As `Natural`; theta moves with q of the values held."""
-
-    bound: Any
-    stuck = False
-    """Whether the last step of theta went nowhere, though the ELBO has a slope."""
+class GivenNeighbors(WithHeld):
+    """Natural-gradient steps of the sites, and L-BFGS steps of theta with q of the values held."""
 
     def __init__(self, bound, *args):
         self.slack = ERROR * sum(given.size for given in bound.given.values())
@@ -144,23 +139,3 @@ class GivenNeighbors(Natural):
                 "Parameters could not move, as the sparse factor is unstable at these inputs. Pass "
                 "scale= to NearestNeighbors, or take points, or Kronecker for sites and times."
             )
-
-    def _at(self, theta, moved) -> Evaluation:
-        return self.bound.held(theta, self.sites, moved, self.evaluation)
-
-    def _step_rest(self, moving: bool, n: int) -> None:
-        old, before, moved = self.theta, self.evaluation, self.moved
-        super()._step_rest(moving, n)
-        steep = np.abs(self.evaluation.gradient).max(initial=0.0) > STEEP
-        # With q held the ELBO is too large away from where it started, so less of a step may give
-        # more.
-        found, ends, step = self.theta, self.moved, 1.0
-        self.stuck = steep and np.array_equal(found, old)
-        while step >= SMALLEST_STEP:
-            self.theta = old + step * (found - old)
-            self.moved = [a + step * (b - a) for a, b in zip(moved, ends, strict=True)]
-            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
-            if self.evaluation.value >= before.value - self.slack:
-                return
-            step /= 2.0
-        self.theta, self.evaluation, self.moved, self.stuck = old, before, moved, True

@@ -40,7 +40,7 @@ from pymc_vsgp.fit.stage import GaussianStage, add_data
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
@@ -245,7 +245,7 @@ def sample(
     # The inducing values are drawn from all that was sampled, so names are picked in the end.
     var_names = kwargs.pop("var_names", None) if whole is not None else None
     nuts = dict(kwargs.pop("nuts", None) or {})
-    many = any(sites.root.ndim == 2 for sites in stage.sites.values())
+    many = any(sites.root.ndim == 2 or sites.rotated for sites in stage.sites.values())
     if target_accept is not None:
         nuts["target_accept"] = target_accept
     elif "step" not in kwargs:
@@ -321,8 +321,8 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
     target = model if whole is None else whole.model
     with threadpool_limits(1, user_api="blas"):
         try:
-            few = whole is not None and whole.noise.type.shape[0] * draws * chains < DRAWN
-            weigher = Weigher(target, mesh, whole if few else None)
+            joint = whole is not None and _drawn_with(whole, model, draws * chains)
+            weigher = Weigher(target, mesh, whole if joint else None)
         except NotImplementedError as error:
             if not how["give_up"]:
                 raise NotImplementedError(f"{error} Use method='nuts'.") from error
@@ -349,6 +349,15 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
     if store is not None:
         idata.to_zarr(store, consolidated=False)
     return idata
+
+
+def _drawn_with(whole: Collapsed, model: Model, n: int) -> bool:
+    """Whether inducing values are drawn while n of theta are weighed, in the same pass.
+
+    Those given neighbors take several times as long as a weight, and share nothing with it.
+    """
+    few = whole.noise.type.shape[0] * n < DRAWN
+    return few and not any(map(is_sparse, inducing_variables(model)))
 
 
 def _kept(what, *args):
@@ -475,7 +484,9 @@ def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
     for name, sites in stage.sites.items():
         dims = (f"{name}_function", f"{name}_point", f"{name}_other")
         variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
-        variables[f"{name}_sites_root"] = (dims[: sites.root.ndim], sites.root)
+        # Correlations of many coefficients are large, and among the data of the model.
+        root = sites.root[:, 0] if sites.rotated else sites.root
+        variables[f"{name}_sites_root"] = (dims[: root.ndim], root)
         variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
         covariance = stage.covariance[name]
         variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)

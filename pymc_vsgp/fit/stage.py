@@ -25,7 +25,7 @@ from pymc_vsgp.checks import check_number, generator_of, model_of
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, split
 from pymc_vsgp.fit.checkpoint import State
-from pymc_vsgp.inducing.coordinates import Diagonal, Sites, SparseTied, Tied
+from pymc_vsgp.inducing.coordinates import Diagonal, Rotated, Sites, SparseTied, Tied
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import (
     NO_COLUMNS,
@@ -67,7 +67,7 @@ class GaussianStage:
         estimate.
     marginal : bool
         Whether `theta_covariance` is that. Where q is of independent coefficients, as with many
-        Fourier features or with "advi", it is too small, and printing leaves it out.
+        Fourier features that data say little of, it is too small, and printing leaves it out.
     mean, covariance : dict
         Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
         variances, K x M, of Fourier coefficients and of values given neighbors.
@@ -288,8 +288,8 @@ def _sites_of(model: Model, u) -> Sites | None:
     if not isinstance(linear, SharedVariable):
         return None
     value = root.get_value()
-    diagonal = isinstance(model.rvs_to_transforms[u], Diagonal | SparseTied)
-    return Sites(linear.get_value(), value[:, :, 0] if diagonal else value)
+    by_column = type(model.rvs_to_transforms[u]) in (Diagonal, SparseTied)
+    return Sites(linear.get_value(), value[:, :, 0] if by_column else value)
 
 
 def _set_sites(model: Model, u, sites: Sites | None) -> None:
@@ -329,7 +329,7 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
             u.owner.inputs[7] = of.conditional.coordinates(of.args, mean, linear, root)
         model.rvs_to_transforms[u] = SparseTied()
         return
-    model.rvs_to_transforms[u] = Diagonal() if diagonal else Tied()
+    model.rvs_to_transforms[u] = Diagonal() if diagonal else Rotated() if sites.rotated else Tied()
 
 
 def inducing_inputs(bound: Variables) -> dict[str, np.ndarray]:

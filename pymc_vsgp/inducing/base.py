@@ -245,6 +245,11 @@ class Conditional(ABC):
         """A `Basis` of functions that f is a sum of, where they are free of parameters, or None."""
         return None
 
+    @property
+    def products(self) -> Any:
+        """The `products.Products` of features that f is a sum of, or None."""
+        return None
+
     def warnings(self, args) -> list[tuple[TensorVariable, Any]]:
         """Return numbers of theta, each with a function that says what is wrong with it."""
         return []

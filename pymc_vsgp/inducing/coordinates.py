@@ -150,6 +150,11 @@ class Sites(NamedTuple):
     linear: np.ndarray
     root: np.ndarray
 
+    @property
+    def rotated(self) -> bool:
+        """Whether these are of `Rotated`, whose root has a row more."""
+        return self.root.ndim == 3 and self.root.shape[1] == self.root.shape[2] + 1
+
 
 class Tied(Whitened):
     r"""Coordinates in which the posterior of u looks like a standard normal, for every theta.
@@ -200,6 +205,38 @@ class Diagonal(Tied):
         if value.type.ndim == 1:
             linear, root = linear[0], root[0]
         return apply_diagonal_sites(mean, scale, linear, root)
+
+
+class Rotated(Diagonal):
+    r"""Coordinates of independent coefficients that are correlated under the posterior.
+
+    As `Diagonal`, with a fixed root T of their correlations: :math:`v = \text{center} + T \epsilon
+    / L`. Scales follow theta and correlations do not, so a step costs M squared. The sites' root
+    has the diagonal in its first row, and below it T.
+    """
+
+    def _maps(self, value, inputs):
+        rng, mean, scale, linear, root = inputs
+        return super()._maps(value, (rng, mean, scale, linear, root[:, 0, :, None]))
+
+    def _rotation(self, value, inputs):
+        T = inputs[4][:, 1:]
+        return T[0] if value.type.ndim == 1 else T
+
+    def forward(self, value, *inputs):
+        turned = super().forward(value, *inputs)
+        T = self._rotation(value, inputs)
+        return solve_triangular(T, turned[..., None], lower=True, b_ndim=2)[..., 0]
+
+    def backward(self, value, *inputs):
+        T = self._rotation(value, inputs)
+        turned = pt.dot(T, value) if T.type.ndim == 2 else pt.matmul(T, value[..., None])[..., 0]
+        return super().backward(turned, *inputs)
+
+    def log_jac_det(self, value, *inputs):
+        T = self._rotation(value, inputs)
+        diagonals = diagonal(T) if T.type.ndim > 2 else pt.diagonal(T)
+        return super().log_jac_det(value, *inputs) + pt.log(diagonals).sum(axis=-1)
 
 
 def apply_diagonal_sites(mean, scale, linear, root):

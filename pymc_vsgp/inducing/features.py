@@ -109,6 +109,11 @@ class Features:
         return max(self.sizes[0], self.n_features // self.sizes[0])
 
     @cached_property
+    def doubled(self) -> "Features":
+        """The same with twice the frequencies, of which products of two features are sums."""
+        return Features(self.period, tuple(2 * k for k in self.n_frequencies), self.center)
+
+    @cached_property
     def omega(self) -> np.ndarray:
         """Angular frequencies, one row for each coefficient."""
         each = [

@@ -19,7 +19,7 @@ with :math:`\epsilon` what regression on f(p) leaves of f: far away this is the 
 import warnings
 
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ from pymc_vsgp.inducing.base import (
 from pymc_vsgp.inducing.features import LEAST, Features
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import find_grid
+from pymc_vsgp.inducing.products import Products
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import heavy_tails, of_columns
 
@@ -254,11 +255,26 @@ class GivenCoefficients(Conditional):
     def spread(self, X, args, pieces, root):
         """Variance of the mean of f where the coefficients have the covariance ``root root^T``.
 
-        Where they are independent `root` is its diagonal.
+        Where they are independent `root` is its diagonal. It may also be the weights of features
+        of twice the frequency that this variance is a sum of; see `products`.
         """
+        if self._is_folded(root):
+            return self._combine_double(X, root)
         if self.diagonal(args, root):
             return self._combine_squares(pieces, root**2)
         return spread_of(self._matrix(X).T, root)
+
+    def _is_folded(self, root) -> bool:
+        return root.type.shape[-1] == self.features.doubled.n_features
+
+    def _combine_double(self, X, weights):
+        double, own = self.features.doubled, self.own(X)
+        weights = weights if weights.type.ndim == 1 else weights.T
+        if self.layout is None:
+            return double.combine(double.waves(own), weights)
+        return self.layout.combine(
+            double, self.layout.waves(double, self.layout.axes(own)), weights
+        )
 
     def _matrix(self, X):
         return self.features.matrix(self.features.waves(self.own(X)))
@@ -277,7 +293,11 @@ class GivenCoefficients(Conditional):
             pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
         )
         gram = None
-        if root is not None and not self.diagonal(args, root):
+        if root is not None and self._is_folded(root):
+            weights = disconnected_grad(root)
+            spread = self._combine_double(X, weights)
+            gram = 2.0 * grad(pt.sum(disconnected_grad(of_spread) * spread), weights)
+        elif root is not None and not self.diagonal(args, root):
             _, gram = pull_spread(self._matrix(X).T, root, of_spread)
         elif root is not None:
             squares = disconnected_grad(root) ** 2
@@ -285,6 +305,11 @@ class GivenCoefficients(Conditional):
             gram = 2.0 * grad(pt.sum(disconnected_grad(of_spread) * spread), squares)
         at = (W, RESIDUAL, *range(*self.theta.indices(len(args))))
         return Contribution(gradients_of(surrogate, {i: args[i] for i in at}), gram=gram)
+
+    @cached_property
+    def products(self):
+        """Products of two features, as sums of others."""
+        return Products(self.features.n_frequencies)
 
     @property
     def basis(self):

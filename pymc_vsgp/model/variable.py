@@ -85,7 +85,7 @@ class CoefficientsRV(InducingRV):
     """Independent normals given by their means and standard deviations."""
 
     name = "coefficients"
-    extended_signature = "[rng],(m),(m),(k,s),(k,s,t)->[rng],(m)"
+    extended_signature = "[rng],(m),(m),(k,s),(k,t,w)->[rng],(m)"
     _print_name = ("Coefficients", "\\operatorname{Coefficients}")
 
 

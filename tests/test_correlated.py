@@ -1,0 +1,237 @@
+"""Many Fourier coefficients that are correlated under their posterior."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import pymc_vsgp as vsgp
+import pymc_vsgp.fit.bound
+import pymc_vsgp.fit.correlated
+
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.correlated import CorrelatedBound, can_correlate
+from pymc_vsgp.inducing.coordinates import Rotated, Sites
+from pymc_vsgp.inducing.features import Features
+from pymc_vsgp.inducing.grids import Cells, Grid, Product, Series, find_grid
+from pymc_vsgp.inducing.products import Products
+from pymc_vsgp.inducing.scattered import Scattered
+from tests.modes import RAW
+
+pytestmark = pytest.mark.filterwarnings("ignore:The period of 'u'")
+
+
+@pytest.mark.parametrize("frequencies", [(0,), (3,), (2, 3), (2, 1, 3)])
+def test_products_of_features_are_sums_of_others(frequencies, rng):
+    D = len(frequencies)
+    features = Features((1.3,) * D, frequencies, (0.2,) * D)
+    X = rng.uniform(size=(9, D))
+    x = pt.constant(X)
+    phi, psi = (f.matrix(f.waves(x)).eval() for f in (features, features.doubled))
+    products = Products(frequencies)
+    C = rng.normal(size=(phi.shape[1],) * 2)
+    np.testing.assert_allclose(
+        psi @ products.fold(C), np.einsum("ni,ij,nj->n", phi, C, phi), atol=1e-11
+    )
+    s = rng.normal(size=9)
+    np.testing.assert_allclose(products.unfold(psi.T @ s), (phi.T * s) @ phi, atol=1e-11)
+
+
+def grid(n, m):
+    return np.stack(np.meshgrid(np.linspace(0, 1, n), np.linspace(0, 1, m)), -1).reshape(-1, 2)
+
+
+def places(kind):
+    """Inputs that lie in a way that sums of features make use of, and the numbers of features."""
+    rng = np.random.default_rng(5)
+    X = {
+        "rows": lambda: rng.uniform(size=(60, 2)),
+        "grid": lambda: grid(8, 9),
+        "cells": lambda: grid(8, 9)[rng.permutation(72)[:60]],
+        "scattered": lambda: rng.uniform(size=(2100, 2)),
+        "series": lambda: np.linspace(0, 1, 300)[:, None],
+        "product": lambda: np.column_stack(
+            [np.repeat(rng.uniform(size=(12, 2)), 10, axis=0), np.tile(np.arange(10.0) / 9, 12)]
+        ),
+        "repeats": lambda: rng.uniform(size=(20, 2))[rng.integers(20, size=300)],
+    }[kind]()
+    frequencies = {"series": (9,), "scattered": (5, 5), "product": (1, 2, 1)}.get(kind, (2, 3))
+    layout = {"grid": Grid, "cells": Cells, "series": Series, "product": Product}.get(kind)
+    assert layout is None or isinstance(find_grid(X), layout)
+    features = vsgp.inducing.Fourier((1.4,) * X.shape[1], frequencies, (0.4,) * X.shape[1])
+    assert Scattered.pays(features, len(X), find_grid(X)) == (kind == "scattered")
+    return X, features
+
+
+def model_of(X, features, n_outputs=None, second=None):
+    """Counts of a function with a slope, or classes of several functions."""
+    rng = np.random.default_rng(6)
+    D = X.shape[1]
+    with pm.Model() as model:
+        ls, sd = pm.Gamma("ls", 3.0, 8.0), pm.HalfNormal("sd", 1.0)
+        slope = pm.Normal("slope", 0.0, 1.0, shape=D)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Linear(slope, 0.3), cov_func=sd**2 * pm.gp.cov.Matern32(D, ls=ls)
+        )
+        several = {} if n_outputs is None else {"n_outputs": n_outputs}
+        gp.prior("u", inducing=features, **several)
+        if second is not None:
+            other = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(D, ls=0.5))
+            other.prior("w", **second)
+            y = np.sin(9 * X[:, 0]) + 0.3 * rng.normal(size=len(X))
+            vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [gp, other], X=X, y=y)
+        elif n_outputs is None:
+            gp.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(3.0 + 2.0 * np.sin(9 * X[:, 0])))
+        else:
+            gp.likelihood("y", vsgp.Softmax(n_outputs), X=X, y=rng.integers(n_outputs, size=len(X)))
+    return model
+
+
+def bounds_of(model, monkeypatch):
+    """The bound of correlated coefficients, and the one that a few coefficients have."""
+    with monkeypatch.context() as patch:
+        patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5)
+        assert can_correlate(Bound(model, mode=RAW))
+        correlated = CorrelatedBound(model, mode=RAW)
+    return correlated, Bound(model, mode=RAW)
+
+
+def sites_of(bound, rng, scale=1.0):
+    """Some sites, with the precision and with a root of it."""
+    by_precision, by_root = [], []
+    for p in bound.processes:
+        linear = rng.normal(size=(p.n_functions, p.n_inducing))
+        root = scale * rng.normal(size=(*linear.shape, p.n_inducing))
+        by_root.append(Sites(linear, root))
+        folded = bound.products.keys()
+        at = len(by_precision)
+        by_precision.append(Sites(linear, root @ root.mT) if at in folded else by_root[-1])
+    return by_precision, by_root
+
+
+FEW, MORE = ["rows", "grid", "scattered", "series"], ["cells", "product", "repeats"]
+CASES = FEW + MORE
+
+
+def long(*values):
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*FEW, "two", *long(*MORE, "classes")])
+def test_the_bound_is_that_of_a_few_coefficients(kind, monkeypatch, rng):
+    X, features = places(kind if kind in CASES else "rows")
+    n_outputs = 3 if kind == "classes" else None
+    second = {"inducing": vsgp.inducing.Fourier(4.0, 1)} if kind == "two" else None
+    model = model_of(X, features, n_outputs, second)
+    correlated, dense = bounds_of(model, monkeypatch)
+    theta = correlated.start + 0.2 * rng.normal(size=correlated.start.size)
+    mine, usual = sites_of(correlated, rng)
+    found, expected = correlated(theta, mine), dense(theta, usual)
+    accuracy = 1e-6 if kind == "scattered" else 1e-9
+    np.testing.assert_allclose(found.value, expected.value, rtol=accuracy)
+    for i, products in correlated.products.items():
+        for k, q in enumerate(found.whole[i]):
+            to = products.unfold(found.precision[i][k])
+            scale = np.abs(expected.precision[i][k]).max()
+            np.testing.assert_allclose(to, expected.precision[i][k], atol=accuracy * scale)
+            toward = found.linear[i][k] + to @ q.mean
+            scale = np.abs(expected.linear[i][k]).max()
+            np.testing.assert_allclose(toward, expected.linear[i][k], atol=accuracy * scale)
+    # With q held in the likelihood the gradient is that of the value. At once it is a part.
+    other = theta + 0.05 * rng.normal(size=theta.size)
+    gradient = correlated.held(other, mine, [], found).gradient
+    for i, step in enumerate(1e-5 * np.eye(theta.size)):
+        a, b = (correlated.held(other + s, mine, [], found).value for s in (step, -step))
+        np.testing.assert_allclose(gradient[i], (a - b) / 2e-5, rtol=2e-5, atol=1e-5)
+
+
+def test_sites_of_no_density_are_refused(monkeypatch, rng):
+    correlated, _ = bounds_of(model_of(*places("rows")), monkeypatch)
+    mine, _ = sites_of(correlated, rng)
+    negative = [Sites(s.linear, -s.root) for s in mine]
+    assert np.isnan(correlated(correlated.start, negative).value)
+
+
+@pytest.fixture(scope="module", params=["counts", *long("classes", "two")])
+def stages(request):
+    """Stages of correlated coefficients, by sums of twice the frequency and by dense matrices."""
+    kind = request.param
+    X, features = places("rows")
+    n_outputs = 3 if kind == "classes" else None
+    second = {"Xu": X[::6]} if kind == "two" else None
+    model = model_of(X, features, n_outputs, second)
+    found = []
+    for most_dense in (5, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", most_dense)
+            patch.setattr(pymc_vsgp.fit.correlated, "INFORMED", 0.0)
+            patch.setattr(pymc_vsgp.fit.correlated, "APART", 0.0)
+            fit = vsgp.fit_gaussian(model=model, tol=1e-5, progressbar=False, copy=True)
+            found.append(fit)
+    return found
+
+
+@pytest.mark.slow
+def test_the_stage_is_that_of_dense_matrices(stages):
+    correlated, dense = stages
+    assert correlated.converged and correlated.marginal
+    np.testing.assert_allclose(correlated.elbo, dense.elbo, atol=0.02)
+    theta, other = (s._theta_normal()[0] for s in stages)
+    sd, of_other = (np.sqrt(np.diag(s.theta_covariance)) for s in stages)
+    assert np.all(np.abs(theta - other) < 0.1 * sd)
+    np.testing.assert_allclose(sd, of_other, rtol=0.1)
+    variances = np.diagonal(dense.covariance["u"], axis1=1, axis2=2)
+    np.testing.assert_allclose(correlated.covariance["u"], variances, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_the_coordinates_have_the_moments_of_the_stage(stages):
+    """At the estimate of theta, the image of a standard normal is q."""
+    for stage in stages[:1]:
+        model, u = stage.model, stage.model["u"]
+        stage.apply()
+        assert isinstance(model.rvs_to_transforms[u], Rotated)
+        point = model.initial_point() | stage.theta_unconstrained
+        epsilon = model.rvs_to_values[u]
+        zero = np.zeros_like(point[epsilon.name])
+        (value,) = model.replace_rvs_by_values([u])
+        inputs = [v for v in model.value_vars if v is not epsilon]
+        at = pytensor.function(
+            [epsilon, *inputs], value, mode="FAST_COMPILE", on_unused_input="ignore"
+        )
+        others = [point[v.name] for v in inputs]
+        center = at(zero, *others)
+        np.testing.assert_allclose(center, stage.mean["u"].reshape(center.shape), atol=1e-8)
+        steps = np.eye(zero.shape[-1])
+        J = np.stack([at(zero + e, *others) - center for e in steps])
+        np.testing.assert_allclose(
+            (J**2).sum(axis=0), stage.covariance["u"].reshape(center.shape), rtol=1e-7
+        )
+
+
+@pytest.mark.slow
+def test_it_goes_on_and_is_taken_back(stages):
+    stage = stages[0]
+    model = stage.model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5)
+        patch.setattr(pymc_vsgp.fit.correlated, "INFORMED", 0.0)
+        patch.setattr(pymc_vsgp.fit.correlated, "APART", 0.0)
+        again = vsgp.fit_gaussian(model=model, start=stage, maxiter=3, progressbar=False)
+    assert again.elbo > stage.elbo - 0.05
+    draws = stage.to_datatree(400, random_seed=1)["posterior"]["u"].values
+    sd = np.sqrt(stage.covariance["u"])
+    # Of draws of theta, too.
+    assert np.mean(draws.reshape(-1, *sd.shape).std(axis=0) / sd) > 0.9
+    vsgp.reset(model)
+    assert type(model.rvs_to_transforms[model["u"]]).__name__ == "Whitened"
+
+
+@pytest.mark.slow
+def test_little_information_needs_no_correlations(monkeypatch):
+    """Independent coefficients stay where they are as good."""
+    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5)
+    stage = vsgp.fit_gaussian(model=model_of(*places("rows")), progressbar=False)
+    assert not stage.sites["u"].rotated and not stage.marginal
