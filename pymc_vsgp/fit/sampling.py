@@ -36,7 +36,7 @@ from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.importance import Weigher, weigh
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
-from pymc_vsgp.fit.stage import GaussianStage, add_data
+from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.model.data import check_data
@@ -270,7 +270,7 @@ def sample(
                 kwargs.pop(name, None)
             # What is integrated out is not written: with this it is drawn again, the same.
             rng = np.random.default_rng(seed := int(rng.integers(2**31)))
-            found = _stage_dataset(stage).assign_attrs(inducing_seed=seed)
+            found = dataset_of(stage).assign_attrs(inducing_seed=seed)
             idata = sample_to_disk(store, model, target, found, **kwargs)
         else:
             idata = pm.sample(
@@ -302,7 +302,7 @@ def sample(
         add_data(idata, model)
     if var_names is not None:
         idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
-    idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    idata["gaussian_stage"] = xr.DataTree(dataset_of(stage))
     return idata
 
 
@@ -345,7 +345,7 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
         _log.warning("The draws are not to be trusted: %s. Use method='nuts'.", found.refused)
     idata["posterior"].attrs |= found.attrs
     idata["sample_stats"].attrs |= found.attrs
-    idata["gaussian_stage"] = xr.DataTree(_stage_dataset(stage))
+    idata["gaussian_stage"] = xr.DataTree(dataset_of(stage))
     if store is not None:
         idata.to_zarr(store, consolidated=False)
     return idata
@@ -471,29 +471,3 @@ def _random_start(model, stage) -> dict[str, Any]:
     swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
     outputs = graph_replace(outputs, swaps, strict=False)
     return {rv.name: x for rv, x in zip(model.free_RVs, outputs, strict=True)}
-
-
-def _stage_dataset(stage: GaussianStage) -> xr.Dataset:
-    """Label what the stage found."""
-    variables: dict[str, Any] = {"elbo_history": (("round",), np.asarray(stage.elbo_history))}
-    for name, value in stage.theta_unconstrained.items():
-        value = np.asarray(value)
-        variables[name] = ([f"{name}_dim_{i}" for i in range(value.ndim)], value)
-    for name, value in stage.Xu.items():
-        variables[name] = ((f"{name}_point", f"{name}_feature"), value)
-    for name, sites in stage.sites.items():
-        dims = (f"{name}_function", f"{name}_point", f"{name}_other")
-        variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
-        # Correlations of many coefficients are large, and among the data of the model.
-        root = sites.root[:, 0] if sites.rotated else sites.root
-        variables[f"{name}_sites_root"] = (dims[: root.ndim], root)
-        variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
-        covariance = stage.covariance[name]
-        variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)
-    attrs = {
-        "method": stage.method,
-        "elbo": stage.elbo,
-        "converged": int(stage.converged),
-        "seconds": stage.seconds,
-    }
-    return xr.Dataset(variables, attrs=attrs)

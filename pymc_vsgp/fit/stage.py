@@ -223,6 +223,32 @@ def add_data(tree: xr.DataTree, model: Model) -> None:
     tree["constant_data"] = xr.DataTree(label(model, find_constants(model), ()))
 
 
+def dataset_of(stage: GaussianStage) -> xr.Dataset:
+    """Label what a stage found."""
+    variables: dict[str, Any] = {"elbo_history": (("round",), np.asarray(stage.elbo_history))}
+    for name, value in stage.theta_unconstrained.items():
+        value = np.asarray(value)
+        variables[name] = ([f"{name}_dim_{i}" for i in range(value.ndim)], value)
+    for name, value in stage.Xu.items():
+        variables[name] = ((f"{name}_point", f"{name}_feature"), value)
+    for name, sites in stage.sites.items():
+        dims = (f"{name}_function", f"{name}_point", f"{name}_other")
+        variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
+        # Correlations of many coefficients are large, and among the data of the model.
+        root = sites.root[:, 0] if sites.rotated else sites.root
+        variables[f"{name}_sites_root"] = (dims[: root.ndim], root)
+        variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
+        covariance = stage.covariance[name]
+        variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)
+    attrs = {
+        "method": stage.method,
+        "elbo": stage.elbo,
+        "converged": int(stage.converged),
+        "seconds": stage.seconds,
+    }
+    return xr.Dataset(variables, attrs=attrs)
+
+
 @contextmanager
 def sites_put_in(model: Model, sites: dict[str, Sites]) -> Iterator[None]:
     """Context in which a model has sites of its own, apart from those that it has otherwise."""
