@@ -90,6 +90,14 @@ def coefficients():
     gp.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(f)))
 
 
+def neighbors():
+    rng, X, f = inputs()
+    ls = pm.LogNormal("ls", 0.0, 0.5)
+    gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=ls))
+    gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, 4))
+    gp.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(f)))
+
+
 def normal():
     rng, X, f = inputs()
     lik = vsgp.Gaussian(pm.HalfNormal("sigma"))
@@ -177,7 +185,7 @@ CASES = [(counts, Jax), (nested, Jax), (coefficients, Jax), (of_rows, Jax), (nor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("build", "backend"), [*CASES, (two, Numba), (normal, Numba)])
+@pytest.mark.parametrize(("build", "backend"), [*CASES, (two, Numba), (normal, Numba), (neighbors, Numba)])
 def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch):
     if backend is Jax:
         pytest.importorskip("jax")
@@ -204,6 +212,22 @@ def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch
     (expected,) = points.function([logp])(theta, epsilon)
     assert not np.allclose(again, found, rtol=1e-6)
     np.testing.assert_allclose(again, expected, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_numba_computes_what_is_of_theta_once(rng):
+    model, _ = made(neighbors)
+    points, theta, epsilon = points_of(model, rng, S=2)
+    (expected,) = points.log_density()(theta, epsilon)
+    compiled = Numba(points.outer, points.inner, [simplify(model.logp())])
+    calls = []
+    of_theta = compiled.of_theta
+    compiled.of_theta = lambda *theta: calls.append(theta) or of_theta(*theta)
+    (found,) = compiled(*points.split(theta, epsilon))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert len(calls) == 2 and found.shape == (2, 2)
+    # The regressions on neighbors are among it.
+    assert any(np.shape(x) == (N, 5) for x in of_theta(*calls[0]))
 
 
 @pytest.mark.slow
@@ -261,6 +285,9 @@ def test_what_may_compile(monkeypatch, tmp_path):
     monkeypatch.undo()
     if importlib.util.find_spec("jax"):
         assert compiler(model, logp) is Jax
+    # JAX has no loops for the small matrices of neighbors.
+    model, _ = made(neighbors)
+    assert compiler(model, [simplify(model.logp())]) is Numba
     # Integrals over classes are loops of numba in any case.
     model, _ = made(classes)
     assert compiler(model, [simplify(model.logp())]) is None
