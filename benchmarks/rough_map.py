@@ -19,6 +19,7 @@ import numpy as np
 RESULTS = pathlib.Path(__file__).parent / "results" / "rough_map.json"
 DATA = pathlib.Path(os.environ.get("PYMC_VSGP_DATA", "data")) / "heaton_satellite.npz"
 Z = 1.959963984540054
+OF_WEIGHTS = {"k-hat": 2, "ESS": 0, "R-hat": 3}  # digits
 
 
 def read(n_rows):
@@ -101,6 +102,7 @@ def vsgp(X, y, Xnew, truth, m, draws, method):
     result["seconds"] = clock.seconds
     if method != "stage":
         result["k-hat"], result["ESS"] = attrs["khat"], attrs["importance_ess"]
+        result["R-hat"] = idata["sample_stats"].attrs["rhat"]
     result["theta"] = {
         n: [float(posterior[n].mean()), float(posterior[n].std())]
         for n in ("level", "sd", "ls", "sigma")
@@ -136,11 +138,12 @@ def add(path, name, result):
     known = json.loads(path.read_text()) if path.exists() else {}
     known |= {name: result}
     envs.save(path, json.dumps(known, indent=1) + "\n", kept=True)
-    columns = [c for c in result if isinstance(result[c], float) and c not in ("k-hat", "ESS")]
+    columns = [c for c in result if isinstance(result[c], float) and c not in OF_WEIGHTS]
     lines = [" | ".join(["", *columns, "seconds"]), "|".join(["---"] * (len(columns) + 2))]
     for each, row in known.items():
         seconds = ", ".join(f"{what} {t:.0f}" for what, t in row["seconds"].items())
-        lines.append(" | ".join([each, *(f"{row[c]:.3f}" for c in columns), seconds]))
+        said = "".join(f", {c} {row[c]:.{n}f}" for c, n in OF_WEIGHTS.items() if c in row)
+        lines.append(" | ".join([each + said, *(f"{row[c]:.3f}" for c in columns), seconds]))
     envs.save(path.with_suffix(".md"), "".join(f"| {line} |\n" for line in lines), kept=True)
 
 
