@@ -73,8 +73,11 @@ def fit(options, **kwargs):
     return vsgp.fit_gaussian(**{"random_seed": 1, **kwargs, **rounds, **QUIET})
 
 
-def free_form(stage, options, seed=1):
-    """Sample the posterior from a Gaussian stage, and sum up how that went."""
+def free_form(stage, options, seed=1, sampler=SAMPLER):
+    """Sample the posterior from a Gaussian stage, and sum up how that went.
+
+    Without settings of a sampler, weights are tried before NUTS.
+    """
     if options.smoke:
         return gaussian_draws(stage, options, at_estimate=False), NO_DIAGNOSTICS
     began = time.perf_counter()
@@ -86,7 +89,7 @@ def free_form(stage, options, seed=1):
         random_seed=seed,
         compute_convergence_checks=False,
         **QUIET,
-        **SAMPLER,
+        **sampler,
     )
     return idata, diagnostics(idata, time.perf_counter() - began)
 
@@ -103,14 +106,15 @@ def diagnostics(idata, seconds):
         ess[name] = float(sizes.min())
         rhat.append(float(ratios.max()))
     sampling = float(attrs.get("sampling_time", seconds))
-    steps = stats["n_steps"] if "n_steps" in stats else stats["tree_size"]
+    known = [stats[name] for name in ("n_steps", "tree_size") if name in stats]
     smallest = min(ess.values())
     return {
         "rhat_max": max(rhat),
         "ess_min": smallest,
         "ess_min_by_variable": ess,
-        "divergences": int(stats["diverging"].sum()),
-        "steps_per_draw": float(steps.mean()),
+        "divergences": int(stats["diverging"].sum()) if "diverging" in stats else 0,
+        "steps_per_draw": float(known[0].mean()) if known else None,
+        "method": attrs.get("method", "nuts"),
         "sampling_seconds": sampling,
         "total_seconds": seconds,
         "seconds_per_effective_sample": sampling / smallest,

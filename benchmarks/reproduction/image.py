@@ -50,7 +50,7 @@ def one(data, seed, n_inducing, ard, moved, options, sampled):
     model = model_of(X, y, Z, ard)
     with model:
         stage = fit(options, move_inducing=moved, maxiter=options.rounds, random_seed=seed)
-        idata, how = free_form(stage, options, seed=seed + 1) if sampled else (None, {})
+        idata, how = free_form(stage, options, seed + 1, {}) if sampled else (None, {})
     theta = (stage.theta["lengthscale"], stage.theta["variance"])
     scores = {"gaussian": probit_scores(stage, *theta, Xtest, ytest)}
     if sampled:

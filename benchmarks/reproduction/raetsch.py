@@ -65,7 +65,7 @@ def one(data, seed, n_train, share, options, sampled):
         gp.prior("u", Xu=Z)
         gp.likelihood("y", vsgp.Bernoulli(link="probit"), X=X, y=y)
         stage = fit(options, move_inducing=share is None, maxiter=40, tol=1e-2)
-        idata, how = free_form(stage, options, seed=seed + 1) if sampled else (None, {})
+        idata, how = free_form(stage, options, seed + 1, {}) if sampled else (None, {})
     scores = {"gaussian": probit_scores(stage, *estimates(stage), Xtest, ytest)}
     if sampled:
         scores["free_form"] = classification_scores(idata, Xtest, ytest, model)
