@@ -227,23 +227,26 @@ fifteen of them. `mnist.py --chain 25` takes a short chain.
     # Tuning has as many draws, each with about as many gradients.
     gradient = c["sampling_seconds"] / (2.0 * c["gradients_of_draws"])
     operations = 4.0 * n * m * d + 3.0 * n * m**2
+    needed = np.pi / c["step_size"]
     free, lengthscale = c["free_form"], c["theta"]["lengthscale"]
     return f"""
 **Free-form**, a short chain of NUTS with all {n} images and M = {m}, from the stage above: {draws}
 draws after {c["tune"]} of tuning, {c["gradients_per_draw"]:.0f} gradients each, which were not let
 to be more, {gradient:.1f} s a gradient on one core (numba), {c["sampling_seconds"] / 60.0:.0f}
-minutes in all, {c["divergences"]} divergences. The log density is
+minutes in all, {c["divergences"]} divergences. **It has not settled and is no posterior**: its
+draws score {free["log_density"]:.3f} and {100 * free["accuracy"]:.2f} %, below the stage, from
+which it starts somewhat dispersed ({c["gaussian"]["log_density"]:.3f} and
+{100 * c["gaussian"]["accuracy"]:.2f} %). The log density moved by
 {density[half:].mean() - density[:half].mean():+.0f} from the first half of the draws to the second,
-{density.std():.0f} being its standard deviation: so short a chain has not settled, and R-hat needs
-more of them. The lengthscale is {lengthscale["mean"]:.2f} ± {lengthscale["sd"]:.2f}, that of the
-stage {stage["theta"]["lengthscale"]:.2f}. Its draws score {free["log_density"]:.3f} and
-{100 * free["accuracy"]:.2f} %, the stage {c["gaussian"]["log_density"]:.3f} and
-{100 * c["gaussian"]["accuracy"]:.2f} %.
+and the lengthscale to {lengthscale["mean"]:.2f} from {stage["theta"]["lengthscale"]:.2f}. The step
+size is {c["step_size"]:.4f}, so a trajectory that forgets where it began takes some {needed:.0f}
+gradients: the posterior of robust-max is far from the normal one of the stage.
 
 A gradient takes 2 N M D operations for the kernel, as many for its gradient, and 3 N M² for the
 rest: {operations / 1e12:.2f} 10¹² of them. At 2 10¹³ a second in float64, on a GPU, that is
-{1e3 * operations / 2e13:.0f} ms, and {operations / 2e13 * 15 * 4 * 1500 / 60.0:.0f} minutes for
-four chains of 1500 steps. **That is arithmetic**: no GPU was at hand. `{part["command"]}`
+{1e3 * operations / 2e13:.0f} ms, and {operations / 2e13 * needed * 4 * 1500 / 3600.0:.0f} hours for
+four chains of 1500 such trajectories. **That is arithmetic**: no GPU was at hand.
+`{part["command"]}`
 """
 
 
