@@ -410,8 +410,8 @@ class Bound(Variables):
         arguments = [np.asarray(theta, dtype="float64")]
         if self._n_moved:
             arguments += [np.asarray(x) for x in moved]
-        for s in sites:
-            arguments += s
+        for p, s in zip(self.processes, sites, strict=True):
+            arguments += s[: len(p.inputs)]  # minibatches keep more with them
         if self._rows is not None:
             arguments.append(rows)
         value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))
