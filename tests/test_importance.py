@@ -181,11 +181,12 @@ def test_effects_that_sum_to_zero_take_many_points(rng):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-CASES = [(counts, Jax), (nested, Jax), (coefficients, Jax), (of_rows, Jax), (normal, Jax)]
+CASES = [(build, Jax) for build in (counts, nested, coefficients, of_rows, normal)]
+CASES += [(build, Numba) for build in (two, normal, neighbors)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("build", "backend"), [*CASES, (two, Numba), (normal, Numba), (neighbors, Numba)])
+@pytest.mark.parametrize(("build", "backend"), CASES)
 def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch):
     if backend is Jax:
         pytest.importorskip("jax")
