@@ -32,7 +32,7 @@ LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
-TURN = 40.0
+TURN = 150.0
 """Operations of a product with a matrix that no cache holds, and its transpose, over M^2."""
 REGRESSION, KERNEL = 240.0, 60.0
 """Operations of a value given m others, over m (m + KERNEL); in one and two dimensions."""
