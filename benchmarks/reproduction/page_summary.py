@@ -77,7 +77,9 @@ def _image(records):
     gains = [e["gain"] for e in runs if e["sampled"]]
     n = max(e["splits"] for e in runs)
     ours = f"{min(scores):.2f} to {max(scores):.2f} from M = 20 on, {n} splits"
-    yield ["image, held out, Gaussian", "-0.4 to -0.2 in a figure", ours, "reproduced"]
+    within = -0.4 <= min(scores) and max(scores) <= -0.2
+    verdict = "reproduced" if within else "better with many inducing inputs; other splits"
+    yield ["image, held out, Gaussian", "-0.4 to -0.2 in a figure", ours, verdict]
     ours = f"{min(gains):+.3f} to {max(gains):+.3f}" if gains else ""
     verdict = "not run: time"
     if gains:
@@ -106,11 +108,10 @@ def _mnist(records):
         yield ["MNIST", "98.04 %, -0.068", "", "not run: time"]
         return
     r = records["mnist"]["results"]
-    best = max(
-        (run for run in r["curve"]["results"] if "steps" in run), key=lambda e: e["accuracy"]
-    )
-    ours = f"{100 * best['accuracy']:.2f} %, {best['log_density']:.3f}"
-    why = f"worse: one lengthscale, {best['steps']} steps and not 200,000"
+    # Where it ended: the best of them by the test images would be chosen by these.
+    last = [run for run in r["curve"]["results"] if "steps" in run][-1]
+    ours = f"{100 * last['accuracy']:.2f} %, {last['log_density']:.3f}"
+    why = f"worse: one lengthscale, {last['steps']} steps and not 200,000"
     yield ["MNIST, Gaussian", "98.04 %, -0.068", ours, why]
     if "chain" in r:
         c = r["chain"]["results"]["free_form"]

@@ -67,7 +67,8 @@ class GaussianStage:
         estimate.
     marginal : bool
         Whether `theta_covariance` is that. Where q is of independent coefficients, as with many
-        Fourier features that data say little of, it is too small, and printing leaves it out.
+        Fourier features that data say little of, or with "advi", it is too small, and printing
+        leaves it out.
     mean, covariance : dict
         Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
         variances, K x M, of Fourier coefficients and of values given neighbors.
