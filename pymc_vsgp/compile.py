@@ -103,7 +103,7 @@ optdb.register("constants_in_double", dfs_rewriter(constants_in_double), positio
 ONCE = Mode(linker="py", optimizer="fast_compile")
 # What makes graphs alike takes longer than it saves: `simplify` has done it before gradients.
 ONCE = ONCE.excluding("canonicalize", *SEARCHES, "BlasOpt")
-ONCE = ONCE.including("without_symbolic", "constants_in_double")
+ONCE = ONCE.including("without_symbolic", "constants_in_double", "filled", "sum_of_products")
 """For what is evaluated some hundred times: compiling for speed would take longer than all that."""
 
 

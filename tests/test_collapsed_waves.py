@@ -164,7 +164,7 @@ def test_a_pass_over_the_data_gives_the_same(monkeypatch):
 @pytest.mark.parametrize("many", [False, True])
 def test_the_stage_is_at_the_maximum(many, monkeypatch):
     X, y = data_of()
-    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5 if many else 100)
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 100)
     model = build(X, y)
     stage = vsgp.fit_gaussian(progressbar=False, model=model)
     assert stage.converged

@@ -91,7 +91,7 @@ def model_of(X, features, n_outputs=None, second=None):
 def bounds_of(model, monkeypatch):
     """The bound of correlated coefficients, and the one that a few coefficients have."""
     with monkeypatch.context() as patch:
-        patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5)
+        patch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
         assert can_correlate(Bound(model, mode=RAW))
         correlated = CorrelatedBound(model, mode=RAW)
     return correlated, Bound(model, mode=RAW)
@@ -165,7 +165,7 @@ def stages(request):
     found = []
     for most_dense in (5, 1000):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", most_dense)
+            patch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", most_dense)
             patch.setattr(pymc_vsgp.fit.correlated, "INFORMED", 0.0)
             patch.setattr(pymc_vsgp.fit.correlated, "APART", 0.0)
             fit = vsgp.fit_gaussian(model=model, tol=1e-5, progressbar=False, copy=True)
@@ -216,7 +216,7 @@ def test_it_goes_on_and_is_taken_back(stages):
     stage = stages[0]
     model = stage.model
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5)
+        patch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
         patch.setattr(pymc_vsgp.fit.correlated, "INFORMED", 0.0)
         patch.setattr(pymc_vsgp.fit.correlated, "APART", 0.0)
         again = vsgp.fit_gaussian(model=model, start=stage, maxiter=3, progressbar=False)
@@ -232,6 +232,6 @@ def test_it_goes_on_and_is_taken_back(stages):
 @pytest.mark.slow
 def test_little_information_needs_no_correlations(monkeypatch):
     """Independent coefficients stay where they are as good."""
-    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5)
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
     stage = vsgp.fit_gaussian(model=model_of(*places("rows")), progressbar=False)
     assert not stage.sites["u"].rotated and not stage.marginal

@@ -11,8 +11,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import Elemwise
 from scipy import special
 
+from pymc_vsgp.compile import function
 from pymc_vsgp.ops.normal import inverse_mills, log_ndtr
-from pymc_vsgp.ops.numpy_only import numpy_only
+from pymc_vsgp.ops.numpy_only import SumOfProducts, numpy_only
 
 pytest.importorskip("numba")
 
@@ -107,3 +108,20 @@ def test_vector_instructions(fn):
         expected = getattr(np, fn.scalar_op.nfunc_spec[0])(values)
     np.testing.assert_allclose(f(values), expected, rtol=2e-15, atol=5e-308)
     np.testing.assert_array_equal(vector(x).eval({x: SPECIAL}, mode=RAW), expected[-6:])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shapes", [[(1, 4, 5), (3, 4, 5)], [(1, 1, 1), (3, 4, 5), (3, 1, 5)]])
+def test_sums_of_products_hold_no_product(shapes, axis, rng):
+    values = [rng.normal(size=shape) for shape in shapes]
+    inputs = [pt.tensor(dtype="float64", shape=shape) for shape in shapes]
+    fn = function(inputs, pt.sum(pt.mul(*inputs), axis=axis))
+    assert any(isinstance(node.op, SumOfProducts) for node in fn.maker.fgraph.apply_nodes)
+    np.testing.assert_allclose(fn(*values), np.prod(np.broadcast_arrays(*values), 0).sum(axis))
+    # Of no functions, and of one: an axis of one number is in no index then.
+    for n in (0, 1):
+        some = [v[:n] if len(v) > 1 else v for v in values]
+        kinds = [tuple(1 if k == 1 else None for k in shape) for shape in shapes]
+        inputs = [pt.tensor(dtype="float64", shape=kind) for kind in kinds]
+        fn = function(inputs, pt.sum(pt.mul(*inputs), axis=axis))
+        np.testing.assert_allclose(fn(*some), np.prod(np.broadcast_arrays(*some), 0).sum(axis))

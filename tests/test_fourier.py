@@ -384,7 +384,7 @@ def fitted(request):
     sites = [Sites(rng.normal(size=shape), root)]
     offsets = [0.3 * rng.normal(size=shape) for _ in range(2)] if many else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5 if many else 50)
+        patch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 50)
         bound = Bound(model, mode=RAW)
     theta = 0.3 * rng.normal(size=bound.start.size)
     theta[bound.names.index("ls_log__")] -= 1.5
@@ -456,7 +456,7 @@ def test_single_numbers_are_those_of_every_input():
 @pytest.mark.slow
 @pytest.mark.parametrize("most_dense", [0, pytest.param(1000, marks=pytest.mark.long)])
 def test_nested_features_raise_the_bound(most_dense, monkeypatch):
-    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", most_dense)
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", most_dense)
     X, y = data_of(2, n=60)
     bounds = []
     for n in (1, 3):
@@ -754,7 +754,7 @@ def test_a_short_period_is_told():
 @pytest.mark.slow
 @pytest.mark.parametrize("most_dense", [0, pytest.param(1000, marks=pytest.mark.long)])
 def test_minibatches(most_dense, monkeypatch):
-    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", most_dense)
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", most_dense)
     X, y = data_of(1, n=60)
     full = vsgp.fit_gaussian(progressbar=False, model=build(X, y, features_of(1))[0])
     model, _ = build(X, y, features_of(1))
@@ -771,7 +771,7 @@ def test_minibatches(most_dense, monkeypatch):
 @pytest.mark.parametrize("n", [301])
 def test_a_series_equals_its_rows(n, many, monkeypatch):
     """Value, gradient, and the bound with its gradient."""
-    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5 if many else 50)
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 50)
     X = np.linspace(-0.3, 1.2, n)[:, None]
     assert find_grid(X) == Series(n)
     assert find_grid(X**3) is None

@@ -163,7 +163,7 @@ def test_backends_agree(mode):
 @pytest.mark.parametrize("many", [False, True])
 def test_the_stage_is_that_of_points_at_all_pairs(many, monkeypatch):
     """Under a full q the bound does not depend on how values are rotated; else it is below."""
-    monkeypatch.setattr(pymc_vsgp.fit.bound, "MOST_DENSE", 5 if many else 50)
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 50)
     X, y = data(50)
     sites, times = places()
     model, _ = build(X, y, vsgp.inducing.Kronecker(sites, times))

@@ -87,6 +87,7 @@ def test_steps_are_those_of_the_sites():
     np.testing.assert_allclose(q.precision, wanted.precision, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(q.linear, wanted.linear, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(q.root @ q.root.mT, q.precision, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(q.covariance, np.linalg.inv(q.precision), rtol=1e-9, atol=1e-11)
 
 
 def test_a_fit_goes_on_from_sites_and_gives_them_back():

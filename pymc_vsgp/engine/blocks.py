@@ -22,14 +22,14 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.compile import simplify_block
 from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
-from pymc_vsgp.inducing.base import Conditional, ConditionalMoments
+from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Covariance
 from pymc_vsgp.inducing.graphs import Moments, frontier
 from pymc_vsgp.inducing.repeats import AtDistinct
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.ops.rows import SMALLEST_BLOCK, Order
 
 ALL_ROWS = 2**62  # a block of any number of rows
-BATCH_BYTES = 16_000_000  # of one K x M x B buffer, of which a minibatch holds a handful
+BATCH_BYTES = 64_000_000  # of one K x M x B buffer, of which a minibatch holds a handful
 
 
 def stack_latents(moments: Sequence[Moments]) -> Moments:
@@ -54,6 +54,8 @@ class Part(NamedTuple):
     X: int
     at: tuple[int, ...]
     """Of its args among the inputs of the loop."""
+    covariance: bool = False
+    """Whether the density of v is given by its covariance, and not by a root."""
 
     @property
     def v(self) -> int:
@@ -162,12 +164,14 @@ def stream_gaussian(
     means: Sequence[Variable],
     roots: Sequence[Variable],
     rows: Variable | None = None,
+    whole: Sequence[bool] = (),
 ) -> Expected:
     r"""Return a loop like that of `node` for whitened inducing values with a Gaussian density.
 
     Its terms are expectations under :math:`v \sim N(m, C C^\top)`: of what the terms of `node` are,
     given v. `means` and `roots` are m and C for each process of the node, with an axis of its
-    functions in front; with `rows`, only those rows of the data count, for all of them.
+    functions in front; with `rows`, only those rows of the data count, for all of them. Those that
+    are `whole` are covariances in place of roots, and only a few rows take them.
     """
     recipe = node.op.recipe
     alone = [node.inputs[p.v].type.ndim == 1 for p in recipe.parts]
@@ -178,6 +182,9 @@ def stream_gaussian(
         # A few rows of a grid are no grid; correlated coefficients take a matrix of all features.
         free = (p._replace(conditional=p.conditional.by_rows()) for p in recipe.parts)
         recipe = recipe._replace(parts=tuple(free))
+    if any(whole):
+        given = zip(recipe.parts, whole, strict=True)
+        recipe = recipe._replace(parts=tuple(p._replace(covariance=w) for p, w in given))
     arguments, block_size = list(node.inputs), node.op.block_size
     for part, mean in zip(recipe.parts, means, strict=True):
         arguments[part.v] = mean
@@ -287,7 +294,8 @@ def _block(recipe: Recipe, inputs, roots_at):
     weights, y = inputs[:2]
     given = recipe.given(inputs)
     pieces, moments = zip(*(c.moments(X, args) for c, X, args in given), strict=True)
-    roots = [inputs[i] for i in roots_at]
+    roots: list[Any] = [inputs[i] for i in roots_at]
+    roots = [Covariance(C) if p.covariance else C for C, p in zip(roots, parts, strict=False)]
     # Variance of f from that of v, one for each function.
     extra = [
         c.spread(X, args, of, C) for (c, X, args), of, C in zip(given, pieces, roots, strict=False)
@@ -343,7 +351,8 @@ def _block(recipe: Recipe, inputs, roots_at):
         root = gram = None
         if roots:
             root, gram = roots_at[j], len(outputs)
-            rules[root] = Root(gram, c.diagonal(args, roots[j]))
+            diagonal = not p.covariance and c.diagonal(args, roots[j])
+            rules[root] = Root(gram, diagonal, p.covariance)
             outputs.append(adds.gram)
             # A root may have fewer columns than rows.
             like_factor = adds.outer is not None and adds.gram.type.ndim == 2

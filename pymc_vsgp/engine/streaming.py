@@ -10,7 +10,7 @@ compilation.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytensor.tensor as pt
 
@@ -83,11 +83,19 @@ class Root(NamedTuple):
     """How the gradient of a root C follows from a small output.
 
     C enters as ``sum((C^T A)**2)``, and the output is the matrix that C is multiplied with. A
-    diagonal C is a vector, or a row for each function, and so is its output.
+    diagonal C is a vector, or a row for each function, and so is its output. In place of C may be
+    its `covariance`.
     """
 
     gram: int
     diagonal: bool = False
+    covariance: bool = False
+
+    def gradient(self, gram: Any, root: Any) -> Any:
+        """Return that of a root, from the output."""
+        if self.covariance:
+            return gram / 2.0
+        return gram * root if self.diagonal else gram @ root
 
 
 Rule = int | Factor | Root | None
@@ -173,8 +181,7 @@ class BlockSum(Rows):
                     outer += more if more.type.ndim == 2 else more.sum(axis=0)
                 yield -pt.tril(solve_triangular(inputs[i], outer, trans=1, lower=True, b_ndim=2))
             elif isinstance(rule, Root):
-                gram, root = outputs[rule.gram], inputs[i]
-                yield gram * root if rule.diagonal else pt.matmul(gram, root)
+                yield rule.gradient(outputs[rule.gram], inputs[i])
             else:
                 yield outputs[rule]
 

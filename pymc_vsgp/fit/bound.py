@@ -26,7 +26,6 @@ Of values given neighbors see `neighbors`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,27 +42,18 @@ from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.approximation import Approximation, Density, approximation
 from pymc_vsgp.fit.compiled import of_stage
-from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import (
     Sites,
-    apply_diagonal_sites,
-    apply_sites,
-    divide,
-    inverse_transpose,
 )
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import (
     inducing_variables,
-    is_independent,
-    is_sparse,
     require_inducing,
     whitened,
 )
 from pymc_vsgp.ops.cholesky import guarded
-
-MOST_DENSE = 150
-"""More Fourier coefficients than this are independent under q: a factor would cost too much."""
 
 
 def unconstrained(model: Model, rvs) -> list[TensorVariable]:
@@ -117,93 +107,6 @@ class Evaluation(NamedTuple):
     """Of processes whose q is found outside of the graph: all that is known of it."""
 
 
-@dataclass
-class _Process:
-    """One process: its variables, and its place in the graph of the bound."""
-
-    u: TensorVariable
-    value: TensorVariable
-    n_functions: int
-    n_inducing: int
-    Xu: TensorSharedVariable | None
-    linear: TensorVariable
-    root: TensorVariable
-    offset: Sequence[TensorVariable] = ()
-    """e and t, for many coefficients."""
-    independent: bool = False
-    """Whether these are independent a priori."""
-    held: bool = False
-    """Whether q(v) stays while theta moves: `linear` is its mean then, and `root` the factor L."""
-    moments: Sequence[TensorVariable] = ()
-    """Mean and variances of many coefficients that are correlated under q; see `correlated`."""
-
-    @property
-    def diagonal(self) -> bool:
-        """Whether these are so many coefficients that they are independent under q."""
-        return bool(self.offset)
-
-    @property
-    def sparse(self) -> bool:
-        """Whether these depend on a few others each.
-
-        q(u) stays while theta moves: `linear` is its mean then, and `root` has its deviations.
-        """
-        return is_sparse(self.u)
-
-    @property
-    def folded(self) -> bool:
-        """Whether these are many coefficients that are correlated under q.
-
-        `linear` is its mean then, and `root` what its covariance makes of the variance of f.
-        """
-        return bool(self.moments)
-
-    @property
-    def inputs(self) -> list[TensorVariable]:
-        """What says what q is."""
-        return [self.linear, self.root, *self.moments]
-
-    def q(self, mean, R) -> "_Density":
-        """Return q(v), under a prior with this mean and this factor."""
-        if self.folded:
-            return _Density(self.linear - mean, self.root, self.root, R, mean)
-        if self.sparse:
-            away = self.linear - mean
-            return _Density(away, 1.0 / self.root, self.root, pt.ones_like(mean), mean)
-        if self.held:
-            return _Density(self.linear, self.root, inverse_transpose(self.root), R, mean)
-        if not self.diagonal:
-            half, L = apply_sites(mean, R, self.linear, self.root)
-            return _Density(divide(half, L), L, inverse_transpose(L), R, mean)
-        half, L = apply_diagonal_sites(mean, R, self.linear, self.root)
-        e, t = self.offset
-        return _Density((half + e) / L, L * pt.exp(-t), pt.exp(t) / L, R, mean)
-
-
-class _Density(NamedTuple):
-    """The density q(v) of a process, and the prior of u."""
-
-    mean: TensorVariable
-    factor: TensorVariable
-    """Of the precision; where the variables are independent under q its diagonal, as of `root`."""
-    root: TensorVariable
-    """Of the covariance."""
-    R: TensorVariable
-    prior_mean: TensorVariable
-
-    def in_loop(self, p: _Process) -> tuple[TensorVariable, TensorVariable]:
-        """Mean and root of what moments are linear in: for coefficients, of u less its mean."""
-        if p.folded or not p.independent:
-            return self.mean, self.root
-        return self.R * self.mean, (self.R if p.diagonal else self.R[:, None]) * self.root
-
-    def divergence(self, p: _Process) -> TensorVariable:
-        """KL divergence from the prior of v."""
-        trace = pt.sum(self.root**2) + pt.sum(self.mean**2) - p.n_functions * p.n_inducing
-        diagonal = self.factor if p.diagonal else pt.diagonal(self.factor, axis1=1, axis2=2)
-        return trace / 2.0 + pt.log(diagonal).sum()
-
-
 class Variables:
     """The variables of a model: its processes, and all others as one vector theta."""
 
@@ -228,7 +131,7 @@ class Variables:
         self.start = self.ravel(start)
         self._in_units: Any = None
         known = processes(model)
-        self.processes = [_process(model, u, known.get(u.name), start) for u in us]
+        self.processes = [approximation(model, u, known.get(u.name), start) for u in us]
 
     def ravel(self, point) -> np.ndarray:
         """Return theta as a vector."""
@@ -298,7 +201,8 @@ class Bound(Variables):
         super().__init__(model)
         self.mesh = mesh
         for p in self.processes:
-            p.held = held and not p.independent
+            if held and not p.independent:
+                p.hold()
         with whitened_coordinates(model):
             self._build(move_inducing, n_rows, mode)
 
@@ -360,7 +264,7 @@ class Bound(Variables):
             else function(inputs, outputs, mode)
         )
 
-    def _divergence(self, p: _Process, q: _Density) -> TensorVariable:
+    def _divergence(self, p: Approximation, q: Density) -> TensorVariable:
         return q.divergence(p)
 
     def _integrate(self, logp, q, n_rows):
@@ -375,7 +279,8 @@ class Bound(Variables):
         ]
         for node, owners in zip(nodes, owners_of, strict=True):
             means, roots = zip(*(q[i].in_loop(self.processes[i]) for i in owners), strict=True)
-            new = stream_gaussian(node, means, roots, self._rows)
+            whole = [q[i].covariance is not None for i in owners]
+            new = stream_gaussian(node, means, roots, self._rows, whole)
             for j, i in enumerate(owners):
                 loops[i].append((new, j))
             swaps |= {node.outputs[0]: new.value, node.outputs[node.op.n_sums]: new.terms}
@@ -430,20 +335,3 @@ class Bound(Variables):
                 "each. Use method='natural'."
             )
         return sizes.pop()
-
-
-def _process(model, u, process: Process | None, start):
-    value = model.rvs_to_values[u]
-    shape = np.shape(start[value.name])
-    K, M = (1, *shape) if len(shape) == 1 else shape
-    Xu = None if process is None else process.points
-    if not isinstance(Xu, TensorSharedVariable):
-        Xu = None
-    linear = pt.tensor(dtype="float64", shape=(K, M))
-    if is_sparse(u):
-        return _Process(u, value, K, M, None, linear, pt.tensor(dtype="float64", shape=(K, M)))
-    if is_independent(u) and M > MOST_DENSE:
-        root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
-        return _Process(u, value, K, M, Xu, linear, root, offset, independent=True)
-    root = pt.tensor(dtype="float64", shape=(K, M, M))
-    return _Process(u, value, K, M, Xu, linear, root, independent=is_independent(u))

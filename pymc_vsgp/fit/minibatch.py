@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
+
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.checkpoint import State
@@ -40,8 +41,8 @@ class Held(NamedTuple):
     """Its mean, K x M, in the place of the sites' linear part, ..."""
     root: np.ndarray
     """... the Cholesky factor of its precision in that of their root, ..."""
+    covariance: np.ndarray
     precision: np.ndarray
-    """... and the precision."""
 
 
 class Minibatches(Natural):
@@ -100,7 +101,7 @@ class Minibatches(Natural):
         for name, value in state.counts.items():
             setattr(self, name, value)
         self.sites = [
-            Held(a, np.linalg.cholesky(b), b) if p.held else Sites(a, b)
+            _held(a, b) if p.held else Sites(a, b)
             for (a, b), p in zip(state.q, self.bound.processes, strict=True)
         ]
         self.last = (self.x, self.sites)
@@ -264,7 +265,7 @@ def _scale(Xu: np.ndarray) -> np.ndarray:
 
 def _prior(sites: Sites) -> Held:
     eye = np.broadcast_to(np.eye(sites.root.shape[1]), sites.root.shape).copy()
-    return Held(np.zeros_like(sites.linear), eye, eye)
+    return Held(np.zeros_like(sites.linear), eye, eye, eye)
 
 
 def _from_sites(sites: Sites, R, mean) -> Held:
@@ -272,33 +273,47 @@ def _from_sites(sites: Sites, R, mean) -> Held:
     G = R.T @ sites.root
     precision = G @ G.mT + np.eye(len(R))
     rest = sites.linear - np.einsum("kij,klj,l->ki", sites.root, sites.root, mean, optimize=True)
-    return _held(rest @ R, precision)
+    found = _held(rest @ R, precision)
+    return found._replace(linear=(found.covariance @ found.linear[:, :, None])[:, :, 0])
 
 
-def _held(h, precision) -> Held:
-    L = np.linalg.cholesky(precision)
-    means = [scipy.linalg.cho_solve((a, True), b) for a, b in zip(L, h, strict=True)]
-    return Held(np.stack(means), L, precision)
+def _held(mean, precision) -> Held:
+    L = [_factor(P) for P in precision]
+    return Held(mean, np.stack(L), np.stack([_inverse(a) for a in L]), precision)
+
+
+def _factor(precision) -> np.ndarray:
+    """Return the lower Cholesky factor."""
+    U, info = dpotrf(precision.T, lower=False, clean=True)  # in the order that LAPACK has
+    if info:
+        raise np.linalg.LinAlgError("A precision is not positive definite.")
+    return U.T
+
+
+def _inverse(L) -> np.ndarray:
+    """Return the inverse of ``L L^T``."""
+    inverse, _ = dtrtri(L.T, lower=False)
+    return inverse @ inverse.T
 
 
 def _stepped(q: Held, linear, precision, step: float) -> Held:
     """Return q a part of the way to the density that the data and the prior make."""
-    eye = np.eye(linear.shape[1])
-    means, factors, precisions = [], [], []
-    for m, P, toward, to in zip(q.linear, q.precision, linear, precision, strict=True):
-        new = (1.0 - step) * P + step * (to + eye)
+    new = Held(*(np.empty_like(x) for x in q))
+    for k, (m, P) in enumerate(zip(q.linear, q.precision, strict=True)):
+        to, toward, kept = precision[k], linear[k], (1.0 - step) * P
+        found = kept + step * to
+        found[np.diag_indices(len(m))] += step
+        # Likelihoods that are not log-concave may take precision away, but not most of it.
         try:
-            # Likelihoods that are not log-concave may take precision away, but not most of it.
-            np.linalg.cholesky(new - 0.5 * (1.0 - step) * P)
+            _factor(found - 0.5 * kept)
         except np.linalg.LinAlgError:
             to, toward = definite(to, toward, m)
-            new = (1.0 - step) * P + step * (to + eye)
-        L = np.linalg.cholesky(new)
-        h = (1.0 - step) * (P @ m) + step * toward
-        means.append(scipy.linalg.cho_solve((L, True), h, check_finite=False))
-        factors.append(L)
-        precisions.append(new)
-    return Held(np.stack(means), np.stack(factors), np.stack(precisions))
+            found = kept + step * to
+            found[np.diag_indices(len(m))] += step
+        L = _factor(found)
+        new.root[k], new.precision[k], new.covariance[k] = L, found, _inverse(L)
+        new.linear[k] = new.covariance[k] @ (kept @ m + step * toward)
+    return new
 
 
 def _rise(noisy: np.ndarray, epoch: int) -> tuple[float, float]:

@@ -162,6 +162,8 @@ class Conditional(ABC):
     """How the rows of the data lie, if that is made use of: they are one block then."""
     follows_X: bool = True
     """Whether `pull` gives the gradient in X."""
+    takes_covariance: bool = False
+    """Whether `spread` and `pull` take a `Covariance` in place of a root."""
     by: str | None = None
     """Dimension of the groups that have a function each."""
 
@@ -352,16 +354,28 @@ class ConditionalMoments(OpFromGraph):
         return Moments(*op(X, *args, return_list=True))
 
 
+class Covariance(NamedTuple):
+    """A covariance, in place of its root: one product with the rows where a root takes two."""
+
+    matrix: TensorVariable
+
+
 def spread_of(A, root) -> TensorVariable:
     """Variance of ``A^T v`` where v has the covariance ``root root^T``, for each function."""
+    if isinstance(root, Covariance):
+        return pt.sum(A * pt.matmul(root.matrix, A), axis=-2).T
     return pt.sum(pt.matmul(root.mT, A) ** 2, axis=-2).T
 
 
 def pull_spread(A, root, of_spread) -> tuple[TensorVariable, TensorVariable]:
-    """Return the adjoint of A in `spread_of`, and the matrix that the root is multiplied with."""
+    """Return the adjoint of A in `spread_of`, and twice that of the covariance."""
     w = 2.0 * of_spread.T  # of log densities, mostly negative
     gram = -weighted_gram(A, -w)
-    A_bar = pt.matmul(root, pt.matmul(root.mT, A) * (w if w.type.ndim == 1 else w[:, None, :]))
+    each = w if w.type.ndim == 1 else w[:, None, :]
+    if isinstance(root, Covariance):
+        A_bar = pt.matmul(root.matrix, A) * each
+    else:
+        A_bar = pt.matmul(root, pt.matmul(root.mT, A) * each)
     return A_bar if A_bar.type.ndim == 2 else A_bar.sum(axis=0), gram
 
 

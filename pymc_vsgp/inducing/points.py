@@ -141,6 +141,8 @@ class GivenDense(Conditional):
     =====================================  ===========  ====================================
     """
 
+    takes_covariance = True
+
     def __init__(
         self, process, n_columns, active, kernel: Kernel, covariance: Kernel, n_places: int
     ):

@@ -33,21 +33,28 @@ class WeightedGram(Op):
     def perform(self, node, inputs, outputs):
         """Evaluate with numpy, which sees a product with its own transpose and calls dsyrk."""
         A, w = inputs
-        found = [_weighted_gram(A, row) for row in np.atleast_2d(w)]
-        outputs[0][0] = found[0] if w.ndim == 1 else np.stack(found)
+        out = np.empty((*w.shape[:-1], len(A), len(A)))
+        for k in np.ndindex(w.shape[:-1]):
+            _weighted_gram(A, w[k], out[k])
+        outputs[0][0] = out
 
 
 weighted_gram = WeightedGram()
 
 
-def _weighted_gram(A, w):
+def _weighted_gram(A, w, out):
     negative = w < 0.0
-    if not negative.any():
-        scaled = A * np.sqrt(w)
-        return scaled @ scaled.T
-    # Mostly few, as where a likelihood is not log-concave.
-    gram = _weighted_gram(A[:, negative], -w[negative])
-    return _weighted_gram(A, np.where(negative, 0.0, w)) - gram
+    n = np.count_nonzero(negative)
+    if n == 0:
+        rest = A * np.sqrt(w)
+    elif n < w.size / 4:  # as where a likelihood is not log-concave
+        rest = A * np.sqrt(np.where(negative, 0.0, w))
+    else:
+        rest = A[:, ~negative] * np.sqrt(w[~negative])
+    np.matmul(rest, rest.T, out=out)
+    if n:
+        rest = A[:, negative] * np.sqrt(-w[negative])
+        out -= rest @ rest.T
 
 
 def solves_with(fgraph: FunctionGraph, R: Variable) -> list[tuple[Apply, bool]]:

@@ -1,19 +1,23 @@
 """Graphs for numpy, which has no loop for some scalar Ops."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 
+from pytensor.compile.mode import optdb
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import _vectorize_node
-from pytensor.scalar.basic import Clip, Pow, Second
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.scalar.basic import Clip, Mul, Pow, Second
 from pytensor.scalar.math import Log1mexp, Softplus
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Sum
 from pytensor.tensor.special import LogSumExp
 
 from pymc_vsgp.ops.distance import NotNegative
@@ -43,6 +47,54 @@ def _vectorize_filled(op, node, x, y):
     return op.make_node(x, y)
 
 
+@node_rewriter([Elemwise])
+def filled(fgraph, node):
+    """Fill at once what numpy would ask PyTensor for, entry by entry."""
+    return [Filled()(*node.inputs)] if isinstance(node.op.scalar_op, Second) else None
+
+
+class SumOfProducts(Op):
+    """The sum over an axis of a product, which is not held."""
+
+    __props__ = ("axis",)
+
+    def __init__(self, axis: int):
+        self.axis = axis
+
+    def make_node(self, *factors):
+        """Return the node for tensors that broadcast."""
+        return Apply(self, list(factors), [pt.sum(pt.mul(*factors), axis=self.axis).type()])
+
+    def perform(self, node, inputs, outputs):
+        """Multiply and add in one pass."""
+        shape = np.broadcast_shapes(*(x.shape for x in inputs))
+        operands: list[Any] = []
+        for x in inputs:
+            # An axis of one number is in no index, so that it is not asked for again and again.
+            kept = [i for i, n in enumerate(x.shape) if n == shape[i]]
+            operands += [x.reshape([x.shape[i] for i in kept]), kept]
+        outputs[0][0] = np.einsum(*operands, [i for i in range(len(shape)) if i != self.axis])
+
+
+@node_rewriter([Sum])
+def sum_of_products(fgraph, node):
+    """Sum a product of matrices of several functions, over functions or rows, in one pass."""
+    product = node.inputs[0].owner
+    if product is None or not isinstance(product.op, Elemwise):
+        return None
+    once = len(fgraph.clients[node.inputs[0]]) == 1
+    real = all(x.dtype == "float64" for x in [*product.inputs, *node.outputs])
+    if not (once and real and isinstance(product.op.scalar_op, Mul)):
+        return None
+    if node.inputs[0].type.ndim != 3 or node.op.axis not in ((0,), (1,)):
+        return None
+    return [SumOfProducts(node.op.axis[0])(*product.inputs)]
+
+
+optdb.register("filled", dfs_rewriter(filled), position=48.7)
+optdb.register("sum_of_products", dfs_rewriter(sum_of_products), position=48.7)
+
+
 def numpy_only(outputs: Sequence[Variable]) -> list[Variable]:
     """Write what numpy has no loop for, or a slow one, with what it is fast at."""
     fgraph = FunctionGraph(outputs=list(outputs), clone=False)
@@ -70,7 +122,7 @@ def _new(node) -> Variable | None:
         return inverse_mills_graph(x)
     if isinstance(node.op.scalar_op, NotNegative):
         return pt.maximum(x, zero)
-    if isinstance(node.op.scalar_op, Second):  # which numpy would call for every entry
+    if isinstance(node.op.scalar_op, Second):  # see `filled`
         return Filled()(x, rest[0])
     if isinstance(node.op.scalar_op, Clip):
         low, high = rest

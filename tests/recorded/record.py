@@ -59,7 +59,7 @@ def elbo_of(model, mode):
 
 def some_sites(model):
     """Return sites of each process, of the kind that a stage gives them."""
-    from pymc_vsgp.fit.bound import MOST_DENSE
+    from pymc_vsgp.fit.approximation import MOST_DENSE
     from pymc_vsgp.inducing.coordinates import Sites
     from pymc_vsgp.model.variable import inducing_variables
 

@@ -107,7 +107,7 @@ def _needs(rule):
 def _follow(rule, inputs, outputs, x):
     """Return the gradient with respect to `x` that `rule` says."""
     if isinstance(rule, Root):
-        return outputs[rule.gram] * x if rule.diagonal else outputs[rule.gram] @ x
+        return rule.gradient(outputs[rule.gram], x)
     if not isinstance(rule, Factor):
         return outputs[rule]
     v, a = inputs[rule.v], outputs[rule.a]
