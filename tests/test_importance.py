@@ -811,6 +811,31 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert found.refused == "k-hat 0.45 ± 0.11"
 
 
+@pytest.mark.slow
+def test_a_doubt_first_fits_the_proposal_again(monkeypatch):
+    model, stage = made(counts)
+    weigher, asked, used = Weigher(model), [], []
+
+    def once(log_w, single):
+        asked.append(len(log_w))
+        return "k-hat 0.45 ± 0.11" if len(asked) == 1 else ""
+
+    judged = importance._judged
+    monkeypatch.setattr(importance, "doubt_of", once)
+    monkeypatch.setattr(importance, "_judged", lambda *args: used.append(args) or judged(*args))
+    settings = {"rng": np.random.default_rng(1), "progressbar": False}
+    found = weigh(stage, weigher, 4000, **settings)
+    assert asked == [4000, 4000] and found.thin == 1 and not found.refused
+    (_, before, first), (_, after, second) = used
+    assert before is not after and not np.isin(first.theta, second.theta).any()
+    # As good a proposal of the same posterior, from proposals of its own.
+    np.testing.assert_array_equal(found.theta, second.theta)
+    old, _, _ = judged(weigher, before, first)[:3]
+    assert importance.tail(found.log_weight)[1] > 0.9 * importance.tail(old)[1]
+    evidence = importance.logsumexp(old) - np.log(len(old))
+    np.testing.assert_allclose(found.log_evidence, evidence, atol=4.0 * np.sqrt(2.0 / found.ess))
+
+
 def test_few_draws_take_more_proposals(caplog):
     """A handful of weights has no tail: k-hat is not known, which says nothing against them."""
     model, stage = made(counts)

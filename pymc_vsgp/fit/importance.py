@@ -47,7 +47,7 @@ from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Prior, StudentT
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.fit.weights import doubt_of, refusal, shape, tail
+from pymc_vsgp.fit.weights import FEW, doubt_of, refusal, shape, tail
 from pymc_vsgp.progress import progress
 
 __all__ = ["Weighed", "Weigher", "weigh"]
@@ -335,7 +335,7 @@ def weigh(
     began = time.perf_counter()
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
-        q, K, batch = _fit_proposal(weigher, stage, rng, walk)
+        q, K, batch, refit = _fit_proposal(weigher, stage, rng, walk)
         # Chains that draw epsilon would take as long for so many more as NUTS takes in all.
         for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
@@ -361,8 +361,19 @@ def weigh(
     thin, K = 1, batch.inner.shape[1]
     log_w, single, found, doubt = _judged(weigher, q, batch)
     refused = refused or found
+    may_refit = weigher.chains is None and batch.theta.shape[1] > 0 and len(log_w) >= FEW
     while doubt and not (interrupted or hopeless or refused or for_nuts):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
+        if may_refit:
+            # As many from a density that is fitted to all so far cost less than more from this one.
+            may_refit, other = False, refit(q, batch)
+            with progress("Importance", n, progressbar) as advance:
+                new = weigher.more(other.draw(n, rng), K, advance)
+            interrupted = new is None
+            if new is not None:
+                q, batch = other, new
+                log_w, single, refused, doubt = _judged(weigher, q, batch)
+            continue
         with progress("Importance", 3 * len(log_w), progressbar) as advance:
             more = weigher.more(q.draw(3 * len(log_w), rng), K, advance)
         interrupted = more is None
@@ -404,7 +415,7 @@ def _judged(weigher: Weigher, q, batch: Batch):
 
 
 def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
-    """Fit the proposal density in a few rounds."""
+    """Fit the proposal density in a few rounds; return it, and what fits it to another batch."""
     points = weigher.points
     center, first = _estimate(points, stage)
     near, d = Near.one(center, first), len(center)
@@ -414,6 +425,12 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         K = 4 if of_epsilon < of_theta else 2
     best = 0.0
     elsewhere = [_student(points, other) for other in stage.elsewhere]
+    rounds: list[tuple[Any, Batch]] = []
+
+    def refit(q, batch):
+        rounds.append((q, batch))
+        return mixture(adapt(rounds, first), weigher.prior, elsewhere)
+
     if points.n_epsilon >= MANY:
         q = mixture(near, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
@@ -422,8 +439,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
             if weigher.walk(center):
                 K, batch = 2, weigher(q, PROBES, 2)
         if batch.log_variance > weigher.noisiest:
-            return q, K, batch
-    rounds: list[tuple[Any, Batch]] = []
+            return q, K, batch, refit
     spread: list[float] = []
     best_at = 0
     for i in range(ROUNDS):
@@ -451,7 +467,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         if ess > best:
             best, best_at = ess, i
         near = adapt(rounds, first)
-    return q, K, batch
+    return q, K, batch, refit
 
 
 def _probe(weigher: Weigher, q, K) -> Batch:
