@@ -78,15 +78,14 @@ def vsgp(X, y, args):
             mean, spread = of_function(idata, X)
             clock("draws")
             return f"{name}, stage", mean, spread, clock.seconds
-        chains = {"cores": 1} if method == "nuts" else {}
+        nuts = {"cores": 1, "chains": 2, "tune": args.tune} if method == "nuts" else {}
         idata = vsgp.sample(
-            args.draws // 4,
+            args.draws // nuts.get("chains", 4),
             method=method,
             stage=stage,
-            tune=args.draws // 8,
             random_seed=1,
             progressbar=False,
-            **chains,
+            **nuts,
         )
         clock("sample")
         mean, spread = of_function(idata, X)
@@ -145,6 +144,7 @@ def arguments(argv=None):
     parser.add_argument("--neighbors", type=int, default=10)
     parser.add_argument("--frequencies", type=int, default=30, help="of features, in each input")
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--tune", type=int, default=500, help="of each of two chains of NUTS")
     parser.add_argument("--method", choices=["stage", "importance", "nuts"], default="stage")
     return parser.parse_args(argv)
 
