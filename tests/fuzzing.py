@@ -245,6 +245,7 @@ LIKE = {
     "nullable floats": lambda X: pd.DataFrame(X).astype("Float64"),
     "objects": lambda X: X.astype(object),
     "a constant": pt.constant,
+    "a chunked data array": lambda X: xr.DataArray(X, dims=("obs", "f")).chunk(obs=5),
     "a transposed data array": lambda X: xr.DataArray(X, dims=("obs", "f")).transpose("f", "obs").T,
     "a data frame with two levels of columns": lambda X: pd.DataFrame(
         X, columns=pd.MultiIndex.from_arrays([list("abcdefgh")[: X.shape[1]]] * 2)
