@@ -22,6 +22,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter
+from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.compile import ONCE, building, function, simplify
 from pymc_vsgp.engine.sharded import gathered
@@ -34,9 +35,11 @@ from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
+from pymc_vsgp.ops.rows import Rows
 
 _log = logging.getLogger("pymc.vsgp")
 
+SHARE = 0.1  # of what compiling takes, before numpy's time is known
 TYPICAL = 20  # nodes of a quadrature that takes no more than it needs
 
 
@@ -143,7 +146,9 @@ class AtPoints:
         values = [*outer, *many]
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         vectorized = over(vectorized, values, batched)
-        self._sizes = _sizes(vectorized, mesh)
+        self._sizes = _sizes(block_sums(*vectorized), mesh)
+        others = [v.owner for v in ancestors(vectorized) if v.owner and type(v.owner.op) is Rows]
+        self._rows = max((size for size, _ in _sizes(others, mesh)), default=1)
         self._widest = max((max(s) for s in points.shapes.values() if s), default=1)
         a, b = (sum(x) for x in zip(*self._sizes, strict=True)) if self._sizes else (1, 0)
         self.cost = a * (3.0 + self._widest / 8.0), 10.0 * b + a / 4.0
@@ -153,7 +158,7 @@ class AtPoints:
             self._first = function([], fixed)
             self._on_numpy = function([*batched, *fixed], numpy_only(vectorized))
             self._compiler = compiler(points.model, outputs) if compiling else None
-        self._spent, self._cold = 0.0, True
+        self._spent, self._cold, self._next = 0.0, True, 1
 
     def __call__(self, theta, epsilon, advance=None) -> list[np.ndarray]:
         """Evaluate at theta, S x d, and epsilon, S x K x m: arrays with S x K in front.
@@ -162,13 +167,15 @@ class AtPoints:
         is interrupted.
         """
         n, K = epsilon.shape[:2]
-        largest = max([self._widest**2, *(max(a, K * b) for a, b in self._sizes)])
+        largest = max([self._widest**2, self._rows, *(max(a, K * b) for a, b in self._sizes)])
         on_numpy = max(1, BATCH_BYTES // (8 * largest))
         known = self._first() if self.compiled is None else []
         parts: list[list] = []
         done = 0
         while done < n:
             step = self.compiled.most if self.compiled else on_numpy
+            if self._compiler is not None:  # a few tell whether numpy takes too long for all
+                step, self._next = min(step, self._next), 2 * self._next
             at, began = slice(done, done + step), time.perf_counter()
             try:
                 arrays = self.points.split(theta[at], epsilon[at])
@@ -193,7 +200,9 @@ class AtPoints:
         if cold:  # loops of numba compile then
             return
         self._spent += seconds * len(arrays[0])
-        if self._spent + seconds * left < self._compiler.pays:
+        pays = self._compiler.pays
+        # A few take longer, each, than many do.
+        if self._spent < SHARE * pays or self._spent + seconds * left < pays:
             return
         compiler, self._compiler = self._compiler, None
         _log.info(
@@ -211,13 +220,12 @@ def computed_first(outputs, inputs) -> list[Variable]:
     return [v for v in frontier(outputs, inputs) if not isinstance(v, SharedVariable)]
 
 
-def _sizes(outputs, mesh=None) -> list[tuple[int, int]]:
-    """Return the entries of the largest arrays of the loops in vectorized graphs."""
-    loops = block_sums(*outputs)
-    rows = function([], [n.inputs[0].shape[0] for n in loops])()
+def _sizes(nodes, mesh=None) -> list[tuple[int, int]]:
+    """Return the entries of the largest arrays of some loops in vectorized graphs."""
+    rows = function([], [n.inputs[0].shape[0] for n in nodes])()
     # Of all processes: these have to take the same decisions.
     rows = gathered(mesh, rows).sum(axis=0)
-    return [_entries(node, int(n)) for node, n in zip(loops, rows, strict=True)]
+    return [_entries(node, int(n)) for node, n in zip(nodes, rows, strict=True)]
 
 
 def _entries(node, n: int) -> tuple[int, int]:
