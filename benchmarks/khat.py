@@ -23,7 +23,8 @@ from scipy.special import logsumexp
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.importance import weigh
+from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.results.calibration import _from_prior
 
 PATH = pathlib.Path(__file__).parent / "results" / "khat.json"

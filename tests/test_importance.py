@@ -29,8 +29,9 @@ from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import TOGETHER, collapse, recover
 from pymc_vsgp.fit.compiled import Jax, Numba, compiler
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.proposals import Mixture, StudentT
+from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.results.calibration import _from_prior
 
 N = 40

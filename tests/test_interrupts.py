@@ -11,9 +11,10 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.fit import sampling
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.gaussian import Fitter
-from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.fit.store import keep_written
+from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.results.calibration import _Sampler
 
 N = 40

@@ -34,11 +34,12 @@ from pymc_vsgp.fit.backend import at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
-from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
+from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 

@@ -24,10 +24,11 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
-from pymc_vsgp.fit.importance import Weigher, weigh
+from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.walk import draws_of
+from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.progress import progress
 
 # Of importance weights: for each draw that is kept, and in all.

@@ -1,0 +1,184 @@
+"""What draws proposals of a model, and evaluates its density; see `importance`."""
+
+from typing import Any
+
+import numpy as np
+
+from pymc.model.core import Model
+
+from pymc_vsgp.compile import building
+from pymc_vsgp.fit.adaptation import moments, of_epsilon, of_moments
+from pymc_vsgp.fit.batch import Batch
+from pymc_vsgp.fit.chain import Chains, parts
+from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
+from pymc_vsgp.fit.density import Points
+from pymc_vsgp.fit.proposals import Prior
+
+__all__ = ["LARGEST", "Weigher"]
+
+EPSILON_BYTES = 32_000_000  # that are held at once
+KEPT = 1000  # numbers in the draws of epsilon at a theta, where these are more than one
+LARGEST = 300  # numbers of epsilon that their moments are estimated of
+NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for, ...
+NOISIEST_OF_CHAINS = 2.8  # ... and where chains draw epsilon, so that it grows with theta
+OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
+
+
+class Weigher:
+    """Draws proposals of a model, and evaluates its density.
+
+    What it compiles stays valid where data and coordinates change, so one serves many data sets.
+    With what is `integrated` out, some inducing values are drawn at each theta, while it is
+    weighed: to draw them afterwards takes another pass over the data.
+    """
+
+    @building
+    def __init__(self, model: Model, mesh: Any = None, integrated: Collapsed | None = None):
+        self.points = Points(model, mesh)
+        self.known: Chains | None = None
+        self.n_noise = 0
+        try:
+            theta = np.zeros((2, self.points.n_theta))
+            if integrated is None:
+                self.plain = self.points.log_density()
+            else:
+                draw, noise = integrated.inducing, integrated.noise
+                (self.n_noise,) = noise.type.shape
+                self.plain = self.points.with_draws(draw, noise)
+            with np.errstate(all="ignore"):
+                self.plain(theta, np.zeros((2, 3, self.points.n_epsilon + self.n_noise)))
+        except (TypeError, ValueError) as error:
+            if mesh is not None:
+                raise
+            # Ops of others may take one point at a time.
+            raise NotImplementedError(
+                "The density of the model takes one point at a time."
+            ) from error
+        self.prior: Prior | None = None
+        try:
+            self.prior = Prior(self.points)
+        except NotImplementedError:  # an improper one
+            pass
+
+    def begin(self, rng) -> None:
+        """Start anew, with this source of proposals."""
+        self.rng, self.n_evaluations = rng, 0
+        self.chains: Chains | None = None
+        self.take(self.plain)
+
+    def take(self, density) -> None:
+        """Let epsilon be in the coordinates of this density."""
+        self.density, self.epsilon = density, of_epsilon(np.zeros(self.points.n_epsilon))
+        self.moments: list[tuple] = []
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Of a theta, and of an epsilon, in about the same unit."""
+        of_theta, of_epsilon = self.density.cost
+        return of_theta, of_epsilon + (0.0 if self.chains is None else OF_CHAINS * of_theta)
+
+    def adapt(self, batch: Batch, log_w) -> None:
+        """Propose epsilon with the moments that proposals in these coordinates found."""
+        epsilon, batch.proposed = batch.proposed, None  # they are large
+        m = self.points.n_epsilon
+        if epsilon is not None and self.chains is None and 0 < m <= LARGEST:
+            self.moments.append(moments(epsilon.reshape(-1, m), batch.single(log_w)))
+            self.epsilon = of_moments(self.moments) or self.epsilon
+
+    @property
+    def noisiest(self) -> float:
+        """Variance of log weights given theta, above which there is no hope."""
+        return NOISIEST if self.chains is None else NOISIEST_OF_CHAINS
+
+    @property
+    def n_kept(self) -> int:
+        """How many draws there are at each theta: a chain that stays takes one after another."""
+        if self.n_noise:
+            return TOGETHER
+        if self.chains is not None or not self.points.n_epsilon:
+            return 1
+        return int(np.clip(KEPT // self.points.n_epsilon, 1, TOGETHER))
+
+    @property
+    def adapted(self) -> bool:
+        """Whether epsilon is proposed with moments other than those of the stage."""
+        return np.ndim(self.epsilon.root) > 0
+
+    def refine(self) -> bool:
+        """Let epsilon be in coordinates that are fitted to the data at each theta."""
+        if self.chains is not None:
+            return False
+        try:
+            self.take(self.points.refined())
+        except NotImplementedError:
+            return False
+        return True
+
+    def walk(self, theta) -> bool:
+        """Let chains at this theta draw epsilon."""
+        if self.points.mesh is not None:
+            return False
+        self.known = self.known or Chains(self.points)
+        self.chains = self.known
+        self.chains.start(theta, self.rng)
+        return True
+
+    def __call__(self, q, n, K) -> Batch:
+        """Propose n of theta, with K of epsilon each."""
+        theta = q.draw(n, self.rng)
+        batch = self.evaluate(theta, K)
+        if len(batch.theta) < n:
+            raise KeyboardInterrupt
+        return batch
+
+    def evaluate(self, theta, K, advance=lambda n: None) -> Batch:
+        """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
+        step = max(1, EPSILON_BYTES // (8 * K * max(self.points.n_epsilon, 1)))
+        found: list[Batch] = []
+        chains = parts(len(theta))
+        for i in range(0, len(theta), step):
+            asked = theta[i : i + step]
+            try:
+                found.append(self._evaluate(asked, K, advance, chains[i : i + step]))
+            except KeyboardInterrupt:
+                if not found:
+                    raise
+                break
+            if len(found[-1].theta) < len(asked):
+                break
+        return Batch.concatenated(found)
+
+    def more(self, theta, K, advance=lambda n: None) -> Batch | None:
+        """Evaluate more for a batch that is there already; nothing, if it is interrupted."""
+        try:
+            batch = self.evaluate(theta, K, advance)
+        except KeyboardInterrupt:
+            return None
+        return batch if len(batch.theta) == len(theta) else None
+
+    def _evaluate(self, theta, K, advance, chains) -> Batch:
+        m = self.points.n_epsilon
+        if self.chains is None:
+            flat = self.epsilon.draw(len(theta) * K, self.rng)
+            log_q = self.epsilon.logpdf(flat)
+        else:
+            flat, log_q = self.chains.draw(np.repeat(chains, K))
+        log_q = log_q.reshape(len(theta), K)
+        noise = self.rng.gumbel(size=(len(theta), self.n_kept, K))
+        with np.errstate(all="ignore"):
+            proposed = draws = flat.reshape(len(theta), K, m)
+            if self.n_noise:
+                normal = self.rng.normal(size=(len(theta), self.n_kept, self.n_noise))
+                logp, draws = self.density(theta, normal, advance)
+                logp = logp[:, :K]
+            else:
+                logp, *coordinates = self.density(theta, proposed, advance)
+                (draws,) = coordinates or [proposed]
+        n = len(logp)
+        inner = logp - log_q[:n]
+        inner = np.where(np.isfinite(inner), inner, -np.inf)
+        self.n_evaluations += inner.size
+        score = inner[:, None] + noise[:n]
+        if not self.n_noise:
+            draws = draws[np.arange(n)[:, None], np.argmax(score, axis=2)]
+        return Batch(theta[:n], inner, draws, score.max(axis=2), proposed[:n])
