@@ -23,7 +23,7 @@ import pymc_vsgp as vsgp
 
 HERE = Path(__file__).parent
 COVARIATES = ["green", "phc", "netuse", "treated"]
-NEIGHBORS, DRAWS = 15, 1000
+NEIGHBORS, DRAWS = 15, 3000
 
 
 def read():
