@@ -141,3 +141,25 @@ def test_what_is_computed_by_rows_is_the_same(mode, rng):
         found.append(pytensor.function([a, near, b], outputs, mode=mode)(*point))
     for whole, blocks in zip(*found, strict=True):
         np.testing.assert_allclose(blocks, whole, rtol=1e-12)
+
+
+def test_searches_are_remembered(rng, monkeypatch):
+    X, Z, scale = rng.normal(size=(7, 2)), rng.normal(size=(9, 2)), np.ones(2)
+    searches = []
+    search = Nearest._search
+    monkeypatch.setattr(Nearest, "_search", lambda self, *a: searches.append(a) or search(self, *a))
+    op = Nearest(3)
+    first = op.search(X, Z, scale)
+    known = first.copy()
+    first[:] = -1  # whoever asks may write into what it got
+    for same in (op, Nearest(3)):
+        np.testing.assert_array_equal(same.search(X.copy(), np.asfortranarray(Z), scale), known)
+    assert len(searches) == 1
+    # Other numbers, another number of neighbors, and another rule are other questions.
+    others = [(Nearest(3), X + 1.0, Z, scale), (Nearest(3), X, 2.0 * Z, scale)]
+    others += [(Nearest(3), X, Z, np.array([1.0, 9.0])), (Nearest(4), X, Z, scale)]
+    others += [(Nearest(3, around=True), X, Z, scale), (Nearest(3), X[:, ::-1], Z, scale)]
+    for other, *inputs in others:
+        np.testing.assert_array_equal(other.search(*inputs), search(other, *inputs))
+    assert len(searches) == 1 + len(others)
+    assert other.search(X[:0], Z, scale).shape == (0, 3)
