@@ -268,7 +268,8 @@ def main():
         else:
             found["plane"] = plane_table()
         envs.save(file, json.dumps(found, indent=1) + "\n", kept=True)
-    envs.save(file.with_suffix(".md"), report(found), kept=True)
+    # As it is read again: numbers that are keys become strings.
+    envs.save(file.with_suffix(".md"), report(json.loads(file.read_text())), kept=True)
 
 
 if __name__ == "__main__":
