@@ -29,9 +29,6 @@ from hypothesis import strategies as st
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.fit import approximation, correlated
-
-approximation.MOST_DENSE, correlated.INFORMED, correlated.APART = 10, 0.0, 0.0
 N, DRAWS = 12, 40
 X1 = np.linspace(-1.0, 1.0, N)[:, None]
 X2 = np.random.default_rng(0).uniform(-1.0, 1.0, size=(N, 2))
@@ -92,7 +89,7 @@ def groups():
 
 
 def waves():
-    """Of many coefficients, which are correlated in the stage."""
+    """Of what `benchmarks/fuzz.py` has as many coefficients, correlated in the stage."""
     gp = _gp()
     gp.prior("u", inducing=vsgp.inducing.Fourier(6.0, 5))
     gp.likelihood("y", vsgp.Poisson(), X1, COUNTS)

@@ -407,7 +407,7 @@ def test_chains_where_normal_proposals_tell_nothing(many):
 @pytest.mark.slow
 def test_chains_are_not_built_where_nuts_is_as_fast(many, monkeypatch):
     model, _, stage = many
-    monkeypatch.setattr(importance, "Chains", None)  # fails where it is called
+    monkeypatch.setattr("pymc_vsgp.fit.weigher.Chains", None)  # fails where it is called
     kwargs = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
     monkeypatch.setattr(pm, "sample", lambda **kwargs: "nuts")
     monkeypatch.setattr("pymc_vsgp.fit.backend.LONG", np.inf)
@@ -754,7 +754,8 @@ def test_functions_that_share_data_are_proposed_together(monkeypatch):
     found = {}
     for adapted in (True, False):
         if not adapted:
-            monkeypatch.setattr(importance, "LARGEST", 0)
+            for name in ("importance", "weigher"):
+                monkeypatch.setattr(f"pymc_vsgp.fit.{name}.LARGEST", 0)
         weigher = Weigher(model)
         rng = np.random.default_rng(1)
         found[adapted] = weigh(stage, weigher, 2000, rng, progressbar=False)
