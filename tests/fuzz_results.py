@@ -89,7 +89,7 @@ def groups():
 
 
 def waves():
-    """Of what `benchmarks/fuzz.py` has as many coefficients, correlated in the stage."""
+    """So many coefficients that the stage of `benchmarks/fuzz.py` has them correlated."""
     gp = _gp()
     gp.prior("u", inducing=vsgp.inducing.Fourier(6.0, 5))
     gp.likelihood("y", vsgp.Poisson(), X1, COUNTS)

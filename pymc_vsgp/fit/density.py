@@ -146,9 +146,11 @@ class AtPoints:
         values = [*outer, *many]
         batched = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in values]
         vectorized = over(vectorized, values, batched)
-        self._sizes = _sizes(block_sums(*vectorized), mesh)
+        loops = block_sums(*vectorized)
         others = [v.owner for v in ancestors(vectorized) if v.owner and type(v.owner.op) is Rows]
-        self._rows = max((size for size, _ in _sizes(others, mesh)), default=1)
+        sizes = _sizes([*loops, *others], mesh)
+        self._sizes = sizes[: len(loops)]
+        self._rows = max((size for size, _ in sizes[len(loops) :]), default=1)
         self._widest = max((max(s) for s in points.shapes.values() if s), default=1)
         a, b = (sum(x) for x in zip(*self._sizes, strict=True)) if self._sizes else (1, 0)
         self.cost = a * (3.0 + self._widest / 8.0), 10.0 * b + a / 4.0

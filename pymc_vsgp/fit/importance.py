@@ -195,26 +195,23 @@ def weigh(
     may_refit = weigher.chains is None and batch.theta.shape[1] > 0 and len(log_w) >= FEW
     while doubt and not (interrupted or hopeless or refused or for_nuts):
         _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
-        if may_refit:
-            # As many from a density that is fitted to all so far cost less than more from this one.
-            may_refit, other = False, refit(q, batch)
-            with progress("Importance", n, progressbar) as advance:
-                new = weigher.more(other.draw(n, rng), K, advance)
-            interrupted = new is None
-            if new is not None:
-                q, batch = other, new
-                log_w, single, refused, doubt = _judged(weigher, q, batch)
-            continue
-        with progress("Importance", 3 * len(log_w), progressbar) as advance:
-            more = weigher.more(q.draw(3 * len(log_w), rng), K, advance)
+        # As many from a density that is fitted to all so far cost less than more from this one.
+        again, may_refit = may_refit, False
+        proposal, size = (refit(q, batch), n) if again else (q, 3 * len(log_w))
+        with progress("Importance", size, progressbar) as advance:
+            more = weigher.more(proposal.draw(size, rng), K, advance)
         interrupted = more is None
-        if more is not None:
+        if more is None:
+            break
+        if again:
+            q, batch = proposal, more
+        else:
             thin *= 4
             batch = Batch.concatenated([batch, more])
             if weigher.chains is not None:  # those of one chain one after another
                 of = np.concatenate([parts(len(log_w)), parts(len(more.theta))])
                 batch = batch.ordered(np.argsort(of, kind="stable"))
-            log_w, single, refused, doubt = _judged(weigher, q, batch)
+        log_w, single, refused, doubt = _judged(weigher, q, batch)
     khat, ess = shape(log_w, single)[0], tail(log_w)[1]
     log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
     return Weighed(

@@ -296,20 +296,25 @@ def _inverse(L) -> np.ndarray:
     return inverse @ inverse.T
 
 
+def _moved(kept, to, step: float) -> np.ndarray:
+    """Return a precision with a part of that of the data and of the prior."""
+    found = kept + step * to
+    found[np.diag_indices(len(found))] += step
+    return found
+
+
 def _stepped(q: Held, linear, precision, step: float) -> Held:
     """Return q a part of the way to the density that the data and the prior make."""
     new = Held(*(np.empty_like(x) for x in q))
     for k, (m, P) in enumerate(zip(q.linear, q.precision, strict=True)):
-        to, toward, kept = precision[k], linear[k], (1.0 - step) * P
-        found = kept + step * to
-        found[np.diag_indices(len(m))] += step
+        toward, kept = linear[k], (1.0 - step) * P
+        found = _moved(kept, precision[k], step)
         # Likelihoods that are not log-concave may take precision away, but not most of it.
         try:
             _factor(found - 0.5 * kept)
         except np.linalg.LinAlgError:
-            to, toward = definite(to, toward, m)
-            found = kept + step * to
-            found[np.diag_indices(len(m))] += step
+            to, toward = definite(precision[k], toward, m)
+            found = _moved(kept, to, step)
         L = _factor(found)
         new.root[k], new.precision[k], new.covariance[k] = L, found, _inverse(L)
         new.linear[k] = new.covariance[k] @ (kept @ m + step * toward)

@@ -6,6 +6,7 @@ each comes after its neighbors. The matrix is :math:`I - B` with B those entries
 """
 
 import hashlib
+import threading
 
 from typing import Any
 
@@ -116,16 +117,17 @@ LARGEST_D = 3
 
 ROWS = 4096  # of which candidates are held at once
 
-REMEMBERED, REMEMBERED_BYTES = 8, 50_000_000
-"""Searches, and the largest of them."""
+REMEMBERED_BYTES = 100_000_000
+"""Of the last searches together."""
 
 _searched: dict[Any, np.ndarray] = {}
+_searching = threading.Lock()
 
 CANDIDATES = 10
 """Times as many are looked at as are taken, where they are to lie all around."""
 
 
-def hash_of(x: np.ndarray) -> tuple:
+def _hash_of(x: np.ndarray) -> tuple:
     """Return the same for arrays with the same numbers."""
     return x.shape, hashlib.blake2b(x.tobytes(), digest_size=16).digest()
 
@@ -165,14 +167,14 @@ class Nearest(WithJAX):
 
         Draws of a posterior ask for the same again and again: the last answers are remembered.
         """
-        key = (self, *(hash_of(x) for x in (X, Z, scale)))
+        key = (self, *(_hash_of(x) for x in (X, Z, scale)))
         found = _searched.get(key)
         if found is None:
             found = self._search(X, Z, scale)
-            if found.nbytes <= REMEMBERED_BYTES:
+            with _searching:
                 _searched[key] = found
-                while len(_searched) > REMEMBERED:
-                    _searched.pop(next(iter(_searched), None), None)
+                while sum(x.nbytes for x in _searched.values()) > REMEMBERED_BYTES:
+                    del _searched[next(iter(_searched))]
         return found.copy()
 
     def _search(self, X, Z, scale):
