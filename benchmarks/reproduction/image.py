@@ -2,9 +2,11 @@
 
 Hensman et al. (2015), section 4.1: 1000 rows to train on, M inducing inputs from k-means that stay
 or are moved by the bound of the Gaussian stage, one lengthscale or one for each input. The rows
-are those of the published code without its order, so its splits can't be the same.
+are those of the published code without its order, so its splits can't be the same. Started again
+with the same arguments and the same package, it goes on where it was stopped.
 """
 
+import json
 import time
 
 import matplotlib.pyplot as plt
@@ -14,6 +16,8 @@ import pymc as pm
 from common import (
     arguments,
     classification_scores,
+    command,
+    envs,
     fit,
     free_form,
     original_permutation,
@@ -26,6 +30,8 @@ from common import (
 import pymc_vsgp as vsgp
 
 N_TRAIN = 1000
+KERNELS, INDUCING = ("isotropic", "ARD"), ("k-means", "moved")
+ROW = ("seed", "M", "kernel", "inducing")  # what a row of the results is of
 
 
 def model_of(X, y, Z, ard):
@@ -58,8 +64,8 @@ def one(data, seed, n_inducing, ard, moved, options, sampled):
     return {
         "seed": seed,
         "M": n_inducing,
-        "kernel": "ARD" if ard else "isotropic",
-        "inducing": "moved" if moved else "k-means",
+        "kernel": KERNELS[ard],
+        "inducing": INDUCING[moved],
         **scores,
         "theta": stage.theta,
         "bound": stage.elbo,
@@ -120,12 +126,17 @@ def main(argv=None):
     sizes = [4] if options.smoke else [M for M in (5, 10, 20, 50, 100) if M <= options.largest]
     settings = {"sizes": sizes, "train_rows": N_TRAIN, "rounds": options.rounds}
     settings |= {"test_rows": len(data["unique_idx"]) - N_TRAIN}
-    rows = []
+    rows, seconds = earlier(options)
+    began -= seconds
+    done = {tuple(row[k] for k in ROW) for row in rows}
     for seed in range(1 if options.smoke else options.splits):
         for n_inducing in sizes:
             sampled = seed < options.free and n_inducing <= options.free_largest
             for ard in (True,) if options.smoke else (False, True):
                 for moved in (True,) if options.smoke else (False, True):
+                    kinds = KERNELS[ard], INDUCING[moved]
+                    if (seed, n_inducing, *kinds) in done:
+                        continue
                     rows.append(one(data, seed, n_inducing, ard, moved, options, sampled))
                     keys = ("M", "kernel", "inducing", "gaussian", "free_form", "rhat_max")
                     print({k: rows[-1].get(k) for k in keys}, flush=True)
@@ -134,6 +145,15 @@ def main(argv=None):
                 write("image", options, settings, results, began)
                 draw(rows, options)
     return rows
+
+
+def earlier(options):
+    """Return rows and seconds of a run that was stopped, if it had these arguments and package."""
+    path = options.out / "image.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    ours = {"command": command("image"), "commit": envs.commit(), "smoke": options.smoke}
+    same = all(record.get(key) == value for key, value in ours.items()) and ours["command"]
+    return (record["results"]["runs"], record["seconds"]) if same else ([], 0.0)
 
 
 def table(rows):
