@@ -466,3 +466,19 @@ def test_jax_takes_over_a_long_fit(lik, data, rng, monkeypatch):
     np.testing.assert_allclose(stage.elbo, plain.elbo, rtol=1e-7)
     for name, x in plain.theta_unconstrained.items():
         np.testing.assert_allclose(stage.theta_unconstrained[name], x, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_numpy_goes_on_where_jax_was_refused(data, rng, monkeypatch):
+    """JAX makes the constants that it was given read-only, and numpy has the same."""
+    pytest.importorskip("jax")
+    X, Xu, f = data
+    y = rng.random(N) < stats.norm.cdf(f)
+    arguments = {"move_inducing": True, "maxiter": 5, "progressbar": False}
+    plain = vsgp.fit_gaussian(model=build(vsgp.Bernoulli(), X, Xu, y), **arguments)
+    refused = []
+    monkeypatch.setattr("pymc_vsgp.fit.compiled.Switching.pays", 0.0)
+    monkeypatch.setattr(OneOnJax, "seconds", lambda self, *args: refused.append(self) or np.inf)
+    stage = vsgp.fit_gaussian(model=build(vsgp.Bernoulli(), X, Xu, y), **arguments)
+    assert refused
+    np.testing.assert_allclose(stage.elbo, plain.elbo, rtol=1e-9)

@@ -38,7 +38,9 @@ class Filled(Op):
 
     def perform(self, node, inputs, outputs):
         """Copy it."""
-        outputs[0][0] = np.broadcast_arrays(*inputs)[1].copy()
+        x, y = inputs
+        # Not `broadcast_arrays`, which fails on constants that JAX has made read-only meanwhile.
+        outputs[0][0] = np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape)).copy()
 
 
 @_vectorize_node.register(Filled)
