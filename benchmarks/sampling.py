@@ -219,6 +219,40 @@ def summary(outcomes):
     return "\n".join([*lines, ""])
 
 
+def over_seeds(outcomes):
+    """Markdown of what other seeds find, beside the first: the smallest and the largest."""
+    lines = [
+        "| case | baseline | seeds | CPU s | ESS theta per CPU s | ESS f per CPU s | R-hat at most "
+        "| theta off at most | ours, times theirs: theta | f |",
+        "|" + "---|" * 10,
+    ]
+    for name, outcome in outcomes.items():
+        runs = [outcome["results"], *outcome.get("seeds", {}).values()]
+        for baseline in BASELINES:
+            pairs = [(run.get("vsgp", {}), run.get(baseline, {})) for run in runs]
+            found = [b for _, b in pairs if "cpu_s" in b]
+            if len(found) < 2:
+                continue
+            row = [name, baseline, str(len(found))]
+            row += [between([b[k] for b in found]) for k in ("cpu_s", "theta_per_s", "f_per_s")]
+            row += [f"{max(b['rhat'] for b in found):.3f}"]
+            off = [b["theta_off"] for b in found if "theta_off" in b]
+            row += [f"{max(off):.1f}" if off else ""]
+            both = [(a, b) for a, b in pairs if "cpu_s" in a and "cpu_s" in b and a is not b]
+            for k in ("theta_per_s", "f_per_s"):
+                row += [between([a[k] / b[k] for a, b in both]) if both else ""]
+            lines.append("| " + " | ".join(row) + " |")
+    if len(lines) == 2:
+        return ""
+    said = "From the smallest to the largest of the seeds. Ratios are of one seed."
+    return "\n".join(["## Other seeds", "", said, "", *lines, ""])
+
+
+def between(values):
+    """Return the smallest and the largest of some numbers, to three digits."""
+    return " to ".join(f"{v:.3g}" if v < 1e3 else f"{v:.0f}" for v in (min(values), max(values)))
+
+
 def write(outcomes, options):
     """Write both result files; called after every baseline, so that a stop loses nothing."""
     folder = HERE / "results"
@@ -231,12 +265,13 @@ def write(outcomes, options):
         f"{options.chains} chains of {options.tune} + {options.draws}, {options.cores} at a time, "
         f"{options.timeout} CPU s at most, "
         f"{options.threads} BLAS thread(s), PyTensor backend {options.backend}, "
-        f"seed {options.seed}."
+        f"seed {options.first_seed}."
         + (" **Tiny cases: a smoke test, not a measurement.**" if options.tiny else ""),
         "",
         NOTE,
         summary(outcomes),
         *(table(name, outcome, options) for name, outcome in outcomes.items()),
+        over_seeds(outcomes),
     ]
     done = {(case, b) for case, outcome in outcomes.items() for b in outcome["results"]}
     left: dict[str, list[str]] = {}
@@ -259,7 +294,7 @@ def main():
     parser.add_argument("--chains", type=int, default=4)
     parser.add_argument("--cores", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--threads", type=int, default=1, help="of BLAS")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="with --add, another than the first")
     parser.add_argument("--backend", choices=("numba", "jax"), default="numba")
     parser.add_argument("--timeout", type=int, default=3600, help="CPU seconds of a baseline")
     parser.add_argument("--tiny", action="store_true", help="small cases: a smoke test")
@@ -275,23 +310,28 @@ def main():
     cache = HERE / ".cache"
     cache.mkdir(exist_ok=True)
     known = HERE / "results" / f"{options.output}.json"
-    outcomes = json.loads(known.read_text())["cases"] if options.add and known.exists() else {}
+    record = json.loads(known.read_text()) if options.add and known.exists() else {}
+    outcomes, earlier = record.get("cases", {}), record.get("options", {})
+    options.first_seed = earlier.get("first_seed", earlier.get("seed", options.seed))
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         for name in names:
             path, sizes = write_case(name, Path(temporary), options.tiny)
             print(f"{name}: {sizes}", flush=True)
             outcome = outcomes.setdefault(name, {"results": {}})
             outcome["sizes"] = sizes
+            results = outcome["results"]
+            if options.seed != options.first_seed:
+                results = outcome.setdefault("seeds", {}).setdefault(str(options.seed), {})
             write(outcomes, options)
             if path is None:
                 continue
             for baseline in baselines:
                 result = run(baseline, path, Path(temporary), options)
-                outcome["results"][baseline] = result
+                results[baseline] = result
                 # The first of those with the posterior of the case.
-                same = (outcome["results"].get(b, {}) for b in BASELINES[:-2])
+                same = (results.get(b, {}) for b in BASELINES[:-2])
                 reference = next((r for r in same if "mean_theta" in r), None)
-                for found in outcome["results"].values():
+                for found in results.values():
                     derive(found, reference)
                 status = result.get("skipped") or f"{result['total_s']:.1f} s"
                 print(f"  {baseline:22s} {status}", flush=True)
