@@ -34,6 +34,7 @@ LEFT = {
     "classes": "sampled for minutes; classes_accuracy has its Gaussian stage",
     "gradient_million": "a million rows; gradient has the same code",
     "mnist": "an hour",
+    "three_classes": "minutes; classes_accuracy has the same model",
     "rough_map": "four CPU minutes; rough_counts has the same code",
     "after_sampling": "no committed result",
     "gpu": "no committed result",

@@ -14,6 +14,7 @@ import scipy.stats
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER, RESULTS = ROOT / "benchmarks" / "reproduction", ROOT / "docs" / "reproduction"
 PAGE = ROOT / "docs" / "reproduction.md"
+WITH_DATA = ("pines", "image", "raetsch", "mnist", "dense")  # of data that are not shipped
 
 
 @pytest.fixture
@@ -139,9 +140,9 @@ def test_mnist_scores_are_those_of_the_marginals(scripts, rng, monkeypatch):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
-@pytest.mark.parametrize("name", ["coal", "snelson", "pines", "image", "raetsch", "mnist", "dense"])
+@pytest.mark.parametrize("name", [*WITH_DATA, "coal", "snelson", "three_classes"])
 def test_smoke_run_writes_finite_numbers(name, scripts, tmp_path, request, monkeypatch):
-    if name in ("pines", "image", "raetsch", "mnist", "dense"):
+    if name in WITH_DATA:
         monkeypatch.setenv("PYMC_VSGP_DATA", str(request.getfixturevalue("shared_data")))
     module = scripts(name)
     module.main(["--smoke", "--out", str(tmp_path)])

@@ -28,6 +28,7 @@ PACKAGES = ("pymc", "pytensor", "nutpie", "jax", "numpy", "scipy", "arviz")
 JITTER = 1e-6  # of the package by default, relative to the variance
 QUIET = {"progressbar": False}
 SAMPLER = {"nuts_sampler": "nutpie", "backend": "jax"}  # JAX compiles in seconds
+BY_DEFAULT = {"nuts_sampler": "by default", "backend": "by default"}  # after weights
 # A smoke run checks the scripts. Samplers have tests of their own, and are left out of it.
 SMOKE = {"draws": 4, "tune": 1, "chains": 1}
 NO_DIAGNOSTICS = {
@@ -217,9 +218,9 @@ def write(name, options, settings, results, began):
     record = {
         "command": command(name),
         "smoke": options.smoke,
-        "settings": settings
+        "settings": SAMPLER
         | {key: getattr(options, key) for key in ("draws", "tune", "chains")}
-        | SAMPLER,
+        | settings,
         "results": results,
         "seconds": time.perf_counter() - began,
         "machine": {

@@ -14,6 +14,7 @@ import numpy as np
 import pymc as pm
 
 from common import (
+    BY_DEFAULT,
     arguments,
     classification_scores,
     command,
@@ -125,7 +126,7 @@ def main(argv=None):
     data = vsgp.datasets.load("raetsch_image")
     sizes = [4] if options.smoke else [M for M in (5, 10, 20, 50, 100) if M <= options.largest]
     settings = {"sizes": sizes, "train_rows": N_TRAIN, "rounds": options.rounds}
-    settings |= {"test_rows": len(data["unique_idx"]) - N_TRAIN}
+    settings |= {"test_rows": len(data["unique_idx"]) - N_TRAIN} | BY_DEFAULT
     rows, seconds = earlier(options)
     began -= seconds
     done = {tuple(row[k] for k in ROW) for row in rows}

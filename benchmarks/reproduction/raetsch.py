@@ -16,6 +16,7 @@ import numpy as np
 import pymc as pm
 
 from common import (
+    BY_DEFAULT,
     arguments,
     classification_scores,
     command,
@@ -166,7 +167,7 @@ def main(argv=None):
                 # A run that is stopped keeps its splits; those with other priors stay in any case.
                 entry[prior] = summary(rows) | {"runs": rows}
                 print(name, label, summary(rows), flush=True)
-                write("raetsch", options, {"sets": list(SETS)}, results, began)
+                write("raetsch", options, {"sets": list(SETS)} | BY_DEFAULT, results, began)
     return results
 
 
