@@ -218,6 +218,23 @@ def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch
 
 
 @pytest.mark.slow
+def test_numpy_goes_on_where_jax_was_refused(rng, monkeypatch):
+    """JAX makes the constants that it was given read-only, and numpy has the same."""
+    pytest.importorskip("jax")
+    model, _ = made(counts)
+    points, theta, epsilon = points_of(model, rng, S=40)
+    (expected,) = points.log_density()(theta, epsilon)
+    monkeypatch.setattr(Jax, "pays", 0.0)
+    refused = []
+    monkeypatch.setattr(Jax, "seconds", lambda self, *arrays: refused.append(self) or np.inf)
+    fn = points.log_density()
+    (found,) = fn(theta, epsilon)
+    assert refused and fn.compiled is None
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(fn(theta, epsilon)[0], expected, rtol=1e-12)
+
+
+@pytest.mark.slow
 def test_numba_computes_what_is_of_theta_once(rng):
     model, _ = made(neighbors)
     points, theta, epsilon = points_of(model, rng, S=2)

@@ -17,8 +17,11 @@ def table(head, rows):
 
 
 def made_by(record):
-    minutes = record["seconds"] / 60
-    return f"`{record['command']}`, {minutes:.0f} minutes.\n"
+    """Say what made a result, and of what package."""
+    minutes, versions = record["seconds"] / 60, record["versions"]
+    packages = ", ".join(f"{name} {versions[name]}" for name in ("pymc", "pytensor", "nutpie"))
+    commit = record.get("commit", "not recorded")
+    return f"`{record['command']}`, {minutes:.0f} minutes; commit {commit}, {packages}.\n"
 
 
 def sampling(how):
