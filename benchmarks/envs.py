@@ -27,12 +27,15 @@ PACKAGES = ("pymc", "pytensor", "numpy", "scipy", "numba", "jax", "nutpie", "gpb
 REQUIREMENTS = {
     "pymc": ["-e", f"{ROOT}[jax,nutpie]"],
     "gpflow": ["gpflow==2.11.2", "matplotlib", "tensorflow-cpu==2.21.0", "setuptools<81"],
+    "flow": ["-e", f"{ROOT}[jax,nutpie]", "flowjax==19.1.2"],
+    "blackjax": ["blackjax==1.7.1", "jax", "scipy"],  # PyMC wants an older one
 }
+ENVIRONMENTS = {"gpflow": "gpflow", "nutpie_flow": "flow", "blackjax_laplace": "blackjax"}
 
 
 def environment_of(baseline):
     """Name of the environment that a baseline runs in."""
-    return "gpflow" if baseline == "gpflow" else "pymc"
+    return ENVIRONMENTS.get(baseline, "pymc")
 
 
 def python(name):

@@ -3,7 +3,7 @@
 Hensman et al. (2015), section 4.1: 1000 rows to train on, M inducing inputs from k-means that stay
 or are moved by the bound of the Gaussian stage, one lengthscale or one for each input. The rows
 are those of the published code without its order, so its splits can't be the same. Started again
-with the same arguments and the same package, it goes on where it was stopped.
+with the same package, it goes on where it was stopped, or to more splits.
 """
 
 import json
@@ -17,7 +17,6 @@ from common import (
     BY_DEFAULT,
     arguments,
     classification_scores,
-    command,
     envs,
     fit,
     free_form,
@@ -127,17 +126,18 @@ def main(argv=None):
     sizes = [4] if options.smoke else [M for M in (5, 10, 20, 50, 100) if M <= options.largest]
     settings = {"sizes": sizes, "train_rows": N_TRAIN, "rounds": options.rounds}
     settings |= {"test_rows": len(data["unique_idx"]) - N_TRAIN} | BY_DEFAULT
-    rows, seconds = earlier(options)
+    rows, seconds = earlier(options, settings)
     began -= seconds
-    done = {tuple(row[k] for k in ROW) for row in rows}
     for seed in range(1 if options.smoke else options.splits):
         for n_inducing in sizes:
             sampled = seed < options.free and n_inducing <= options.free_largest
             for ard in (True,) if options.smoke else (False, True):
                 for moved in (True,) if options.smoke else (False, True):
-                    kinds = KERNELS[ard], INDUCING[moved]
-                    if (seed, n_inducing, *kinds) in done:
+                    key = seed, n_inducing, KERNELS[ard], INDUCING[moved]
+                    same = [row for row in rows if tuple(row[k] for k in ROW) == key]
+                    if any(not sampled or "free_form" in row for row in same):
                         continue
+                    rows = [row for row in rows if row not in same]
                     rows.append(one(data, seed, n_inducing, ard, moved, options, sampled))
                     keys = ("M", "kernel", "inducing", "gaussian", "free_form", "rhat_max")
                     print({k: rows[-1].get(k) for k in keys}, flush=True)
@@ -148,12 +148,14 @@ def main(argv=None):
     return rows
 
 
-def earlier(options):
-    """Return rows and seconds of a run that was stopped, if it had these arguments and package."""
+def earlier(options, settings):
+    """Return rows and seconds of a run that was stopped, if it had these settings and package."""
     path = options.out / "image.json"
     record = json.loads(path.read_text()) if path.exists() else {}
-    ours = {"command": command("image"), "commit": envs.commit(), "smoke": options.smoke}
-    same = all(record.get(key) == value for key, value in ours.items()) and ours["command"]
+    same = (record.get("commit"), record.get("smoke")) == (envs.commit(), options.smoke)
+    for key in ("rounds", "draws", "tune", "chains"):
+        ours = settings.get(key, getattr(options, key))
+        same = same and record["settings"][key] == ours
     return (record["results"]["runs"], record["seconds"]) if same else ([], 0.0)
 
 
