@@ -15,6 +15,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from PIL import Image
 from scipy.special import log_ndtr
 
 import pymc_vsgp as vsgp
@@ -250,4 +251,8 @@ def _plain(x):
 def save(figure, options, name):
     """Save a figure small enough to keep."""
     options.out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(options.out / f"{name}.png", dpi=80, bbox_inches="tight")
+    path = options.out / f"{name}.png"
+    figure.savefig(path, dpi=80, bbox_inches="tight")
+    with Image.open(path) as picture:  # matplotlib needs pillow in any case
+        small = picture.convert("RGB").quantize(128)
+    small.save(path, optimize=True)

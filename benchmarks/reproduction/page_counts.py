@@ -210,8 +210,7 @@ exact MCMC):
 {text}
 Log intensity in the cells against exact MCMC: the mean's distance in exact standard deviations,
 and the ratio of standard deviations.
-Both have Monte Carlo error. It was not kept for the inducing inputs,
-whose run came first.
+Both have Monte Carlo error.
 
 {table(columns, gaps)}
 
