@@ -254,5 +254,7 @@ def save(figure, options, name):
     path = options.out / f"{name}.png"
     figure.savefig(path, dpi=80, bbox_inches="tight")
     with Image.open(path) as picture:  # matplotlib needs pillow in any case
-        small = picture.convert("RGB").quantize(128)
+        # Rare colors, too: a scale beside a map has all of them.
+        rare = Image.Quantize.MAXCOVERAGE
+        small = picture.convert("RGB").quantize(256, method=rare)
     small.save(path, optimize=True)
