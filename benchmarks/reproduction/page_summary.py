@@ -145,7 +145,7 @@ def _gibbs(records):
 
 
 def _by_operation(records):
-    """Where pseudo-marginal steps give more effective draws an operation than those of AA."""
+    """Where pseudo-marginal steps give more effective samples an operation than those of AA."""
     blocks = [b for b in _result("pseudo_marginal").values() if "AA" in b and "PM EP (64)" in b]
     both = [
         [b[name]["ess"] / b[name]["operations"] for name in ("PM EP (64)", "AA 10")] for b in blocks
@@ -153,7 +153,7 @@ def _by_operation(records):
     n = sum(of_pm > of_aa for of_pm, of_aa in both)
     ours = f"more for EP (64) than for AA in {n} of {len(blocks)} blocks"
     verdict = "reproduced" if n == len(blocks) else "other; [](step_methods.md) has it"
-    yield ["pseudo-marginal steps", "more effective draws an operation", ours, verdict]
+    yield ["pseudo-marginal steps", "more effective samples an operation", ours, verdict]
 
 
 def _result(name):
