@@ -71,7 +71,7 @@ SCRIPTS = {
 CONTINUE = {
     *("importance", "importance_exact", "improve_inducing", "calibration", "classes_accuracy"),
     *("features", "features_cost", "types_of_features", "waiting"),
-    *("reproduction/raetsch", "reproduction/mnist"),
+    *("reproduction/raetsch", "reproduction/mnist", "reproduction/image"),
     *("reproduction/pseudo_marginal", "reproduction/hmc_gibbs"),  # into results/
 }
 
