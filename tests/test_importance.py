@@ -757,6 +757,30 @@ def test_no_weight_is_refused(build):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("noise", [(0.5, 0.5, 2.0), (0.5, 0.5, 0.5, 2.0)])
+def test_noise_that_shows_late_calls_for_other_coordinates(monkeypatch, noise):
+    """The first round took the noise of some counts for small, by chance, and NUTS took minutes."""
+    model, stage = made(counts)
+    weigher, at, told = Weigher(model), [], []
+    refine = weigher.refine
+
+    def variance(batch, log_w):
+        told.append(noise[len(told)] if len(told) < len(noise) else 0.5)
+        return told[-1]
+
+    def counted():
+        at.append(len(told))
+        return refine()
+
+    monkeypatch.setattr(Batch, "inner_variance", variance)
+    monkeypatch.setattr(weigher, "refine", counted)
+    found = weigh(stage, weigher, 1000, np.random.default_rng(1), progressbar=False)
+    assert at == ([] if len(noise) == 4 else [len(noise)])
+    assert (weigher.density is weigher.plain) == (len(noise) == 4)
+    assert not found.refused
+
+
+@pytest.mark.slow
 def test_functions_that_share_data_are_proposed_together(monkeypatch):
     """The stage has them independent. Classes tell their differences, and so correlate them."""
     rng = np.random.default_rng(5)

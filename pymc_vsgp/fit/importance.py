@@ -59,6 +59,7 @@ NORMAL = 1.6  # variance of log weights given theta, above which chains draw eps
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
+NOISY_ROUNDS = 3  # that tell it: the first has a few weights of each theta, and no long tails yet
 
 
 @dataclass
@@ -269,7 +270,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         if batch.log_variance > weigher.noisiest:
             return q, K, batch, refit
     spread: list[float] = []
-    best_at = 0
+    best_at, refined_at = 0, ROUNDS
     for i in range(ROUNDS):
         q = mixture(near, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
@@ -280,12 +281,12 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         spread.append(batch.inner_variance(log_w))
         if not np.isfinite(ess):  # nor is any weight
             break
-        elif i == 0 and spread[0] > NOISY and weigher.refine():
-            pass
+        elif i < min(NOISY_ROUNDS, refined_at) and spread[i] > NOISY and weigher.refine():
+            refined_at = i
         elif batch.log_variance > weigher.noisiest and points.n_epsilon > LARGEST:
             break
-        elif K > 1 and i < 2:
-            if i == 1 and weigher.density is not weigher.plain and spread[1] > 0.7 * spread[0]:
+        elif K > 1 and (i < 2 or i == refined_at + 1):
+            if i == refined_at + 1 and spread[i] > 0.7 * spread[i - 1]:
                 weigher.take(weigher.plain)
             K = _n_inner(min(spread), *weigher.cost)
         elif ess > GOOD * n or (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
