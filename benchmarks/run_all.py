@@ -52,7 +52,12 @@ SCRIPTS = {
     "prediction": [""],
     "after_sampling": [""],
     "waiting": ["--rounds 5", "--samplers gradient nuts hsgp latent numpyro gpflow --rounds 5"],
-    "gradient": ["", "--cases e --output gradient_million"],
+    "gradient": [
+        "",
+        # The peers would take hours, or do not fit in memory.
+        "--cases e --baselines vsgp_numba,vsgp_jax,numpy --once --rounds 2 --evaluations 3 "
+        "--output gradient_million",
+    ],
     "sampling": ["--chains 4 --cores 1"],
     "scaling": [""],
     "reproduction/dense": [""],
