@@ -244,6 +244,7 @@ def run(name, n):
         build(name), CASES[name][0], n, draws=100, tune=250, random_seed=SEED, progressbar=False
     )
     return {
+        "commit": envs.commit(),
         "n_ranks": found.n_ranks,
         "nuts": found.n_nuts,
         "cpu": time.process_time() - cpu,
@@ -276,8 +277,9 @@ def table(results):
     """Write the table."""
     known = {n: results[n] for n in CASES if n in results}
     lines = [
-        "| model | replicates | by NUTS | CPU seconds | numbers | smallest p | of | uniform |",
-        "|---" * 8 + "|",
+        "| model | replicates | by NUTS | CPU seconds | numbers | smallest p | of | uniform "
+        "| commit |",
+        "|---" * 9 + "|",
     ]
     smallest, n_numbers = 1.0, 0
     for name, found in known.items():
@@ -288,6 +290,7 @@ def table(results):
         n_numbers += len(ranks)
         row = [name, len(ranks[worst]), found["nuts"], f"{found['cpu']:.0f}", len(ranks)]
         row += [f"{result.p_values[worst]:.2g}", worst, "yes" if result.calibrated else "NO"]
+        row += [found["commit"]]
         lines.append("| " + " | ".join(map(str, row)) + " |")
     each = next(iter(known.values()))
     n = len(next(iter(each["ranks"].values())))
@@ -309,6 +312,11 @@ def table(results):
     return "\n".join(lines) + "\n"
 
 
+def commits(results):
+    """Return the commits of the package that results are of."""
+    return {found["commit"] for found in results.values()}
+
+
 def main():
     """Run, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -326,10 +334,10 @@ def main():
         # Other parts of the table may have been written meanwhile.
         results = json.loads(path.read_text()) if path.exists() else {}
         results[name] = found
-        envs.save(path, json.dumps(results) + "\n", kept=True)
+        envs.save(path, json.dumps(results) + "\n", kept=commits(results))
         print(name, {k: v for k, v in found.items() if k != "ranks"}, flush=True)
     results = json.loads(path.read_text())
-    envs.save(path.with_suffix(".md"), table(results), kept=True)
+    envs.save(path.with_suffix(".md"), table(results), kept=commits(results))
     print(table(results))
 
 

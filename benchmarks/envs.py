@@ -145,12 +145,15 @@ def this_run():
 def save(path, text, kept=False):
     """Write a result file, and what made it: to runs.json, and below a table.
 
-    Where a script has `kept` results of earlier runs in the file, those are told of, too.
+    Where a script has `kept` results of earlier runs in the file, those are told of, too: all, or
+    where the file says what commits its results are of, the runs of these.
     """
     path, runs = Path(path), json.loads(RUNS.read_text()) if RUNS.exists() else {}
     run = this_run()
     if not path.stem.startswith("smoke"):
         earlier = runs.get(path.stem, []) if kept else []
+        if isinstance(kept, set):
+            earlier = [r for r in earlier if r.get("commit") in kept]
         runs[path.stem] = [r for r in earlier if r.get("command") != run["command"]] + [run]
         RUNS.write_text(json.dumps(dict(sorted(runs.items())), indent=1) + "\n")
     if path.suffix == ".md":
@@ -160,17 +163,28 @@ def save(path, text, kept=False):
 
 def footer(runs):
     """Return a line for each run that made a table."""
-    lines = []
+    made: dict[str, list[str]] = {}
     for r in runs:
         if "versions" not in r:  # before this was kept
             what = f" of {r['of']}" if "of" in r else ""
-            lines.append(f"*Made by* runs{what} whose commit and versions were not recorded.")
+            made[f"runs{what} whose commit and versions were not recorded."] = []
             continue
         versions = ", ".join(f"{k} {v}" for k, v in r["versions"].items())
         where = f"{r['processor']}, {r['cores']} cores"
-        lines.append(f"*Made by* `{r['command']}`, {r['date']}, commit {r['commit']}; ")
-        lines[-1] += f"{versions}; {where}."
-    return "\n\n".join(dict.fromkeys(lines)) + "\n"
+        by = f"{r['date']}, commit {r['commit']}; {versions}; {where}."
+        made.setdefault(by, []).append(r["command"])
+    lines = [f"*Made by* {_commands(c) + ', ' if c else ''}{by}" for by, c in made.items()]
+    return "\n\n".join(lines) + "\n"
+
+
+def _commands(commands):
+    """Return commands in one line: what they have in common, and then the rest of each."""
+    split = [shlex.split(c) for c in commands]
+    n = len(os.path.commonprefix(split))
+    if len(commands) == 1 or n < 2:
+        return ", ".join(f"`{c}`" for c in commands)
+    rest = ", ".join(f"`{shlex.join(s[n:])}`" if s[n:] else "nothing more" for s in split)
+    return f"`{shlex.join(split[0][:n])}` with {rest}"
 
 
 def available_bytes():

@@ -54,7 +54,8 @@ processes stretch less; *per CPU s* divides by that. *compile*: for PyMC all tha
 Gaussian stage nor sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*:
 largest difference of a parameter's mean from that of the first baseline, in standard errors of the
 difference: above 4 the two do not sample the same posterior, which is as it should be for `latent`,
-`hsgp` and `blackjax_laplace`. A baseline that is stopped has no draws that could be counted.
+`hsgp` and `blackjax_laplace`. *commit*: of the package; below the tables is what goes with it. A
+baseline that is stopped has no draws that could be counted.
 """
 
 
@@ -162,12 +163,12 @@ def table(name, outcome, options):
     lines += [
         "| baseline | ESS theta | ESS f | theta per 1000 gradients | without warm-up "
         "| f per 1000 gradients | theta per CPU s | f per CPU s | CPU s | total s | compile s "
-        "| Gaussian stage s | gradients a draw | R-hat | divergences | theta off | load |",
-        "|" + "---|" * 17,
+        "| Gaussian stage s | gradients a draw | R-hat | divergences | theta off | load | commit |",
+        "|" + "---|" * 18,
     ]
     for baseline, r in outcome["results"].items():
         if "skipped" in r:
-            lines.append(f"| {baseline} | {r['skipped']} |" + " |" * 15)
+            lines.append(f"| {baseline} | {r['skipped']} |" + " |" * 15 + f" {r['commit']} |")
             continue
         each = r["gradients_draws"] or math.nan
         by = f" ({r['method']})" if "method" in r else ""
@@ -189,6 +190,7 @@ def table(name, outcome, options):
             number(r, "divergences", 0),
             number(r, "theta_off", 1),
             number(r, "load", 0),
+            r["commit"],
         ]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join([*lines, ""])
@@ -282,9 +284,12 @@ def write(outcomes, options):
         if names := [b for b in BASELINES if (case, b) not in done]:
             left.setdefault(", ".join(names), []).append(case)
     text += [f"Not run: {', '.join(cases)}: {names}.\n" for names, cases in left.items()]
-    envs.save(folder / f"{options.output}.md", "\n".join(text), kept=options.add)
+    runs = [run for o in outcomes.values() for run in (o["results"], *o.get("seeds", {}).values())]
+    commits = {result["commit"] for run in runs for result in run.values()}
     everything = {"machine": machine, "options": vars(options), "cases": outcomes}
-    envs.save(folder / f"{options.output}.json", json.dumps(everything, indent=1), kept=options.add)
+    record = json.dumps(everything, indent=1)
+    for kind, content in (("md", "\n".join(text)), ("json", record)):
+        envs.save(folder / f"{options.output}.{kind}", content, kept=options.add and commits)
 
 
 def main():
@@ -329,7 +334,7 @@ def main():
             if path is None:
                 continue
             for baseline in baselines:
-                result = run(baseline, path, Path(temporary), options)
+                result = run(baseline, path, Path(temporary), options) | {"commit": envs.commit()}
                 results[baseline] = result
                 # The first of those with the posterior of the case.
                 same = (results.get(b, {}) for b in BASELINES if b not in OTHERS)

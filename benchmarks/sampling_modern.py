@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sampling_worker import JITTER, Unavailable, _from_tree, _vsgp_model, spent
+from sampling_worker import JITTER, Unavailable, _timed, _vsgp_model, spent
 
 LEAPFROGS = 10  # of blackjax, as in its documentation
 
@@ -24,9 +24,7 @@ def run_flow(case, options):
         save_warmup=True,
         progress_bar=False,
     )
-    times = spent()
-    theta, f, info = _from_tree(tree, case, options)
-    return theta, f, {**info, **times}
+    return _timed(tree, case, options)
 
 
 def run_laplace(case, options):

@@ -106,6 +106,13 @@ def _nutpie(options, **nuts):
     )
 
 
+def _timed(tree, case, options):
+    """Draws of a tree that has just been sampled, and what it took."""
+    times = spent()
+    theta, f, info = _from_tree(tree, case, options)
+    return theta, f, {**info, **times}
+
+
 def _from_tree(tree, case, options):
     """Gradients, divergences and the draws of a tree that PyMC returned."""
     stats = tree["sample_stats"]
@@ -191,9 +198,7 @@ def run_whitened(case, options, **nuts):
     """Plain pm.sample on the same model: whitened coordinates."""
     with _vsgp_model(case):
         tree = _nutpie(options, **nuts)
-    times = spent()
-    theta, f, info = _from_tree(tree, case, options)
-    return theta, f, {**info, **times}
+    return _timed(tree, case, options)
 
 
 def run_function(case, options, kind):
@@ -233,9 +238,7 @@ def run_function(case, options, kind):
             log_p = pt.switch(s < 0, tail, pt.log1p(-pt.erfc(right / root) / 2))
             pm.Potential("y", log_p.sum())
         tree = _nutpie(options)
-    times = spent()
-    theta, values, info = _from_tree(tree, case, options)
-    return theta, values, {**info, **times}
+    return _timed(tree, case, options)
 
 
 # ----------------------------------------------------------------------------------------- numpyro

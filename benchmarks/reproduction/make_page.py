@@ -74,41 +74,43 @@ def page():
     """Return the page as it should be."""
     records = {name: load(name) for name in SECTIONS}
     parts = [SECTIONS[name](record) for name, record in records.items() if record is not None]
-    last = LAST.replace("{not_run}", "\n".join(not_run(records)))
+    last = LAST.replace("{not_run}", not_run(records))
     return reflow("\n".join([HEAD, summary(records), *parts, last]))
 
 
 def not_run(records):
     """Say what is left, and what would run it."""
-    lines = []
+    left = []
     if records["mnist"] is None:
-        lines += ["* **MNIST**: `mnist.py`, an hour on a core that is otherwise idle."]
+        left += ["**MNIST**: `mnist.py`, an hour on a core that is otherwise idle."]
     else:
-        lines += ["* **A long chain of MNIST with all images**: days on a core."]
+        left += ["**A long chain of MNIST with all images**: days on a core."]
+    published = "(published: 4.7 s an effective sample)"
     if "64" not in records["pines"]["results"]:
-        lines += ["* **Pine saplings in 64 x 64 cells** (published: 4.7 s an effective sample):"]
-        lines += ["  `pines.py` without `--largest 32`."]
+        left += [
+            f"**Pine saplings in 64 x 64 cells** {published}: `pines.py` without `--largest 32`."
+        ]
     elif "points" not in records["pines"]["results"]["64"]:
-        lines += ["* **Inducing inputs for 64 x 64 cells** (published: 4.7 s an effective sample):"]
-        lines += ["  `pines.py`, more than an hour beside other programs."]
+        left += [
+            f"**Inducing inputs for 64 x 64 cells** {published}: `pines.py`, more than an hour "
+            "beside other programs."
+        ]
     image = records["image"]
     if 100 not in image["settings"]["sizes"]:
-        lines += ["* **Image** with M = 100: `image.py`, hours."]
+        left += ["**Image** with M = 100: `image.py`, hours."]
     free = {run["seed"] for run in image["results"]["runs"] if "free_form" in run}
     if len(free) < 10:
-        lines += [
-            f"* **Image**, free-form on all ten splits: it was sampled on {len(free)} of them."
+        left += [
+            "**Image**, free-form on all ten splits: it was sampled on "
+            f"{len(free)} of them. `image.py --free 10`, hours."
         ]
-        lines += ["  `image.py --free 10`, hours."]
-    lines += ["* **Some rows of Filippone and Girolami (2014)**, which [](step_methods.md) lists:"]
-    lines += ["  `pseudo_marginal.py`, an hour on a core."]
-    lines += [
-        "* **The rest of the thesis' table 4.3**, german, waveform and flare solar: they are not at"
+    left += [
+        "**Some rows of Filippone and Girolami (2014)**, which [](step_methods.md) lists: "
+        "`pseudo_marginal.py`, an hour on a core.",
+        "**The rest of the thesis' table 4.3**, german, waveform and flare solar: they are not at "
+        "hand, nor are the published splits of thyroid, heart, twonorm, ringnorm and diabetes.",
     ]
-    lines += [
-        "  hand, nor are the published splits of thyroid, heart, twonorm, ringnorm and diabetes."
-    ]
-    return lines
+    return "\n".join(fill("* " + text, 100, subsequent_indent="  ") for text in left)
 
 
 def reflow(text):
