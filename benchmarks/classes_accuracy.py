@@ -143,7 +143,7 @@ def main():
     if options.tiny:
         SHAPES.update({name: (100, 10) for name in SHAPES})
     known = path.exists() and not options.tiny
-    results = json.loads(path.read_text())["results"] if known else {}
+    results = json.loads(path.read_text()).get("results", {}) if known else {}
     for name in options.sets:
         if len(results.setdefault(name, [])) == 2:
             continue
