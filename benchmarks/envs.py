@@ -187,6 +187,11 @@ def _commands(commands):
     return f"`{shlex.join(split[0][:n])}` with {rest}"
 
 
+def two_digits(x):
+    """Return a number to two digits, without an exponent."""
+    return f"{float(f'{x:.2g}'):,.12g}"
+
+
 def available_bytes():
     """Return the memory that can be used without swapping."""
     info = Path("/proc/meminfo")

@@ -112,19 +112,19 @@ def report(results, rows, draws):
             continue
         rate = found["seconds"] / n / draws * 1e6
         seconds, memory = f"{found['seconds']:.1f}", size(found["bytes"])
-        lines.append(f"| {name} | {n:,} | {seconds} | {memory} | {rate:.2g} |")
+        lines.append(f"| {name} | {n:,} | {seconds} | {memory} | {envs.two_digits(rate)} |")
     naive = [(n, f) for kind, n, f in results if kind == "conditional" and f]
     if naive:
         n, found = naive[-1]
-        quadratic = found["seconds"] * (rows / n) ** 2 / 86400
-        cubic = found["seconds"] * (rows / n) ** 3 / 86400 / 365
+        days, more = found["seconds"] * (rows / n) ** 2 / 86400, rows / n
+        least, most = envs.two_digits(days), envs.two_digits(days * more / 365)
+        hours = envs.two_digits(found["seconds"] * more / 3600)
         lines += [
             "",
             f"Extrapolated from {n:,} inputs, not measured: `gp.conditional` at {rows:,} would "
-            f"need a matrix of {size(8.0 * rows**2)}, and from {quadratic:.2g} days (time as the "
-            f"square of the inputs) to {cubic:.2g} years (as the cube, which the factorisation "
-            f"is). Cut by hand into pieces of {n:,}, each a joint draw of its own: "
-            f"{found['seconds'] * rows / n / 3600:.2g} hours.",
+            f"need a matrix of {size(8.0 * rows**2)}, and from {least} days (time as the "
+            f"square of the inputs) to {most} years (as the cube, which the factorisation "
+            f"is). Cut by hand into pieces of {n:,}, each a joint draw of its own: {hours} hours.",
         ]
     return "\n".join(lines) + "\n"
 

@@ -273,10 +273,11 @@ def page(found):
     for (kernel, M, name), r in ordered(found).items():
         published = PUBLISHED[kernel, name] if M == SIZES[-1] else ("", "")
         per = r["ess_theta"] / r["draws"] * 10_000
+        rate = envs.two_digits(r["ess_theta"] / r["seconds"])
         lines.append(
             f"| {kernel} | {M} | {name} | {', '.join(f'{s:.3g}' for s in r['settings'])} "
             f"| {', '.join(f'{a:.2f}' for a in r['accept'])} | {r['draws']} "
-            f"| {r['ess_theta']:.0f} | {per:.0f} | {r['ess_theta'] / r['seconds']:.2g} "
+            f"| {r['ess_theta']:.0f} | {per:.0f} | {rate} "
             f"| {published[0]} | {published[1]} |"
         )
     return "\n".join(lines) + "\n"
