@@ -34,6 +34,7 @@ CASES = {
 BASELINES = [
     "vsgp",
     "vsgp_nuts",
+    "vsgp_features",
     "vsgp_whitened",
     "vsgp_whitened_lowrank",
     "numpyro",
@@ -43,7 +44,13 @@ BASELINES = [
     "hsgp",
     "blackjax_laplace",
 ]
-OTHERS = ("latent", "hsgp", "blackjax_laplace")  # which have a posterior of their own
+OURS = ("vsgp", "vsgp_nuts", "vsgp_features")
+OTHERS = (
+    "vsgp_features",
+    "latent",
+    "hsgp",
+    "blackjax_laplace",
+)  # which have a posterior of their own
 NOTE = """\
 ESS: smallest bulk effective sample size over the parameters (theta), and over the function at 20
 inputs (f; for the sparse models its mean given u). *per 1000 gradients*: of theta, counting all
@@ -53,9 +60,9 @@ empty cache, the Gaussian stage and warm-up. *CPU*: the same in seconds of proce
 processes stretch less; *per CPU s* divides by that. *compile*: for PyMC all that is neither the
 Gaussian stage nor sampling; for numpyro XLA's own account; for gpflow the tracing. *theta off*:
 largest difference of a parameter's mean from that of the first baseline, in standard errors of the
-difference: above 4 the two do not sample the same posterior, which is as it should be for `latent`,
-`hsgp` and `blackjax_laplace`. *commit*: of the package; below the tables is what goes with it. A
-baseline that is stopped has no draws that could be counted.
+difference: above 4 the two do not sample the same posterior, which is as it should be for
+`vsgp_features`, `latent`, `hsgp` and `blackjax_laplace`. *commit*: of the package; more is below
+the tables. A baseline that is stopped has no draws that could be counted.
 """
 
 
@@ -199,29 +206,33 @@ def table(name, outcome, options):
 def summary(outcomes):
     """Markdown of all cases: this package, the best of the others, and their ratios."""
     lines = [
-        "| case | by | CPU s | ESS theta per CPU s | ESS f per CPU s | by NUTS: theta | f "
-        "| numpyro: theta | f | R-hat | gpflow: theta | f | R-hat "
-        "| theta, times the best of both | f, times the best of both |",
-        "|" + "---|" * 15,
+        "| case | by | CPU s | ESS theta per CPU s | f | by NUTS: theta | f | best other, theta "
+        "| per CPU s | R-hat | ours, times | best other, f | per CPU s | R-hat | ours, times "
+        "| did not finish |",
+        "|" + "---|" * 16,
     ]
     for name, outcome in outcomes.items():
-        ours = outcome["results"].get("vsgp", {})
+        results = outcome["results"]
+        ours = results.get("vsgp", {})
         if "theta_per_s" not in ours:
             continue
         row = [name, ours["method"], number(ours, "cpu_s", 0)]
-        row += [number(ours, "theta_per_s", 1), number(ours, "f_per_s", 1)]
-        best = {"theta": 0.0, "f": 0.0}
-        row += [number(outcome["results"].get("vsgp_nuts", {}), f"{k}_per_s", 1) for k in best]
-        for other in ("numpyro", "gpflow"):
-            theirs = outcome["results"].get(other, {"skipped": "not run"})
-            if "skipped" in theirs:
-                row += [theirs["skipped"].partition(":")[0], "", ""]
+        row += [number(ours, f"{k}_per_s", 1) for k in ("theta", "f")]
+        row += [number(results.get("vsgp_nuts", {}), f"{k}_per_s", 1) for k in ("theta", "f")]
+        others = {b: results[b] for b in BASELINES if b in results and b not in OURS}
+        for k in ("theta_per_s", "f_per_s"):
+            best = max(
+                (b for b in others if k in others[b]), key=lambda b: others[b][k], default=""
+            )
+            if not best:
+                row += ["none finished", "", "", ""]
                 continue
-            row += [number(theirs, f"{k}_per_s", 2) for k in best] + [number(theirs, "rhat", 2)]
-            best = {k: max(v, theirs[f"{k}_per_s"]) for k, v in best.items()}
-        row += [f"{ours[f'{k}_per_s'] / v:.1f}" if v else "" for k, v in best.items()]
+            mark = "*" * (best in OTHERS)
+            row += [best + mark, number(others[best], k, 2), number(others[best], "rhat", 2)]
+            row += [envs.two_digits(ours[k] / others[best][k])]
+        row += [", ".join(b for b, r in others.items() if "stopped" in r.get("skipped", ""))]
         lines.append("| " + " | ".join(row) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", "\\* of a posterior of its own.", ""])
 
 
 def over_seeds(outcomes):

@@ -113,7 +113,7 @@ def _timed(tree, case, options):
     return theta, f, {**info, **times}
 
 
-def _from_tree(tree, case, options):
+def _from_tree(tree, case, options, f=None):
     """Gradients, divergences and the draws of a tree that PyMC returned."""
     stats = tree["sample_stats"]
     names = ("n_steps", "tree_size", "num_steps")
@@ -127,7 +127,9 @@ def _from_tree(tree, case, options):
     theta = [ls, variance[..., None]]
     if "alpha" in posterior:
         theta.append(posterior["alpha"].values[..., None])
-    if "u" in posterior:
+    if f is not None:
+        pass
+    elif "u" in posterior:
         white = whiten(case, ls, variance, posterior["u"].values)
         f = conditional_mean(case, ls, variance, white)
     else:
@@ -143,7 +145,7 @@ def _from_tree(tree, case, options):
     return np.concatenate(theta, axis=-1), f, info
 
 
-def _vsgp_model(case):
+def _vsgp_model(case, features=False):
     import pymc as pm
 
     import pymc_vsgp as vsgp
@@ -157,16 +159,19 @@ def _vsgp_model(case):
         else:
             likelihood = vsgp.Bernoulli(link="probit")
         gp = pm.gp.VariationalSparse(cov_func=cov)
-        gp.prior("u", Xu=case["Z"])
+        if features:
+            gp.prior("u", inducing=vsgp.inducing.Fourier.for_data(case["X"], cov))
+        else:
+            gp.prior("u", Xu=case["Z"])
         gp.likelihood("y", likelihood, X=case["X"], y=case["y"])
     return model
 
 
-def run_vsgp(case, options, **nuts):
+def run_vsgp(case, options, features=False, **nuts):
     """Gaussian stage, then importance weights where these prove to be good, else NUTS."""
     import pymc_vsgp as vsgp
 
-    with _vsgp_model(case):
+    with _vsgp_model(case, features) as model:
         start = time.perf_counter()
         stage = vsgp.fit_gaussian(random_seed=options.seed, progressbar=False)
         stage_s = time.perf_counter() - start
@@ -181,11 +186,21 @@ def run_vsgp(case, options, **nuts):
             compute_convergence_checks=False,
             **nuts,
         )
-    times = spent()
-    theta, f, info = _from_tree(tree, case, options)
+    times, f = spent(), None
+    if features:
+        at = case["X"][case["rows"]]
+        f = vsgp.predict(tree, at, "moments", model=model, progressbar=False)["mean"].values
+    theta, f, info = _from_tree(tree, case, options, f)
     attrs = tree["posterior"].attrs
     known = {k: attrs[k] for k in ("method", "khat", "n_evaluations", "refused") if k in attrs}
     return theta, f, {**info, **known, "stage_s": stage_s, **times}
+
+
+def run_features(case, options):
+    """The same with Fourier features in place of inducing inputs, for one or two inputs."""
+    if case["D"] > 2:
+        raise Unavailable(f"not run: {case['D']} inputs are too many for Fourier features")
+    return run_vsgp(case, options, features=True)
 
 
 def run_vsgp_nuts(case, options):
@@ -439,6 +454,7 @@ RUNNERS = {
     "vsgp_whitened_lowrank": lambda c, o: run_whitened(c, o, adaptation="low_rank"),
     "numpyro": run_numpyro,
     "gpflow": run_gpflow,
+    "vsgp_features": run_features,
     "latent": lambda c, o: run_function(c, o, "latent"),
     "hsgp": lambda c, o: run_function(c, o, "hsgp"),
     "nutpie_flow": lambda c, o: modern("run_flow")(c, o),
