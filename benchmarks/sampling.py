@@ -206,10 +206,10 @@ def table(name, outcome, options):
 def summary(outcomes):
     """Markdown of all cases: this package, the best of the others, and their ratios."""
     lines = [
-        "| case | by | CPU s | ESS theta per CPU s | f | by NUTS: theta | f | best other, theta "
-        "| per CPU s | R-hat | ours, times | best other, f | per CPU s | R-hat | ours, times "
-        "| did not finish |",
-        "|" + "---|" * 16,
+        "| case | by | CPU s | ESS theta per CPU s | f | by NUTS: theta | f | by features*: theta "
+        "| f | best other, theta | per CPU s | R-hat | ours, times | best other, f | per CPU s "
+        "| R-hat | ours, times | did not finish |",
+        "|" + "---|" * 18,
     ]
     for name, outcome in outcomes.items():
         results = outcome["results"]
@@ -218,7 +218,8 @@ def summary(outcomes):
             continue
         row = [name, ours["method"], number(ours, "cpu_s", 0)]
         row += [number(ours, f"{k}_per_s", 1) for k in ("theta", "f")]
-        row += [number(results.get("vsgp_nuts", {}), f"{k}_per_s", 1) for k in ("theta", "f")]
+        for kind in ("vsgp_nuts", "vsgp_features"):
+            row += [number(results.get(kind, {}), f"{k}_per_s", 1) for k in ("theta", "f")]
         others = {b: results[b] for b in BASELINES if b in results and b not in OURS}
         for k in ("theta_per_s", "f_per_s"):
             best = max(
