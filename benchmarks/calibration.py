@@ -308,6 +308,8 @@ def table(results):
         "|---|---|",
     ]
     lines += [f"| {k} | {v:.0%} |" for k, v in power(n, each["n_ranks"], 0.01 / 6).items()]
+    if missing := [name for name in CASES if name not in known]:
+        lines += ["", f"Not run: {'; '.join(missing)}."]
     lines += ["", LEFT_OUT]
     return "\n".join(lines) + "\n"
 
