@@ -483,7 +483,7 @@ def raetsch():
     known = published("raetsch")["thyroid"]["30%"]["maximum"]["runs"][0]
     file, n_train = raetsch.SETS["thyroid"]
     options = SimpleNamespace(smoke=False, gamma=0)
-    found = raetsch.one(vsgp.datasets.load(file), 0, n_train, 0.3, options, False)
+    found = raetsch.one(vsgp.datasets.load(file), 0, n_train, "30%", options, False)
     yield "bound", found["bound"], known["bound"], 0.05
     a, b = (r["gaussian"]["log_density"] for r in (found, known))
     yield "held-out log density", a, b, 5e-3
