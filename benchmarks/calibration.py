@@ -117,12 +117,9 @@ def trend(y):
 
 def by_group(y):
     """Observe a function for each of two groups, of one kernel."""
-    ls, variance = pm.LogNormal("lengthscale", 1.0, 0.25), pm.LogNormal("variance", -0.5, 0.5)
-    gp = vsgp.VariationalSparse(cov_func=variance * pm.gp.cov.ExpQuad(1, ls=ls))
     pm.modelcontext(None).add_coord("group", ["a", "b"])
-    gp.prior("u", Xu=vsgp.inducing.grid(X, M), by="group")
     groups = np.column_stack([X[:, 0], np.arange(N) % 2])
-    gp.likelihood("y", vsgp.Poisson(exposure=HOURS), X=groups, y=y)
+    process(by="group").likelihood("y", vsgp.Poisson(exposure=HOURS), X=groups, y=y)
 
 
 def summed(y):

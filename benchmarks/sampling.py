@@ -236,6 +236,11 @@ def summary(outcomes):
     return "\n".join([*lines, "", "\\* of a posterior of its own.", ""])
 
 
+def runs_of(outcome):
+    """Return the results of each seed of a case, those of the first seed first."""
+    return [outcome["results"], *outcome.get("seeds", {}).values()]
+
+
 def over_seeds(outcomes):
     """Markdown of what other seeds find, beside the first: the smallest and the largest."""
     lines = [
@@ -244,7 +249,7 @@ def over_seeds(outcomes):
         "|" + "---|" * 10,
     ]
     for name, outcome in outcomes.items():
-        runs = [outcome["results"], *outcome.get("seeds", {}).values()]
+        runs = runs_of(outcome)
         for baseline in BASELINES:
             pairs = [(run.get("vsgp", {}), run.get(baseline, {})) for run in runs]
             found = [b for _, b in pairs if "cpu_s" in b]
@@ -296,7 +301,7 @@ def write(outcomes, options):
         if names := [b for b in BASELINES if (case, b) not in done]:
             left.setdefault(", ".join(names), []).append(case)
     text += [f"Not run: {', '.join(cases)}: {names}.\n" for names, cases in left.items()]
-    runs = [run for o in outcomes.values() for run in (o["results"], *o.get("seeds", {}).values())]
+    runs = [run for outcome in outcomes.values() for run in runs_of(outcome)]
     commits = {result["commit"] for run in runs for result in run.values()}
     everything = {"machine": machine, "options": vars(options), "cases": outcomes}
     record = json.dumps(everything, indent=1)

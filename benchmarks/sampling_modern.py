@@ -24,7 +24,7 @@ def run_flow(case, options):
         save_warmup=True,
         progress_bar=False,
     )
-    return _timed(tree, case, options)
+    return _timed(tree, case)
 
 
 def run_laplace(case, options):

@@ -106,15 +106,15 @@ def _nutpie(options, **nuts):
     )
 
 
-def _timed(tree, case, options):
+def _timed(tree, case):
     """Draws of a tree that has just been sampled, and what it took."""
     times = spent()
-    theta, f, info = _from_tree(tree, case, options)
+    theta, f, info = _from_tree(tree, case)
     return theta, f, {**info, **times}
 
 
-def _from_tree(tree, case, options, f=None):
-    """Gradients, divergences and the draws of a tree that PyMC returned."""
+def _from_tree(tree, case, f=None):
+    """Gradients, divergences and the draws of a tree that PyMC returned; f where it is known."""
     stats = tree["sample_stats"]
     names = ("n_steps", "tree_size", "num_steps")
 
@@ -127,12 +127,10 @@ def _from_tree(tree, case, options, f=None):
     theta = [ls, variance[..., None]]
     if "alpha" in posterior:
         theta.append(posterior["alpha"].values[..., None])
-    if f is not None:
-        pass
-    elif "u" in posterior:
+    if f is None and "u" in posterior:
         white = whiten(case, ls, variance, posterior["u"].values)
         f = conditional_mean(case, ls, variance, white)
-    else:
+    elif f is None:
         f = posterior["f"].values[..., case["rows"]]
     info = {
         "gradients_draws": steps("sample_stats"),
@@ -190,7 +188,7 @@ def run_vsgp(case, options, features=False, **nuts):
     if features:
         at = case["X"][case["rows"]]
         f = vsgp.predict(tree, at, "moments", model=model, progressbar=False)["mean"].values
-    theta, f, info = _from_tree(tree, case, options, f)
+    theta, f, info = _from_tree(tree, case, f)
     attrs = tree["posterior"].attrs
     known = {k: attrs[k] for k in ("method", "khat", "n_evaluations", "refused") if k in attrs}
     return theta, f, {**info, **known, "stage_s": stage_s, **times}
@@ -213,7 +211,7 @@ def run_whitened(case, options, **nuts):
     """Plain pm.sample on the same model: whitened coordinates."""
     with _vsgp_model(case):
         tree = _nutpie(options, **nuts)
-    return _timed(tree, case, options)
+    return _timed(tree, case)
 
 
 def run_function(case, options, kind):
@@ -253,7 +251,7 @@ def run_function(case, options, kind):
             log_p = pt.switch(s < 0, tail, pt.log1p(-pt.erfc(right / root) / 2))
             pm.Potential("y", log_p.sum())
         tree = _nutpie(options)
-    return _timed(tree, case, options)
+    return _timed(tree, case)
 
 
 # ----------------------------------------------------------------------------------------- numpyro
@@ -450,11 +448,11 @@ def modern(name):
 RUNNERS = {
     "vsgp": run_vsgp,
     "vsgp_nuts": run_vsgp_nuts,
+    "vsgp_features": run_features,
     "vsgp_whitened": run_whitened,
     "vsgp_whitened_lowrank": lambda c, o: run_whitened(c, o, adaptation="low_rank"),
     "numpyro": run_numpyro,
     "gpflow": run_gpflow,
-    "vsgp_features": run_features,
     "latent": lambda c, o: run_function(c, o, "latent"),
     "hsgp": lambda c, o: run_function(c, o, "hsgp"),
     "nutpie_flow": lambda c, o: modern("run_flow")(c, o),

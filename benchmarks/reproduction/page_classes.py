@@ -71,11 +71,9 @@ def raetsch(record):
                 continue
             p = results["published"].get(name, {})
             e = kinds.get("maximum") or kinds["gamma"]
-            share, _, moved = label.partition(", ")
-            which = (
-                "M = 8" if share == "M=8" else f"{share} ({e['M']})" + f", {moved}" * bool(moved)
-            )
-            shown = [_with_spread(p[k]) if k in p else "" for k in ("KL", share)]
+            which = label.replace("M=8", "M = 8").replace("30%", f"30% ({e['M']})")
+            published = ("KL", label.removesuffix(", moved"))
+            shown = [_with_spread(p[k]) if k in p else "" for k in published]
             ours = [_with_spread(_of(kinds, kind)) for kind in ("maximum", "gamma")]
             counts = [
                 str(kinds[k]["gaussian"]["splits"]) for k in ("maximum", "gamma") if k in kinds
