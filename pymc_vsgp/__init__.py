@@ -3,6 +3,8 @@
 Importing the package makes ``pm.gp.VariationalSparse`` exist.
 """
 
+from typing import TYPE_CHECKING
+
 import pymc as pm
 
 from pymc_vsgp import datasets, inducing, likelihoods, steps
@@ -69,3 +71,12 @@ __all__ = [
     "suggest_inducing",
     *_likelihoods,
 ]
+
+if not TYPE_CHECKING:  # to which any name would exist
+
+    def __getattr__(name):
+        # Python would ask whether LogNormal is meant.
+        if name == "Normal":
+            said = "There is no vsgp.Normal. Use vsgp.Gaussian(sigma)."
+            raise AttributeError(said, name=name, obj=None)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

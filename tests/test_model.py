@@ -51,6 +51,13 @@ def test_it_lives_in_pm_gp():
     assert issubclass(vsgp.VariationalSparse, pm.gp.gp.Base)
 
 
+def test_the_family_that_pymc_calls_normal():
+    with pytest.raises(AttributeError, match=r"no vsgp.Normal. Use vsgp.Gaussian\(sigma\)"):
+        vsgp.Normal  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'Poison'"):
+        vsgp.Poison  # noqa: B018
+
+
 def test_names_and_dims(model):
     assert {v.name for v in model.free_RVs} == {"lengthscale", "scale", "u"}
     assert {v.name for v in model.value_vars} == {
