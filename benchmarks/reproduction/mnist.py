@@ -28,7 +28,7 @@ from scipy.cluster.vq import kmeans2
 import pymc_vsgp as vsgp
 
 PUBLISHED = {"accuracy": 0.9804, "gaussian_log_density": -0.068, "free_form_log_density": -0.064}
-LEGS = (100, 100, 200, *(400,) * 50)  # steps; each leg continues from the one before
+LEGS = (100, 100, 200, 400, *(800,) * 25)  # steps; each leg continues from the one before
 N_CLASSES = 10
 
 
@@ -199,6 +199,7 @@ def chain(X, y, Xtest, ytest, options):
     return {
         "M": options.inducing,
         "steps_of_stage": stage.n_steps,
+        "theta_of_stage": {k: float(v) for k, v in stage.theta.items()},
         "tune": options.chain,
         "gradients_of_draws": gradients,
         "gradients_per_draw": gradients / options.chain,

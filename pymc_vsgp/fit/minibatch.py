@@ -22,7 +22,7 @@ from pymc_vsgp.inducing.coordinates import Sites, sites_of
 __all__ = ["Minibatches", "judge"]
 
 RATE = 0.03  # of Adam, in the unconstrained theta
-RATE_OF_INPUTS = 0.01  # in deviations of the inducing inputs
+RATE_OF_INPUTS = 0.03  # in deviations of the inducing inputs
 EPOCHS = 4  # that q remembers
 LONGEST = 0.2  # step of a natural gradient
 FIRST = 20  # steps of q alone
