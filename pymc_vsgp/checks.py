@@ -91,6 +91,11 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             f"{what} is a masked array. Drop the masked rows first, for example "
             f"with {what}[~{what}.mask.any(axis=1)]."
         )
+    if array.ndim == 0 and what == "Xu":
+        raise ValueError(
+            f"Xu is {array.item()!r}, but inducing points are needed. "
+            "Pass for example vsgp.inducing.kmeans(X, 20)."
+        )
     if array.ndim == 1:
         raise ValueError(
             f"{what} has one dimension, shape {array.shape}, but one row per point and one "

@@ -146,7 +146,7 @@ MISTAKES = {
         ValueError,
         ["Xu has one", "(4,)", "np.asarray(Xu)[:, None]"],
     ),
-    "0-D Xu": (lambda: with_prior(10), ValueError, ["Xu has 0 dim", "()"]),
+    "0-D Xu": (lambda: with_prior(10), ValueError, ["Xu is 10", "vsgp.inducing.kmeans(X, 20)"]),
     "3-D X": (lambda: observed(X=X[None]), ValueError, ["X has 3 dimensions", "(1, 12, 2)"]),
     "3-D Xu": (lambda: with_prior(XU[None]), ValueError, ["Xu has 3 dimensions", "(1, 4, 2)"]),
     "columns of X": (
