@@ -240,13 +240,13 @@ core, and is scored in closed form:
 CPU minutes are of the clusters and of the steps; scoring is not in them. Each row continues from
 the one above, and its last fourth has smaller steps, as a fit that ends there.
 {_by_draws(part["results"][-1])}
-{_chain(r.get("chain"), record["settings"], runs[-1])}{_subset(r.get("subset"))}
+{_chain(r.get("chain"), record["settings"])}{_subset(r.get("subset"))}
 `{part["command"]}`; a run that was stopped goes on where it is started again.
 """
 
 
 def _reached(run):
-    more = "The published run has a lengthscale for each pixel, and took 200000 steps."
+    more = "The published run took 200000 steps."
     if run is None:
         return more
     return f"97.5 % takes {run['cpu_minutes']:.0f} CPU minutes. {more}"
@@ -262,7 +262,7 @@ Draws from the stage through `log_predictive_density` agree with the closed form
 in the mean log density of 500 test images."""
 
 
-def _chain(part, settings, stage):
+def _chain(part, settings):
     if part is None:
         return """
 Free-form draws were not taken: a gradient with all images takes seconds on a core, and a draw some
@@ -278,17 +278,18 @@ fifteen of them. `mnist.py --chain 25` takes a short chain.
     needed = np.pi / c["step_size"]
     free, lengthscale = c["free_form"], c["theta"]["lengthscale"]
     return f"""
-**Free-form**, a short chain of NUTS with all {n} images and M = {m}, from the stage above: {draws}
-draws after {c["tune"]} of tuning, {c["gradients_per_draw"]:.0f} gradients each, which were not let
-to be more, {gradient:.1f} s a gradient on one core (numba), {c["sampling_seconds"] / 60.0:.0f}
-minutes in all, {c["divergences"]} divergences. **It has not settled and is no posterior**: its
-draws score {free["log_density"]:.3f} and {100 * free["accuracy"]:.2f} %, below the stage, from
-which it starts somewhat dispersed ({c["gaussian"]["log_density"]:.3f} and
-{100 * c["gaussian"]["accuracy"]:.2f} %). The log density moved by
-{density[half:].mean() - density[:half].mean():+.0f} from the first half of the draws to the second,
-and the lengthscale to {lengthscale["mean"]:.2f} from {stage["theta"]["lengthscale"]:.2f}. The step
-size is {c["step_size"]:.4f}, so a trajectory that forgets where it began takes some {needed:.0f}
-gradients: the posterior of robust-max is far from the normal one of the stage.
+**Free-form**, a short chain of NUTS with all {n} images and M = {m}, from a Gaussian stage of
+{c["steps_of_stage"]} steps: {draws} draws after {c["tune"]} of tuning,
+{c["gradients_per_draw"]:.0f} gradients each, which were not let to be more, {gradient:.1f} s a
+gradient on one core (numba), {c["sampling_seconds"] / 60.0:.0f} minutes in all,
+{c["divergences"]} divergences. **It has not settled and is no posterior**: its draws score
+{free["log_density"]:.3f} and {100 * free["accuracy"]:.2f} %, below that stage, from which it starts
+somewhat dispersed ({c["gaussian"]["log_density"]:.3f} and {100 * c["gaussian"]["accuracy"]:.2f} %).
+The log density moved by {density[half:].mean() - density[:half].mean():+.0f} from the first half of
+the draws to the second, and the lengthscale to {lengthscale["mean"]:.2f} from
+{c["theta_of_stage"]["lengthscale"]:.2f}. The step size is {c["step_size"]:.4f}, so a trajectory
+that forgets where it began takes some {needed:.0f} gradients: the posterior of robust-max is far
+from the normal one of the stage.
 
 A gradient takes 2 N M D operations for the kernel, as many for its gradient, and 3 N M² for the
 rest: {operations / 1e12:.2f} 10¹² of them. At 2 10¹³ a second in float64, on a GPU, that is

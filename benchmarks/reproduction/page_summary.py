@@ -107,7 +107,7 @@ def _mnist(records):
     # Where it ended: the best of them by the test images would be chosen by these.
     last = [run for run in r["curve"]["results"] if "steps" in run][-1]
     ours = f"{100 * last['accuracy']:.2f} %, {last['log_density']:.3f}"
-    why = f"worse: one lengthscale, {last['steps']} steps and not 200,000"
+    why = f"worse: {last['steps']} steps and not 200,000"
     yield ["MNIST, Gaussian", "98.04 %, -0.068", ours, why]
     if "chain" in r:
         c = r["chain"]["results"]["free_form"]

@@ -192,6 +192,8 @@ class Minibatches(Natural):
 
     def _judge(self) -> None:
         """Halve the steps, or end, where the mean of the ELBO no longer rises."""
+        if not self.tolerance:
+            return
         epoch, since = self.epoch, self.since
         window = epoch * -(-WINDOW // epoch)
         if since % window or since < 2 * window:
