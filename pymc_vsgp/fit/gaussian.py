@@ -98,7 +98,7 @@ def fit_gaussian(
         "minibatch" 300 passes over the data, but 1000 to 5000 steps.
     tol : float, optional
         "natural" stops when a round gains less than this, in nats. By default 0.001, and 0.0002
-        an observation where inducing inputs move. Minibatches halve their steps when 100 of them,
+        an observation where inducing inputs move. Minibatches halve their steps when 300 of them,
         or a pass over the data if that is more, gain less; by default 0.0005 an observation. With
         0 they take all of `maxiter`, and their steps get smaller in the last fourth alone.
     batch_size : int, optional
