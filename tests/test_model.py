@@ -53,9 +53,9 @@ def test_it_lives_in_pm_gp():
 
 def test_the_family_that_pymc_calls_normal():
     with pytest.raises(AttributeError, match=r"no vsgp.Normal. Use vsgp.Gaussian\(sigma\)"):
-        vsgp.Normal  # noqa: B018
+        vsgp.Normal  # noqa: B018  (it raises)
     with pytest.raises(AttributeError, match="has no attribute 'Poison'"):
-        vsgp.Poison  # noqa: B018
+        vsgp.Poison  # noqa: B018  (it raises)
 
 
 def test_names_and_dims(model):
