@@ -783,7 +783,7 @@ def test_a_series_equals_its_rows(n, many, monkeypatch):
         results.append(value_and_gradient(model, RAW)(point_of(model)))
         bound = Bound(model, mode=RAW)
         rng = np.random.default_rng(1)
-        sites = [Sites(*(rng.normal(size=x.shape) for x in s)) for s in bound.no_sites()]
+        sites = [Sites(*(rng.normal(size=x.shape) for x in s[:2])) for s in bound.no_sites()]
         offsets = [0.3 * rng.normal(size=x.shape) for x in bound.no_offsets()]
         evaluation = bound(bound.start, sites, offsets)
         bounds.append([evaluation.value, evaluation.gradient, *evaluation.precision])

@@ -1,8 +1,8 @@
 r"""q(v) of one process, in the graph of the bound of the Gaussian stage; see `bound`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -12,6 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import (
+    Sites,
     apply_diagonal_sites,
     apply_sites,
     divide,
@@ -45,6 +46,12 @@ class Approximation:
     covariance: Sequence[TensorVariable] = ()
     """Of a q(v) that is held, where the loop over the data takes it."""
     takes_covariance: bool = False
+    at: np.ndarray = field(default_factory=lambda: np.empty(0, int))
+    """Which of theta the likelihoods of the process have, where sites may follow them."""
+    parameters: TensorVariable | None = None
+    """These, ..."""
+    slope: TensorVariable | None = None
+    """... and how the sites follow them, where they do."""
     moments: Sequence[TensorVariable] = ()
     """Mean and variances of many coefficients that are correlated under q; see `correlated`."""
 
@@ -57,7 +64,8 @@ class Approximation:
     def sparse(self) -> bool:
         """Whether these depend on a few others each.
 
-        q(u) stays while theta moves: `linear` is its mean then, and `root` has its deviations.
+        q(u) stays while theta moves: `linear` is its mean then, and `root` has its deviations. The
+        mean alone follows the parameters of likelihoods, where it has a slope.
         """
         return is_sparse(self.u)
 
@@ -71,27 +79,41 @@ class Approximation:
 
     def hold(self) -> None:
         """Let q(v) stay while theta moves."""
-        self.held = True
+        self.held, self.slope = True, None
         if self.takes_covariance:
             self.covariance = (self.root.type(),)
 
     @property
     def inputs(self) -> list[TensorVariable]:
         """What says what q is."""
-        return [self.linear, self.root, *self.covariance, *self.moments]
+        slope = [] if self.slope is None else [self.slope]
+        return [self.linear, self.root, *slope, *self.covariance, *self.moments]
+
+    def arguments(self, sites: Any, theta: np.ndarray) -> list[np.ndarray]:
+        """Return the values of the inputs for these sites, at theta."""
+        if not isinstance(sites, Sites):  # but for what is held: minibatches keep more with it
+            return list(sites[: len(self.inputs)])
+        if self.slope is None:
+            return list(sites.at(theta[self.at])[:2])
+        if sites.slope is None:
+            return [*sites[:2], np.zeros((*sites.linear.shape, len(self.at)))]
+        return list(sites)
 
     def q(self, mean, R) -> "Density":
         """Return q(v), under a prior with this mean and this factor."""
         if self.folded:
             return Density(self.linear - mean, self.root, self.root, R, mean)
+        linear = self.linear
+        if self.slope is not None:
+            linear = linear + pt.dot(self.slope, self.parameters)
         if self.sparse:
-            away = self.linear - mean
+            away = linear - mean
             return Density(away, 1.0 / self.root, self.root, pt.ones_like(mean), mean)
         if self.held:
             root = None if self.covariance else inverse_transpose(self.root)
             return Density(self.linear, self.root, root, R, mean, *self.covariance)
         if not self.diagonal:
-            half, L = apply_sites(mean, R, self.linear, self.root)
+            half, L = apply_sites(mean, R, linear, self.root)
             return Density(divide(half, L), L, inverse_transpose(L), R, mean)
         half, L = apply_diagonal_sites(mean, R, self.linear, self.root)
         e, t = self.offset

@@ -47,7 +47,7 @@ from pymc_vsgp.fit.compiled import of_stage
 from pymc_vsgp.inducing.coordinates import (
     Sites,
 )
-from pymc_vsgp.model.observation import processes
+from pymc_vsgp.model.observation import parameters, processes
 from pymc_vsgp.model.variable import (
     inducing_variables,
     require_inducing,
@@ -105,6 +105,8 @@ class Evaluation(NamedTuple):
     prior_mean: list[np.ndarray]
     whole: Sequence[Any] = ()
     """Of processes whose q is found outside of the graph: all that is known of it."""
+    theta: Any = None
+    """Where it is."""
 
 
 class Variables:
@@ -132,6 +134,15 @@ class Variables:
         self._in_units: Any = None
         known = processes(model)
         self.processes = [approximation(model, u, known.get(u.name), start) for u in us]
+        names = [rv.name for rv in self.others]
+        where = self.unravel(np.arange(self.start.size))
+        for p in self.processes:
+            if p.diagonal:
+                continue
+            of = [self.values[names.index(rv.name)] for rv in parameters(model, p.u)]
+            if of:
+                p.at = np.concatenate([where[v.name].ravel() for v in of]).astype(int)
+                p.parameters = pt.concatenate([v.ravel() for v in of])
 
     def ravel(self, point) -> np.ndarray:
         """Return theta as a vector."""
@@ -201,6 +212,9 @@ class Bound(Variables):
         super().__init__(model)
         self.mesh = mesh
         for p in self.processes:
+            if p.parameters is not None and n_rows is None:
+                shape = (p.n_functions, p.n_inducing, len(p.at))
+                p.slope = pt.tensor(dtype="float64", shape=shape)
             if held and not p.independent:
                 p.hold()
         with whitened_coordinates(model):
@@ -316,11 +330,12 @@ class Bound(Variables):
         if self._n_moved:
             arguments += [np.asarray(x) for x in moved]
         for p, s in zip(self.processes, sites, strict=True):
-            arguments += s[: len(p.inputs)]  # minibatches keep more with them
+            arguments += p.arguments(s, arguments[0])
         if self._rows is not None:
             arguments.append(rows)
         value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))
-        return Evaluation(float(value), gradient, *(rest[i::6] for i in range(6)))
+        found = Evaluation(float(value), gradient, *(rest[i::6] for i in range(6)))
+        return found._replace(theta=arguments[0])
 
     def sizes(self) -> list[int]:
         """Return the number of rows of the data of each loop, in all processes."""

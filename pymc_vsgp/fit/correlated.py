@@ -118,7 +118,7 @@ class CorrelatedBound(Bound):
         rest = 0.0
         for i, (mean, sd) in self.priors(theta).items():
             products = self.products[i] if before is None else None
-            now = [q_of(a, B, mean, sd, products) for a, B in zip(*sites[i], strict=True)]
+            now = [q_of(a, B, mean, sd, products) for a, B in zip(*sites[i][:2], strict=True)]
             if not all(now):
                 return Evaluation(np.nan, np.full(len(theta), np.nan), [], [], [], [], [], [])
             whole[i] = now if before is None else before.whole[i]
@@ -184,7 +184,7 @@ class Correlated(WithHeld):
         """Go on from a fit of independent coefficients, if correlations matter."""
         sites = list(fit.sites)
         for i in bound.products:
-            linear, root = sites[i]
+            linear, root, _ = sites[i]
             sites[i] = Sites(linear, np.stack([np.diag(r**2) for r in root]))
         more = cls(bound, fit.theta, sites, [], fit.tolerance, fit.report)
         if more.apart() < APART:
@@ -207,7 +207,7 @@ class Correlated(WithHeld):
         """Return the nats between independent coefficients and these, given theta."""
         sites, nats = self.blended(self.evaluation, 1.0, self.sites), 0.0
         for i, (mean, sd) in self.bound.priors(self.theta).items():
-            for linear, precision in zip(*sites[i], strict=True):
+            for linear, precision in zip(*sites[i][:2], strict=True):
                 q = q_of(linear, precision, mean, sd)
                 if q is not None:
                     nats += np.log((q.L**2).sum(axis=1)).sum() / 2.0

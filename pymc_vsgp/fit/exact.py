@@ -93,7 +93,7 @@ class ExactBound(Variables):
             found = sites_of(ev.R[0], ev.prior_mean[0], linear, precision)
         else:
             found = Sites(linear, root_of(precision))
-        return [Sites(*(x[None] for x in found))]
+        return [Sites(found.linear[None], found.root[None])]
 
 
 class ResponseBound(Variables):
@@ -109,7 +109,7 @@ class ResponseBound(Variables):
         self.pattern = [x.get_value() for x in u.owner.inputs[5:7]]
         logp = graph_replace([rest], {node.outputs[0]: whole.logp()}, strict=False)
         logp, linear, root, mean, columns = simplify(
-            [*logp, *whole.sites(), whole.mean(), whole.coordinates()]
+            [*logp, *whole.sites()[:2], whole.mean(), whole.coordinates()]
         )
         slopes = grad(logp, self.values, disconnected_inputs="ignore")
         self._fn = function(self.values, [logp, linear, root**2, *slopes], mode)

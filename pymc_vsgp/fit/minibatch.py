@@ -52,6 +52,7 @@ class Minibatches(Natural):
         self.n_data = bound.n_data()
         self.n_rows = min(n_rows, self.n_data)
         self.batches = Batches(self.n_data, self.n_rows, rng)
+        sites = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
         start = [_prior(s) if p.held else s for s, p in zip(sites, bound.processes, strict=True)]
         super().__init__(bound, theta, start, Xu, tolerance, report, next(self.batches))
         ev = self.evaluation
@@ -75,7 +76,7 @@ class Minibatches(Natural):
         """Return all that the next steps depend on."""
         return State(
             x=self.x,
-            q=[(s.linear, s.precision) if p.held else tuple(s) for s, p in self._owned()],
+            q=[(s.linear, s.precision) if p.held else s[:2] for s, p in self._owned()],
             first=self.first,
             second=self.second,
             rate=self.rate,
@@ -240,8 +241,9 @@ class Minibatches(Natural):
                 sites_of(R, mean, P @ m, P - eye)
                 for m, P in zip(s.linear, s.precision, strict=True)
             ]
-            out.append(Sites(*map(np.stack, zip(*found, strict=True))))
-        return out
+            linear, root, _ = zip(*found, strict=True)
+            out.append(Sites(np.stack(linear), np.stack(root)))
+        return self.leading(out)
 
 
 class Batches:

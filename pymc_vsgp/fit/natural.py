@@ -12,6 +12,7 @@ from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
+SHIFT = 1e-4  # of a parameter, to see how its likelihood pulls q
 STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 
 
@@ -97,7 +98,29 @@ class Natural:
                     break
                 step /= 2.0
             if self.evaluation.value - old.value < self.tolerance / 10.0:
-                return
+                break
+        self.sites = self.leading(self.sites)
+
+    def leading(self, sites: list[Sites]) -> list[Sites]:
+        """Return sites that follow the parameters of likelihoods, as the best q of each does.
+
+        To first order: so far as its precision stays. They are the same at theta.
+        """
+        theta, ev, processes = self.theta, self.evaluation, self.bound.processes
+        here = [s.at(theta[p.at]) for s, p in zip(sites, processes, strict=True)]
+        # Sites that stay where they are hold q, too, where kernel and mean stay.
+        held = [self.sites[i] if p.held else here[i] for i, p in enumerate(processes)]
+        followers = {i: p for i, p in enumerate(processes) if len(p.at)}
+        shifted = {}
+        for j in {int(j) for p in followers.values() for j in p.at}:
+            there = theta.copy()
+            there[j] += SHIFT
+            shifted[j] = self.evaluate(there, held, self.moved)
+        for i, p in followers.items():
+            pulls = [_pull(shifted[j], i, p) - _pull(ev, i, p) for j in p.at]
+            slope = np.stack(pulls, axis=-1) / SHIFT
+            here[i] = here[i].following(slope if np.isfinite(slope).all() else None, theta[p.at])
+        return here
 
     def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
@@ -107,10 +130,13 @@ class Natural:
         p = self.bound.processes[i]
         if p.diagonal:
             return sites
-        linear, precision = ev.linear[i], ev.precision[i]
+        linear, precision, theta = ev.linear[i], ev.precision[i], ev.theta[p.at]
+        here = sites.at(theta)
         if p.sparse:
-            return blend_alone(sites, linear, precision, step)
-        return blend(sites, ev.R[i], ev.prior_mean[i], linear, precision, ev.mean[i], step)
+            new = blend_alone(here, linear, precision, step)
+        else:
+            new = blend(here, ev.R[i], ev.prior_mean[i], linear, precision, ev.mean[i], step)
+        return new.following(sites.slope, theta)
 
     @property
     def n_steps(self) -> int:
@@ -209,6 +235,19 @@ class Natural:
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
 
 
+def _pull(ev: Evaluation, i: int, p: Any) -> np.ndarray:
+    """Return the gradient in u of the expected log density of the data, at the mean of q."""
+    m, R = ev.mean[i], ev.R[i]
+    if p.sparse:
+        return ev.linear[i] - ev.precision[i] * (ev.prior_mean[i] + m)
+    if p.independent:
+        m = ev.prior_mean[i] + R * m
+    pull = ev.linear[i] - (ev.precision[i] @ m[:, :, None])[:, :, 0]
+    return (
+        pull if p.independent else scipy.linalg.solve_triangular(R, pull.T, lower=True, trans=1).T
+    )
+
+
 def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
     """Return sites a part of the way to where the natural gradient points.
 
@@ -228,7 +267,7 @@ def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> S
         to, toward = definite(new_precision[k], new_linear[k], m[k])
         precision = (1.0 - step) * (G @ G.T) + step * to
         h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
-        for part, new in zip((linear, root), sites_of(R, mean, h, precision), strict=True):
+        for part, new in zip((linear, root), sites_of(R, mean, h, precision)[:2], strict=True):
             part.append(new)
     return Sites(np.stack(linear), np.stack(root))
 

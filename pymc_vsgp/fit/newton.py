@@ -74,10 +74,10 @@ def refined_logp(model: Model) -> list[Variable]:
 
 def _of_stage(model: Model, u) -> _Normal:
     """Densities of v that the sites of the model make at theta."""
-    mean, R = model.replace_rvs_by_values(list(u.owner.inputs[1:3]))
+    mean, R, *sites = model.replace_rvs_by_values(list(u.owner.inputs[1:5]))
     if R.type.ndim == 1 or is_sparse(u):
         raise NotImplementedError("Steps of coefficients, and given neighbors, are left out.")
-    return _Normal(*apply_sites(mean, R, *u.owner.inputs[3:5]))
+    return _Normal(*apply_sites(mean, R, *sites))
 
 
 def _steps(logp, before: dict[str, _Normal]) -> dict[str, list]:

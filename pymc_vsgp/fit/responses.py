@@ -107,7 +107,7 @@ class Responses:
 
     def coordinates(self) -> TensorVariable:
         """Return what `SparseTied` takes, for the data as sites."""
-        return self.conditional.coordinates(self.args, self.mean(), *self.sites())
+        return self.conditional.coordinates(self.args, self.mean(), *self.sites()[:2])
 
     def _take(self) -> "_Taken":
         X, y = self._data()

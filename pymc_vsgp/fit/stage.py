@@ -19,14 +19,13 @@ from pymc.backends.arviz import (
     find_observations,
 )
 from pymc.model.core import Model
-from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.checks import check_number, generator_of, model_of
 from pymc_vsgp.compile import at_points
-from pymc_vsgp.fit.bound import Variables, split
+from pymc_vsgp.fit.bound import Variables, split, unconstrained
 from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.inducing.coordinates import Diagonal, Rotated, Sites, SparseTied, Tied
-from pymc_vsgp.model.observation import processes
+from pymc_vsgp.model.observation import parameters, processes
 from pymc_vsgp.model.variable import (
     NO_COLUMNS,
     NO_SITES,
@@ -238,6 +237,8 @@ def dataset_of(stage: GaussianStage) -> xr.Dataset:
         # Correlations of many coefficients are large, and among the data of the model.
         root = sites.root[:, 0] if sites.rotated else sites.root
         variables[f"{name}_sites_root"] = (dims[: root.ndim], root)
+        if sites.slope is not None:
+            variables[f"{name}_sites_slope"] = ((*dims[:2], f"{name}_parameter"), sites.slope)
         variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
         covariance = stage.covariance[name]
         variables[f"{name}_covariance"] = (dims[: covariance.ndim], covariance)
@@ -311,12 +312,17 @@ def reset(model: Model | None = None) -> None:
 
 def _sites_of(model: Model, u) -> Sites | None:
     """Return the sites of a variable, or None if it has none."""
-    linear, root = u.owner.inputs[3:5]
-    if not isinstance(linear, SharedVariable):
+    known = [model[name].get_value() for name in site_names(u) if name in model.named_vars]
+    if not known:
         return None
-    value = root.get_value()
+    linear, root, *slope = known
     by_column = type(model.rvs_to_transforms[u]) in (Diagonal, SparseTied)
-    return Sites(linear.get_value(), value[:, :, 0] if by_column else value)
+    return Sites(linear, root[:, :, 0] if by_column else root, *slope)
+
+
+def site_names(u) -> list[str]:
+    """Return the names of the data of a model that its sites are."""
+    return [f"{u.name}_sites_{what}" for what in Sites._fields]
 
 
 def _set_sites(model: Model, u, sites: Sites | None) -> None:
@@ -325,7 +331,7 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     They are data of the model, so that they are saved with the draws that were taken in their
     coordinates, and functions compiled for other sites can be used again.
     """
-    names = [f"{u.name}_sites_{what}" for what in Sites._fields]
+    names = site_names(u)
     if sites is None:
         model.rvs_to_transforms[u] = whitened(u)
         u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
@@ -340,14 +346,18 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
         return
     diagonal = sites.root.ndim == 2
     if diagonal:
-        sites = Sites(sites.linear, sites.root[:, :, None])
-    if not isinstance(u.owner.inputs[3], SharedVariable):
+        sites = sites._replace(root=sites.root[:, :, None])
+    values = {name: x for name, x in zip(names, sites, strict=True) if x is not None}
+    if {*values} != {*names} & {*model.named_vars}:
+        _set_sites(model, u, None)
         with model:
-            u.owner.inputs[3:5] = [
-                pm.Data(name, value) for name, value in zip(names, sites, strict=True)
-            ]
-    for shared, value in zip(u.owner.inputs[3:5], sites, strict=True):
-        shared.set_value(value)
+            linear, root, *slope = (pm.Data(name, value) for name, value in values.items())
+        for x in slope:
+            theta = unconstrained(model, parameters(model, u))
+            linear = linear + pt.dot(x, pt.concatenate([pt.as_tensor(t).ravel() for t in theta]))
+        u.owner.inputs[3:5] = [linear, root]
+    for name, value in values.items():
+        model[name].set_value(value)
     if is_sparse(u):
         if not isinstance(model.rvs_to_transforms[u], SparseTied):
             of = processes(model)[u.name]

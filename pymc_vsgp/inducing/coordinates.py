@@ -6,7 +6,7 @@ data speak. A coordinate system is a change of variables and nothing more: the d
 user's variables does not depend on it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -144,11 +144,26 @@ class Sites(NamedTuple):
     r"""Gaussian pseudo-observations of the inducing values.
 
     The density :math:`\exp(\lambda^\top u - u^\top B B^\top u / 2)`, for each of K functions:
-    `linear` is K x M and `root` K x M x M, or K x M for a diagonal B.
+    `linear` is K x M and `root` K x M x M, or K x M for a diagonal B. With a `slope`, K x M x d,
+    :math:`\lambda` is ``linear + slope @ theta``: it follows what parameters of the likelihoods
+    make of the data, such as a coefficient of a regression, or cut-points.
     """
 
     linear: np.ndarray
     root: np.ndarray
+    slope: Any = None
+
+    def at(self, theta: np.ndarray) -> "Sites":
+        """Return what they are at these parameters, without a slope."""
+        if self.slope is None:
+            return self
+        return Sites(self.linear + self.slope @ theta, self.root)
+
+    def following(self, slope: Any, theta: np.ndarray) -> "Sites":
+        """Return sites with this slope, which are these at `theta`."""
+        if slope is None:
+            return self
+        return Sites(self.linear - slope @ theta, self.root, slope)
 
     @property
     def rotated(self) -> bool:

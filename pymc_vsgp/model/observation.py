@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pymc as pm
 
 from pymc.model.core import Model
@@ -14,6 +15,9 @@ from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.variable import is_inducing, require_inducing
+
+MOST_PARAMETERS = 30
+"""Numbers in those of likelihoods that sites follow: each takes an evaluation of the ELBO."""
 
 
 class Observation(NamedTuple):
@@ -66,6 +70,26 @@ def observations(model: Model) -> dict[str, Observation]:
     for potential in model.potentials:
         found[potential.name] = _observation(model, potential.name, potential)
     return {name: o for name, o in found.items() if o is not None}
+
+
+def parameters(model: Model, u: Variable) -> list[Variable]:
+    """Return the random variables that likelihoods of a process depend on, if they are few.
+
+    They are those that stand between the likelihood and all others, such as coefficients of a
+    regression, and none that depends on the inducing values itself.
+    """
+    given = [
+        x
+        for of in observations(model).values()
+        if any(p.u is u for p in of.parts)
+        for x in of.likelihood.params.values()
+    ]
+    free = set(model.free_RVs)
+    found = set(ancestors(given, blockers=free)) & free
+    some = [rv for rv in model.free_RVs if rv in found]
+    some = [rv for rv in some if not any(map(is_inducing, ancestors([rv])))]
+    sizes = model.eval_rv_shapes() if some else {}
+    return some if sum(int(np.prod(sizes[rv.name])) for rv in some) <= MOST_PARAMETERS else []
 
 
 def find_observation(model: Model, name: str | None) -> Observation:

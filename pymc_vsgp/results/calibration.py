@@ -27,6 +27,7 @@ from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
+from pymc_vsgp.fit.stage import site_names
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.progress import progress
@@ -330,10 +331,10 @@ class _Sampler:
                 )
         values = {"calibration_y": y}
         for u in self.inducing:
-            for what in ("linear", "root"):
-                # As the model holds them, which has an axis more where they are diagonal.
-                name = f"{u}_sites_{what}"
-                values[name] = model[name].get_value()
+            # As the model holds them, which has an axis more where they are diagonal.
+            for name in site_names(model[u]):
+                if name in model.named_vars:
+                    values[name] = model[name].get_value()
         tree = nutpie.sample(
             self.compiled.with_data(**values),
             draws=self.draws,
