@@ -137,8 +137,6 @@ class Variables:
         names = [rv.name for rv in self.others]
         where = self.unravel(np.arange(self.start.size))
         for p in self.processes:
-            if p.diagonal:
-                continue
             of = [self.values[names.index(rv.name)] for rv in parameters(model, p.u)]
             if of:
                 p.at = np.concatenate([where[v.name].ravel() for v in of]).astype(int)
@@ -212,7 +210,7 @@ class Bound(Variables):
         super().__init__(model)
         self.mesh = mesh
         for p in self.processes:
-            if p.parameters is not None and n_rows is None:
+            if p.parameters is not None and n_rows is None and not p.diagonal:
                 shape = (p.n_functions, p.n_inducing, len(p.at))
                 p.slope = pt.tensor(dtype="float64", shape=shape)
             if held and not p.independent:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
@@ -217,6 +217,8 @@ class Correlated(WithHeld):
     def in_model(self) -> list[Sites]:
         """Return the sites that the model is given: those of `coordinates.Rotated`."""
         found, ev = list(self.sites), self.evaluation
+        slopes: dict[int, np.ndarray] = {}
+        pulls = self.pulls(list(self.bound.products), self.sites)
         for i, (mean, sd) in self.bound.priors(self.theta).items():
             n = len(sd)
             linear, root = np.empty((len(ev.whole[i]), n)), np.empty((len(ev.whole[i]), n + 1, n))
@@ -231,5 +233,8 @@ class Correlated(WithHeld):
                 inverse, _ = dpotri(q.L, lower=1)
                 scale = np.sqrt(square)
                 root[k, 1:] = dpotrf(scale[:, None] * inverse * scale, lower=1, clean=1)[0]
+                if i in pulls:
+                    moved = dpotrs(q.L, sd[:, None] * pulls[i][k], lower=1)[0]
+                    slopes.setdefault(i, pulls[i].copy())[k] = (square / sd)[:, None] * moved
             found[i] = Sites(linear, root)
-        return found
+        return self._following(found, slopes)

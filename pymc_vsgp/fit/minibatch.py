@@ -243,7 +243,7 @@ class Minibatches(Natural):
             ]
             linear, root, _ = zip(*found, strict=True)
             out.append(Sites(np.stack(linear), np.stack(root)))
-        return self.leading(out)
+        return self.leading_coefficients(self.leading(out))
 
 
 class Batches:

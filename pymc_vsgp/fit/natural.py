@@ -6,6 +6,8 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
+from scipy.sparse.linalg import LinearOperator, cg
+
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 
@@ -106,21 +108,36 @@ class Natural:
 
         To first order: so far as its precision stays. They are the same at theta.
         """
-        theta, ev, processes = self.theta, self.evaluation, self.bound.processes
-        here = [s.at(theta[p.at]) for s, p in zip(sites, processes, strict=True)]
+        pairs = zip(sites, self.bound.processes, strict=True)
+        here = [s.at(self.theta[p.at]) for s, p in pairs]
+        alone = [i for i, p in enumerate(self.bound.processes) if not (p.diagonal or p.folded)]
+        return self._following(here, self.pulls(alone, here))
+
+    def _following(self, sites: list[Sites], slopes: dict[int, np.ndarray]) -> list[Sites]:
+        """Return sites with these slopes, where they are finite."""
+        out = list(sites)
+        for i, slope in slopes.items():
+            if np.isfinite(slope).all():
+                out[i] = sites[i].following(slope, self.theta[self.bound.processes[i].at])
+        return out
+
+    def pulls(self, some: list[int], sites: list[Sites]) -> dict[int, np.ndarray]:
+        """Return how parameters of the likelihoods of some processes pull u, each K x M x d."""
+        processes = self.bound.processes
+        some = [i for i in some if len(processes[i].at)]
         # Sites that stay where they are hold q, too, where kernel and mean stay.
-        held = [self.sites[i] if p.held else here[i] for i, p in enumerate(processes)]
-        followers = {i: p for i, p in enumerate(processes) if len(p.at)}
+        held = [self.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
         shifted = {}
-        for j in {int(j) for p in followers.values() for j in p.at}:
-            there = theta.copy()
+        for j in {int(j) for i in some for j in processes[i].at}:
+            there = self.theta.copy()
             there[j] += SHIFT
             shifted[j] = self.evaluate(there, held, self.moved)
-        for i, p in followers.items():
-            pulls = [_pull(shifted[j], i, p) - _pull(ev, i, p) for j in p.at]
-            slope = np.stack(pulls, axis=-1) / SHIFT
-            here[i] = here[i].following(slope if np.isfinite(slope).all() else None, theta[p.at])
-        return here
+        out = {}
+        for i in some:
+            before = _pull(self.evaluation, i, processes[i])
+            pulls = [_pull(shifted[j], i, processes[i]) - before for j in processes[i].at]
+            out[i] = np.stack(pulls, axis=-1) / SHIFT
+        return out
 
     def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
@@ -145,7 +162,40 @@ class Natural:
 
     def in_model(self) -> list[Sites]:
         """Return the sites that the model is given."""
-        return self.sites
+        return self.leading_coefficients(self.sites)
+
+    def leading_coefficients(self, sites: list[Sites]) -> list[Sites]:
+        """Return the same as `leading` for many coefficients, in whose sites they are apart.
+
+        Their best q has correlations, so it is found by conjugate gradients.
+        """
+        some = [i for i, p in enumerate(self.bound.processes) if p.diagonal]
+        slopes = self.pulls(some, self.sites)
+        for i, pulls in slopes.items():
+            R, square = self.evaluation.R[i], 1.0 + (self.evaluation.R[i] * sites[i].root) ** 2
+            for j in range(pulls.shape[2]):
+                v = self._solved(i, R * pulls[..., j], square)
+                # What the diagonal makes of the center has to move like that.
+                pulls[..., j] = square * v / R
+        return self._following(sites, slopes)
+
+    def _solved(self, i: int, b: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
+        """Return x where its product with the precision of the best q(v) is `b`."""
+        ev, p = self.evaluation, self.bound.processes[i]
+        at = self.n_Xu + 2 * sum(q.diagonal for q in self.bound.processes[:i])
+        before, L = _pull(ev, i, p), np.sqrt(diagonal)
+
+        def times(x):
+            x = x.reshape(b.shape)
+            h = SHIFT / max(float(np.abs(x).max()), 1e-300)
+            moved = list(self.moved)
+            moved[at] = moved[at] + h * L * x
+            pull = _pull(self.evaluate(self.theta, self.sites, moved), i, p)
+            return (x - ev.R[i] * (pull - before) / h).ravel()
+
+        n = b.size
+        A, M = (LinearOperator((n, n), f) for f in (times, lambda x: x / diagonal.ravel()))
+        return cg(A, b.ravel(), rtol=1e-3, maxiter=50, M=M)[0].reshape(b.shape)
 
     def follow(self) -> None:
         """Let the sites of coefficients say what q is now, so that it follows theta.
@@ -238,10 +288,12 @@ class Natural:
 def _pull(ev: Evaluation, i: int, p: Any) -> np.ndarray:
     """Return the gradient in u of the expected log density of the data, at the mean of q."""
     m, R = ev.mean[i], ev.R[i]
-    if p.sparse:
-        return ev.linear[i] - ev.precision[i] * (ev.prior_mean[i] + m)
-    if p.independent:
+    if p.folded:
+        return ev.linear[i]
+    if p.sparse or p.independent:
         m = ev.prior_mean[i] + R * m
+    if p.sparse or p.diagonal:
+        return ev.linear[i] - ev.precision[i] * m
     pull = ev.linear[i] - (ev.precision[i] @ m[:, :, None])[:, :, 0]
     return (
         pull if p.independent else scipy.linalg.solve_triangular(R, pull.T, lower=True, trans=1).T
@@ -349,6 +401,9 @@ class Exact(Natural):
 
     def _step_rest(self, moving: bool, n: int) -> None:
         super()._step_rest(moving, 100)  # no step of sites to wait for
+
+    def in_model(self):
+        return self.sites
 
     def _slope(self, theta) -> np.ndarray:
         return self.bound(theta).gradient
