@@ -266,11 +266,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         nearly = NEARLY * points.n_epsilon
         if NORMAL < batch.log_variance < nearly and (walk is None or walk(points.model)):
             if weigher.walk(center):
-                along = weigher(q, PROBES, 2)
-                if along.log_variance < batch.log_variance:
-                    K, batch = 2, along
-                else:  # what chains at one theta find does not hold at others
-                    weigher.begin(rng)
+                K, batch = 2, weigher(q, PROBES, 2)
         if batch.log_variance > weigher.noisiest:
             return q, K, batch, refit
     spread: list[float] = []

@@ -195,7 +195,7 @@ class Natural:
 
         n = b.size
         A, M = (LinearOperator((n, n), f) for f in (times, lambda x: x / diagonal.ravel()))
-        return cg(A, b.ravel(), rtol=1e-3, maxiter=50, M=M)[0].reshape(b.shape)
+        return cg(A, b.ravel(), rtol=1e-4, maxiter=50, M=M)[0].reshape(b.shape)
 
     def follow(self) -> None:
         """Let the sites of coefficients say what q is now, so that it follows theta.

@@ -12,6 +12,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.likelihoods.base import Likelihood, require
@@ -149,8 +150,9 @@ def count_latents(dist_fn):
 def captured_variables(rv, *f):
     """Variables of the model that `rv` depends on beside `f`, in a fixed order.
 
-    Those are its roots, random variables, and whatever else has a name. Expressions between them
-    and f are not: PyMC may build the same one twice, or broadcast it to the shape of f.
+    Those are its roots, random variables, and whatever else has a name, or is made of more than
+    one entry for each row. Other expressions between them and f are not: PyMC may build the same
+    one twice, or broadcast it to the shape of f.
     """
     depends, frontier = set(f), []
     for node in io_toposort([], [rv]):
@@ -163,12 +165,21 @@ def captured_variables(rv, *f):
         if var in depends or var in captured or isinstance(var, Constant):
             continue
         op = var.owner.op if var.owner else None
-        if op is None or var.name or isinstance(op, RandomVariable | SymbolicRandomVariable):
+        random = isinstance(op, RandomVariable | SymbolicRandomVariable)
+        if op is None or var.name or random or _reduces(var):
             if isinstance(var.type, TensorType):  # not a random generator
                 captured.append(var)
         else:
             frontier.extend(var.owner.inputs)
     return captured
+
+
+def _reduces(var):
+    """Whether this is one number, or a vector, of more: ``W @ b``, ``b[0]``, ``b[group]``."""
+    if not isinstance(var.type, TensorType) or var.type.ndim > 1 or "float" not in var.type.dtype:
+        return False
+    larger = any(getattr(x.type, "ndim", 0) > var.type.ndim for x in var.owner.inputs)
+    return larger or isinstance(var.owner.op, AdvancedSubtensor)
 
 
 def as_likelihood(obj):
