@@ -109,7 +109,8 @@ def test_normal_noise_is_followed_exactly(kind, monkeypatch):
     stage = vsgp.fit_gaussian(model=model, progressbar=False)
     assert stage.sites["u"].rotated == correlated
     assert stage.converged
-    assert stage.sites["u"].slope.shape[2] == 3
+    level = 0 if kind in ("points", "neighbors") else 1  # of the mean function
+    assert stage.sites["u"].slope.shape[2] == 3 + level
     slope = model.compile_dlogp(vars=[model["u"]], mode=RAW)
     zero = np.zeros(model.initial_point()["u_whitened__"].shape)
     for b in ([4.0, 0.6, -0.4], [-3.0, 2.0, 5.0]):
@@ -117,6 +118,35 @@ def test_normal_noise_is_followed_exactly(kind, monkeypatch):
         assert np.abs(slope(point)).max() < 0.02
         point["u_whitened__"] = zero + 1.0  # of a standard normal it is minus one
         assert np.abs(slope(point)).max() > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["few coefficients", "coefficients", "correlated"])
+def test_so_are_coefficients_of_the_mean_function(kind, monkeypatch):
+    """That of Fourier features is a part of f, and not of u."""
+    if kind == "correlated":
+        monkeypatch.setattr("pymc_vsgp.fit.correlated.INFORMED", 0.0)
+        monkeypatch.setattr("pymc_vsgp.fit.correlated.APART", 0.0)
+    n = 12 if kind.startswith("few") else 100
+    smooth = np.cos(0.4 * X[:, 0])
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.5, 0.3)
+        b = pm.Normal("b", 0.0, 2.0, shape=2)
+        mean = pm.gp.mean.Constant(b[0]) + pm.gp.mean.Linear(pt.stack([0.0, b[1]]))
+        cov = pm.gp.cov.Matern52(2, ls=ls, active_dims=[0])
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov)
+        features = vsgp.inducing.Fourier(30.0, n, center=5.0, covariates=(0.0,))
+        gp.prior("u", inducing=features)
+        y = np.sin(X[:, 0]) + 0.5 * smooth
+        gp.likelihood("y", lambda f: pm.Normal.dist(f, 0.5), X=np.column_stack([X, smooth]), y=y)
+    assert [rv.name for rv in parameters(model, model["u"])] == ["b"]
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    assert stage.sites["u"].rotated == (kind == "correlated")
+    slope = model.compile_dlogp(vars=[model["u"]], mode=RAW)
+    zero = np.zeros(model.initial_point()["u_whitened__"].shape)
+    for at in ([3.0, 0.5], [0.0, -4.0]):
+        point = stage.theta_unconstrained | {"b": np.array(at), "u_whitened__": zero}
+        assert np.abs(slope(point)).max() < 0.02
 
 
 @pytest.mark.slow

@@ -203,6 +203,13 @@ class Correlated(WithHeld):
             precision[k] += step * (to - precision[k])
         return Sites(linear, precision)
 
+    def _resistance(self, i, moved):
+        if i not in self.bound.products:
+            return super()._resistance(i, moved)
+        unfold = self.bound.products[i].unfold
+        pairs = zip(self.evaluation.precision[i], moved, strict=True)
+        return np.stack([unfold(folded) @ step for folded, step in pairs])
+
     def apart(self) -> float:
         """Return the nats between independent coefficients and these, given theta."""
         sites, nats = self.blended(self.evaluation, 1.0, self.sites), 0.0
@@ -234,7 +241,9 @@ class Correlated(WithHeld):
                 scale = np.sqrt(square)
                 root[k, 1:] = dpotrf(scale[:, None] * inverse * scale, lower=1, clean=1)[0]
                 if i in pulls:
-                    moved = dpotrs(q.L, sd[:, None] * pulls[i][k], lower=1)[0]
-                    slopes.setdefault(i, pulls[i].copy())[k] = (square / sd)[:, None] * moved
+                    pull, means = (x[k] for x in pulls[i])
+                    v = dpotrs(q.L, sd[:, None] * pull, lower=1)[0]
+                    moved = (square / sd)[:, None] * v + precision[:, None] * means
+                    slopes.setdefault(i, np.empty_like(pulls[i][0]))[k] = moved
             found[i] = Sites(linear, root)
         return self._following(found, slopes)

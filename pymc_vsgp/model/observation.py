@@ -76,14 +76,17 @@ def parameters(model: Model, u: Variable) -> list[Variable]:
     """Return the random variables that likelihoods of a process depend on, if they are few.
 
     They are those that stand between the likelihood and all others, such as coefficients of a
-    regression, and none that depends on the inducing values itself.
+    regression, and none that depends on the inducing values itself. For Fourier coefficients,
+    which are not in the units of the function, they include those of the mean function.
     """
-    given = [
-        x
-        for of in observations(model).values()
-        if any(p.u is u for p in of.parts)
-        for x in of.likelihood.params.values()
-    ]
+    given: list[Variable] = []
+    for of in observations(model).values():
+        parts = [p for p in of.parts if p.u is u]
+        if parts:
+            given += of.likelihood.params.values()
+        for p in parts:
+            basis = p.conditional.basis
+            given += [] if basis is None else p.args[basis.theta]
     free = set(model.free_RVs)
     found = set(ancestors(given, blockers=free)) & free
     some = [rv for rv in model.free_RVs if rv in found]
