@@ -115,6 +115,26 @@ def trend(y):
     gp.likelihood("y", vsgp.Poisson(exposure=HOURS), X=X, y=y)
 
 
+def regression(y, **kwargs):
+    """Observe a process in a regression: an intercept, and a covariate as smooth as it is."""
+    b = pm.Normal("b", 0.0, 0.5, shape=3)
+    exposure = HOURS * pm.math.exp(pt.dot(COVARIATES, b))
+    one(y, vsgp.Poisson(exposure=exposure), kernel=pm.gp.cov.Matern32, **kwargs)
+
+
+def covariate(y):
+    """Observe many Fourier coefficients, with a covariate in the mean function."""
+    b = pm.Normal("b", 0.0, 0.5, shape=2)
+    mean = pm.gp.mean.Linear(coeffs=pt.stack([0.0, b[1]]), intercept=b[0])
+    ls = pm.LogNormal("lengthscale_u", 1.0, 0.25)
+    cov = pm.LogNormal("variance_u", -0.5, 0.5) * pm.gp.cov.Matern52(2, ls=ls, active_dims=[0])
+    gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov)
+    features = vsgp.inducing.Fourier(period=26.0, n_frequencies=80, covariates=(0.0,))
+    gp.prior("u", inducing=features)
+    data = np.column_stack([X, COVARIATES[:, 1]])
+    gp.likelihood("y", vsgp.Poisson(exposure=HOURS), X=data, y=y)
+
+
 def by_group(y):
     """Observe a function for each of two groups, of one kernel."""
     pm.modelcontext(None).add_coord("group", ["a", "b"])
@@ -146,6 +166,7 @@ PAIRS = np.column_stack([np.repeat(SITES, 5, axis=0), np.tile(WEEKS, (8, 1))])
 BINS = np.linspace(-0.25, 10.25, 16)
 TRIALS = np.arange(N) % 10 + 5
 HOURS = 1.0 + np.arange(N) % 3
+COVARIATES = np.column_stack([np.ones(N), np.cos(0.5 * X[:, 0]), np.arange(N) % 5 - 2.0])
 COUNTS, SHARES, TIMES = np.arange(N) % 3, np.linspace(0.1, 0.9, N), np.linspace(0.2, 3.0, N)
 BINARY, CLASSES, REALS = np.arange(N) % 2, np.arange(N) % 3, np.linspace(-1.0, 1.0, N)
 
@@ -212,6 +233,12 @@ CASES = {
         lambda y: one(y, vsgp.Poisson(exposure=HOURS), inducing=BinAverages(BINS)),
     ),
     "Poisson, linear mean": (COUNTS, trend),
+    "Poisson, regression": (COUNTS, lambda y: regression(y, m=20)),
+    "Poisson, regression and nearest neighbors": (
+        COUNTS,
+        lambda y: regression(y, inducing=vsgp.inducing.NearestNeighbors(X, m=10)),
+    ),
+    "Poisson, covariate and many Fourier features": (COUNTS, covariate),
     "Poisson, a function by group": (COUNTS, by_group),
     "Poisson, sum of two functions": (COUNTS, summed),
     "Gaussian, coregionalized": (np.stack([REALS, -REALS, REALS**2], axis=1), coregionalized),
