@@ -32,6 +32,7 @@ SCRIPTS = {
     "importance": [""],
     "importance_exact": [""],
     "khat": [""],
+    "following": [""],
     "improve_inducing": [""],
     "rough_counts": [
         "vsgp",
@@ -75,7 +76,7 @@ SCRIPTS = {
 # These go on where their results end, so results of an earlier package are taken away first.
 CONTINUE = {
     *("importance", "importance_exact", "improve_inducing", "calibration", "classes_accuracy"),
-    *("features", "features_cost", "types_of_features", "waiting"),
+    *("features", "features_cost", "types_of_features", "waiting", "following"),
     *("reproduction/raetsch", "reproduction/mnist", "reproduction/image"),
     *("reproduction/pseudo_marginal", "reproduction/hmc_gibbs"),  # into results/
 }

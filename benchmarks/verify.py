@@ -139,6 +139,17 @@ def importance_exact():
 
 
 @check
+def following():
+    import following
+
+    name = "counts, 64 points"
+    known, found = committed("following")[f"{name}; 1; 1"], following.run(name, 1)
+    yield "ELBO", found["elbo"], known["elbo"], 0.01
+    yield "rounds", found["rounds"], known["rounds"], 1
+    yield "by weights", found["method"] == known["method"] == "importance", True, 0
+
+
+@check
 def khat():
     import khat
 

@@ -120,11 +120,12 @@ class Natural:
         return self._following(here, slopes)
 
     def _following(self, sites: list[Sites], slopes: dict[int, np.ndarray]) -> list[Sites]:
-        """Return sites with these slopes, where they are finite."""
+        """Return sites with these slopes, or none where they are not finite."""
         out = list(sites)
         for i, slope in slopes.items():
-            if np.isfinite(slope).all():
-                out[i] = sites[i].following(slope, self.theta[self.bound.processes[i].at])
+            # Zeros in place of None: what is compiled for a model takes a slope, or does not.
+            slope = slope if np.isfinite(slope).all() else np.zeros_like(slope)
+            out[i] = sites[i].following(slope, self.theta[self.bound.processes[i].at])
         return out
 
     def pulls(self, some: list[int], sites: list[Sites]) -> dict[int, tuple]:

@@ -32,7 +32,8 @@ class Custom(Likelihood):
     dist_fn : callable
         Takes f, or up to three latent functions, and returns an unregistered PyMC distribution
         (``pm.X.dist(...)``) of one number for each entry of f. Variables it captures become the
-        parameters p0, p1, ...
+        parameters p0, p1, ..., and so do terms with an entry for each row, such as ``W @ b`` or
+        ``b[group]``.
     n_nodes : int, optional
         Number of quadrature nodes for each function; by default 101, 41 or 25.
 

@@ -40,10 +40,7 @@ class Ordinal(OfClasses):
                 initval=[-1, 0, 1],
             )
 
-        With the cut-points free, fix the mean of the process (the default, zero, does). Many
-        observations tell the distance of f from the cut-points well, and the level of both hardly.
-        Then pass ``c - c.mean()``, and give the process ``pm.gp.mean.Constant(-c.mean())``: the
-        same model, whose function need not follow the cut-points while they are sampled.
+        With the cut-points free, fix the mean of the process (the default, zero, does).
     link : {"logit", "probit"}
         The distribution F of the noise, of scale one.
     classes : sequence, optional
