@@ -21,11 +21,21 @@ def image(record):
                 e["splits"],
                 f"{e['gaussian_log_density']:.4f}",
                 f"{e['gaussian_error']:.3f}",
+                e["sampled"] or "",
                 gain,
                 *how,
             ]
         )
-    head = ["M", "kernel", "inputs", "splits", "Gaussian", "error", "free-form minus Gaussian"]
+    head = [
+        "M",
+        "kernel",
+        "inputs",
+        "splits",
+        "Gaussian",
+        "error",
+        "free-form splits",
+        "minus Gaussian",
+    ]
     head += ["R-hat", "ESS", "div."]
     return f"""## Image
 
@@ -54,9 +64,8 @@ def _free_form_of_image(runs):
     if not sampled:
         return ""
     weights = sum(r["method"] == "importance" for r in sampled)
-    splits = len({r["seed"] for r in sampled})
-    return f"""Free-form draws are of {splits} splits, {weights} of {len(sampled)} by importance
-weights and the others by NUTS, as `vsgp.sample` chooses. """
+    return f"""Free-form draws are of as many splits as their column says, {weights} of
+{len(sampled)} by importance weights and the others by NUTS, as `vsgp.sample` chooses. """
 
 
 def raetsch(record):
