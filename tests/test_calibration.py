@@ -1,5 +1,7 @@
 """Simulation-based calibration."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -224,3 +226,18 @@ def test_sampler_draws_from_the_posterior_of_each_data_set():
         # As many draws as a quarter of them, at the least, would be if they were independent.
         np.testing.assert_allclose((u.mean(axis=0) - mean) / sd, 0.0, atol=4.0 / np.sqrt(100))
         np.testing.assert_allclose(u.std(axis=0), sd, rtol=4.0 / np.sqrt(200))
+
+
+@pytest.mark.long
+def test_nuts_takes_neighbors_that_weights_refuse(monkeypatch):
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+    refuse = SimpleNamespace(interrupted=False, refused="for the test")
+    monkeypatch.setattr("pymc_vsgp.results.calibration.weigh", lambda *_, **__: refuse)
+    shared = pytensor.shared(np.ones(30, dtype=int), name="calibration_y")
+    run = _Sampler(build(shared, inducing=vsgp.inducing.NearestNeighbors(X, m=9)), shared, 20, 50)
+    means = []
+    for seed, level in enumerate((1.0, 20.0)):
+        counts = np.random.default_rng(seed).poisson(level, size=30)
+        means.append(run(counts, seed)["u"].mean())
+    assert run.n_nuts == 2
+    assert means[1] > means[0] + 1.0

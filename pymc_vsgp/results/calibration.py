@@ -25,6 +25,7 @@ from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import weigh
+from pymc_vsgp.fit.neighbors import has_neighbors
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.stage import site_names
@@ -324,7 +325,9 @@ class _Sampler:
         if self.compiled is None:
             from pymc_vsgp.fit.callables import lean_callables
 
-            backend = "jax" if importlib.util.find_spec("jax") else "numba"
+            # JAX takes the sizes of blocks of neighbors, which data could change, for unknown.
+            on_jax = importlib.util.find_spec("jax") and not has_neighbors(model)
+            backend = "jax" if on_jax else "numba"
             with lean_callables():
                 self.compiled = nutpie.compile_pymc_model(
                     model, backend=backend, gradient_backend="pytensor", freeze_model=False
