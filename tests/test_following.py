@@ -63,7 +63,9 @@ def ordinal(kind):
 
 
 def random_sites(model, kind, rng):
-    m, d = model.initial_point()["u_whitened__"].size, 3
+    point = model.initial_point()
+    m = point["u_whitened__"].size
+    d = sum(point[model.rvs_to_values[rv].name].size for rv in parameters(model, model["u"]))
     dense = kind in ("points", "few coefficients")
     root = rng.normal(size=(1, m, m)) if dense else rng.uniform(0.1, 2.0, size=(1, m))
     return Sites(rng.normal(size=(1, m)), root, rng.normal(size=(1, m, d)))

@@ -26,6 +26,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
+from pymc_vsgp.fit.following import pulls, with_slopes
 from pymc_vsgp.fit.natural import Natural, WithHeld
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
@@ -203,9 +204,9 @@ class Correlated(WithHeld):
             precision[k] += step * (to - precision[k])
         return Sites(linear, precision)
 
-    def _resistance(self, i, moved):
+    def resistance(self, i, moved):
         if i not in self.bound.products:
-            return super()._resistance(i, moved)
+            return super().resistance(i, moved)
         unfold = self.bound.products[i].unfold
         pairs = zip(self.evaluation.precision[i], moved, strict=True)
         return np.stack([unfold(folded) @ step for folded, step in pairs])
@@ -225,7 +226,7 @@ class Correlated(WithHeld):
         """Return the sites that the model is given: those of `coordinates.Rotated`."""
         found, ev = list(self.sites), self.evaluation
         slopes: dict[int, np.ndarray] = {}
-        pulls = self.pulls(list(self.bound.products), self.sites)
+        pulled = pulls(self, list(self.bound.products), self.sites)
         for i, (mean, sd) in self.bound.priors(self.theta).items():
             n = len(sd)
             linear, root = np.empty((len(ev.whole[i]), n)), np.empty((len(ev.whole[i]), n + 1, n))
@@ -240,10 +241,10 @@ class Correlated(WithHeld):
                 inverse, _ = dpotri(q.L, lower=1)
                 scale = np.sqrt(square)
                 root[k, 1:] = dpotrf(scale[:, None] * inverse * scale, lower=1, clean=1)[0]
-                if i in pulls:
-                    pull, means = (x[k] for x in pulls[i])
+                if i in pulled:
+                    pull, means = (x[k] for x in pulled[i])
                     v = dpotrs(q.L, sd[:, None] * pull, lower=1)[0]
                     moved = (square / sd)[:, None] * v + precision[:, None] * means
-                    slopes.setdefault(i, np.empty_like(pulls[i][0]))[k] = moved
+                    slopes.setdefault(i, np.empty_like(pulled[i][0]))[k] = moved
             found[i] = Sites(linear, root)
-        return self._following(found, slopes)
+        return with_slopes(self, found, slopes)

@@ -16,6 +16,7 @@ from scipy.linalg.lapack import dpotrf, dtrtri
 
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.checkpoint import State
+from pymc_vsgp.fit.following import coefficients_following, following
 from pymc_vsgp.fit.natural import Natural, definite
 from pymc_vsgp.inducing.coordinates import Sites, sites_of
 
@@ -243,7 +244,7 @@ class Minibatches(Natural):
             ]
             linear, root, _ = zip(*found, strict=True)
             out.append(Sites(np.stack(linear), np.stack(root)))
-        return self.leading_coefficients(self.leading(out))
+        return coefficients_following(self, following(self, out))
 
 
 class Batches:

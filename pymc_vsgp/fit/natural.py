@@ -1,21 +1,18 @@
 """Natural-gradient steps of q(u), and L-BFGS steps of the rest."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from scipy.sparse.linalg import LinearOperator, cg
-
 from pymc_vsgp.fit.bound import Bound, Evaluation
+from pymc_vsgp.fit.following import coefficients_following, following, resistance
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
-SHIFT = 1e-4  # of a parameter, to see how its likelihood pulls q
 STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 
 
@@ -102,71 +99,11 @@ class Natural:
                 step /= 2.0
             if self.evaluation.value - old.value < self.tolerance / 10.0:
                 break
-        self.sites = self.leading(self.sites)
+        self.sites = following(self, self.sites)
 
-    def leading(self, sites: list[Sites]) -> list[Sites]:
-        """Return sites that follow the parameters of likelihoods, as the best q of each does.
-
-        To first order: so far as its precision stays. They are the same at theta.
-        """
-        pairs = zip(sites, self.bound.processes, strict=True)
-        here = [s.at(self.theta[p.at]) for s, p in pairs]
-        alone = [i for i, p in enumerate(self.bound.processes) if not (p.diagonal or p.folded)]
-        slopes = {}
-        for i, (pulls, means) in self.pulls(alone, here).items():
-            slopes[i] = pulls
-            for j in np.flatnonzero(means.any(axis=(0, 1))):
-                pulls[..., j] += self._resistance(i, means[..., j])
-        return self._following(here, slopes)
-
-    def _following(self, sites: list[Sites], slopes: dict[int, np.ndarray]) -> list[Sites]:
-        """Return sites with these slopes, or none where they are not finite."""
-        out = list(sites)
-        for i, slope in slopes.items():
-            # Zeros in place of None: what is compiled for a model takes a slope, or does not.
-            slope = slope if np.isfinite(slope).all() else np.zeros_like(slope)
-            out[i] = sites[i].following(slope, self.theta[self.bound.processes[i].at])
-        return out
-
-    def pulls(self, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
-        """Return how parameters of some processes pull u where v stays, and move its prior mean.
-
-        Both are K x M x d.
-        """
-        processes, ev = self.bound.processes, self.evaluation
-        some = [i for i in some if len(processes[i].at)]
-        held = [self.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
-        shifted = {}
-        for j in {int(j) for i in some for j in processes[i].at}:
-            there = self.theta.copy()
-            there[j] += SHIFT
-            shifted[j] = self.evaluate(there, held, self.moved)
-        out = {}
-        for i in some:
-            p, pulls, means = processes[i], [], []
-            for to in (shifted[j] for j in p.at):
-                mean = np.zeros_like(ev.mean[i]) + to.prior_mean[i] - ev.prior_mean[i]
-                moved = _mean(to, i, p) - _mean(ev, i, p) - mean
-                pull = _pull(to, i, p) - _pull(ev, i, p)
-                # Sites that stay hold v, too, but where the prior mean moves.
-                pulls.append(pull + self._resistance(i, moved) if moved.any() else pull)
-                means.append(mean)
-            out[i] = tuple(np.stack(x, axis=-1) / SHIFT for x in (pulls, means))
-        return out
-
-    def _resistance(self, i: int, moved: np.ndarray) -> np.ndarray:
-        """Return how the data pull u back from there, K x M."""
-        ev, p = self.evaluation, self.bound.processes[i]
-        if p.diagonal:
-            scale = float(np.abs(moved).max())
-            v = np.divide(moved, scale * ev.R[i], out=np.zeros_like(moved), where=moved != 0.0)
-            return scale * self._pulled_back(i, v)
-        if p.sparse:
-            return ev.precision[i] * moved
-        if p.independent:
-            return (ev.precision[i] @ moved[:, :, None])[:, :, 0]
-        solve = partial(scipy.linalg.solve_triangular, ev.R[i], lower=True)
-        return solve((ev.precision[i] @ solve(moved.T).T[:, :, None])[:, :, 0].T, trans=1).T
+    def resistance(self, i: int, moved: np.ndarray) -> np.ndarray:
+        """Return how the data pull u of a process back from there, K x M."""
+        return resistance(self, i, moved)
 
     def blended(self, ev: Evaluation, step: float, sites: list[Sites]) -> list[Sites]:
         """Return sites a part of the way to where natural gradients point."""
@@ -191,45 +128,7 @@ class Natural:
 
     def in_model(self) -> list[Sites]:
         """Return the sites that the model is given."""
-        return self.leading_coefficients(self.sites)
-
-    def leading_coefficients(self, sites: list[Sites]) -> list[Sites]:
-        """Return the same as `leading` for many coefficients, in whose sites they are apart.
-
-        Their best q has correlations, so it is found by conjugate gradients.
-        """
-        some = [i for i, p in enumerate(self.bound.processes) if p.diagonal]
-        slopes = {}
-        for i, (pulls, means) in self.pulls(some, self.sites).items():
-            R, precision = self.evaluation.R[i], sites[i].root ** 2
-            square = 1.0 + R**2 * precision
-            slopes[i] = np.empty_like(pulls)
-            for j in range(pulls.shape[2]):
-                v = self._solved(i, R * pulls[..., j], square)
-                # What the diagonal makes of the center has to move like that.
-                slopes[i][..., j] = square * v / R + precision * means[..., j]
-        return self._following(sites, slopes)
-
-    def _solved(self, i: int, b: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-        """Return x where its product with the precision of the best q(v) is `b`."""
-
-        def times(x):
-            x = x.reshape(b.shape)
-            return (x + self.evaluation.R[i] * self._pulled_back(i, x)).ravel()
-
-        n = b.size
-        A, M = (LinearOperator((n, n), f) for f in (times, lambda x: x / diagonal.ravel()))
-        return cg(A, b.ravel(), rtol=1e-4, maxiter=50, M=M)[0].reshape(b.shape)
-
-    def _pulled_back(self, i: int, v: np.ndarray) -> np.ndarray:
-        """Return how the data pull many coefficients back from such a step of their v, K x M."""
-        p, root = self.bound.processes[i], self.sites[i].root
-        at = self.n_Xu + 2 * sum(q.diagonal for q in self.bound.processes[:i])
-        h = SHIFT / max(float(np.abs(v).max()), 1e-300)
-        moved = list(self.moved)
-        moved[at] = moved[at] + h * v * np.sqrt(1.0 + (self.evaluation.R[i] * root) ** 2)
-        there = self.evaluate(self.theta, self.sites, moved)
-        return (_pull(self.evaluation, i, p) - _pull(there, i, p)) / h
+        return coefficients_following(self, self.sites)
 
     def follow(self) -> None:
         """Let the sites of coefficients say what q is now, so that it follows theta.
@@ -317,28 +216,6 @@ class Natural:
         for length in self.to_follow:
             sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
-
-
-def _mean(ev: Evaluation, i: int, p: Any) -> np.ndarray:
-    """Return the mean of u under q."""
-    m, R = ev.mean[i], ev.R[i]
-    alone = p.sparse or p.independent or p.folded
-    return ev.prior_mean[i] + (R * m if alone else m @ R.T)
-
-
-def _pull(ev: Evaluation, i: int, p: Any) -> np.ndarray:
-    """Return the gradient in u of the expected log density of the data, at the mean of q."""
-    m, R = ev.mean[i], ev.R[i]
-    if p.folded:
-        return ev.linear[i]
-    if p.sparse or p.independent:
-        m = ev.prior_mean[i] + R * m
-    if p.sparse or p.diagonal:
-        return ev.linear[i] - ev.precision[i] * m
-    pull = ev.linear[i] - (ev.precision[i] @ m[:, :, None])[:, :, 0]
-    return (
-        pull if p.independent else scipy.linalg.solve_triangular(R, pull.T, lower=True, trans=1).T
-    )
 
 
 def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
