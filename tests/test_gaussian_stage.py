@@ -482,3 +482,33 @@ def test_numpy_goes_on_where_jax_was_refused(data, rng, monkeypatch):
     stage = vsgp.fit_gaussian(model=build(vsgp.Bernoulli(), X, Xu, y), **arguments)
     assert refused
     np.testing.assert_allclose(stage.elbo, plain.elbo, rtol=1e-9)
+
+
+LARGE = {
+    "points": lambda X: {"Xu": X[::4]},
+    "coefficients": lambda X: {"inducing": vsgp.inducing.Fourier(60.0, 90, center=5.0)},
+    "neighbors": lambda X: {"inducing": vsgp.inducing.NearestNeighbors(X, 8)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [600.0, 1e6])
+@pytest.mark.parametrize("kind", LARGE)
+def test_large_counts_without_an_intercept(kind, rate):
+    """From a rate of one, where a fit starts, whole steps overshoot by factors of exp(1000)."""
+    X = np.linspace(0.0, 10.0, 60)[:, None]
+    f = np.log(rate) + 0.5 * np.sin(X[:, 0])
+    with pm.Model() as model:
+        ls, scale = pm.LogNormal("ls", 1.0, 0.5), pm.HalfNormal("scale", 2.0)
+        gp = vsgp.VariationalSparse(cov_func=scale**2 * pm.gp.cov.Matern52(1, ls=ls))
+        gp.prior("u", **LARGE[kind](X))
+        y = np.random.default_rng(0).poisson(np.exp(f))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    assert stage.converged
+    # Each datum costs about half the logarithm of its variance, and the points what they leave out.
+    assert -60 * (0.5 * np.log(2.0 * np.pi * rate) + 12.0) < stage.elbo < -30 * np.log(rate)
+    draws = stage.to_datatree(100, random_seed=1)
+    with model:
+        found = vsgp.predict(draws, X, progressbar=False)
+    np.testing.assert_allclose(found.mean(axis=(0, 1)), f, atol=0.3)

@@ -1096,3 +1096,16 @@ def test_two_densities_are_proposed_where_one_does_not_fit(mode, rng):
     theta = q.draw(2000, rng)
     _, alone = weights.tail(logpdf(theta) - q.logpdf(theta))
     assert max(worth[3:]) > 1.5 * alone
+
+
+def test_weights_that_differ_too_much_for_a_shape():
+    """PSIS smooths these to nan, which NUTS would have started at."""
+    top = [0, 176, 192, 222, 303, 365, 450, 662, 667, 743, 769, 781, 782, 796, 952, 995]
+    log_w = -np.r_[top, np.full(48, 5000.0)]
+    found, khat = weights.smooth_weights(log_w)
+    assert khat == np.inf
+    np.testing.assert_allclose(np.exp(found), np.r_[1.0, np.zeros(63)], atol=1e-70)
+    ess, mean, covariance = moments(np.arange(128.0).reshape(64, 2), log_w)
+    np.testing.assert_allclose(mean, [0.0, 1.0], atol=1e-70)
+    assert ess == 1.0 and np.isfinite(covariance).all()
+    assert weights.refusal(log_w)

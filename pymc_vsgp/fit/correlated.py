@@ -26,7 +26,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
-from pymc_vsgp.fit.following import pulls, with_slopes
+from pymc_vsgp.fit.following import following, pulls, with_slopes
 from pymc_vsgp.fit.natural import Natural, WithHeld
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
@@ -119,7 +119,9 @@ class CorrelatedBound(Bound):
         rest = 0.0
         for i, (mean, sd) in self.priors(theta).items():
             products = self.products[i] if before is None else None
-            now = [q_of(a, B, mean, sd, products) for a, B in zip(*sites[i][:2], strict=True)]
+            linear, precision, _ = sites[i].at(np.asarray(theta)[self.processes[i].at])
+            pairs = zip(linear, precision, strict=True)
+            now = [q_of(a, B, mean, sd, products) for a, B in pairs]
             if not all(now):
                 return Evaluation(np.nan, np.full(len(theta), np.nan), [], [], [], [], [], [])
             whole[i] = now if before is None else before.whole[i]
@@ -157,7 +159,8 @@ def q_of(linear, precision, prior_mean, sd, products: Any = None) -> Any:
     inverse, _ = dpotri(L, lower=1)  # its lower triangle alone
     right = linear - precision @ prior_mean
     half = sd * right
-    v = inverse @ half + np.tril(inverse, -1).T @ half
+    # The inverse would lose thousands of nats where the data say all.
+    v = dpotrs(L, half, lower=1)[0]
     mean = prior_mean + sd * v
     shares = np.diagonal(inverse)
     variances = sd**2 * shares
@@ -196,13 +199,23 @@ class Correlated(WithHeld):
     def _blended(self, i, ev, step, sites):
         if i not in self.bound.products:
             return super()._blended(i, ev, step, sites)
-        linear, precision = sites.linear.copy(), sites.root.copy()
+        theta = ev.theta[self.bound.processes[i].at]
+        linear, precision = (x.copy() for x in sites.at(theta)[:2])
         for k, q in enumerate(ev.whole[i]):
             to = self.bound.products[i].unfold(ev.precision[i][k])
             toward = ev.linear[i][k] + to @ q.mean
             linear[k] += step * (toward - linear[k])
             precision[k] += step * (to - precision[k])
-        return Sites(linear, precision)
+        return Sites(linear, precision).following(sites.slope, theta)
+
+    def curvature(self):
+        """As of the other stages; sites follow for it, as few steps do not take q along."""
+        kept = self.sites
+        self.sites = following(self, kept, folded=True)
+        try:
+            return super().curvature()
+        finally:
+            self.sites = kept
 
     def resistance(self, i, moved):
         if i not in self.bound.products:

@@ -29,12 +29,15 @@ SMALL = 1e-4  # of what is left in an equation
 STEPS = 50  # at most, until that
 
 
-def following(fit: Any, sites: list[Sites]) -> list[Sites]:
-    """Return sites that follow the parameters, and are the same at those of a `Natural` fit."""
+def following(fit: Any, sites: list[Sites], folded: bool = False) -> list[Sites]:
+    """Return sites that follow the parameters, and are the same at those of a `Natural` fit.
+
+    Those of `folded` coefficients are left as they are, unless they are asked for.
+    """
     processes, slopes = fit.bound.processes, {}
     here = [s.at(fit.theta[p.at]) for s, p in zip(sites, processes, strict=True)]
-    alone = [i for i, p in enumerate(processes) if not (p.diagonal or p.folded)]
-    for i, (pulled, means) in pulls(fit, alone, here).items():
+    some = [i for i, p in enumerate(processes) if not p.diagonal and (folded or not p.folded)]
+    for i, (pulled, means) in pulls(fit, some, here).items():
         slopes[i] = pulled
         for j in np.flatnonzero(means.any(axis=(0, 1))):
             pulled[..., j] += fit.resistance(i, means[..., j])

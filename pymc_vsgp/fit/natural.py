@@ -11,6 +11,8 @@ from pymc_vsgp.fit.following import coefficients_following, following, resistanc
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
+FAR = 200  # L-BFGS steps of many coefficients that are far from the data
+OVERSHOT, TINY = 1.0, 2.0**-40  # what a step loses that is too long, and the smallest one then
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
 STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
@@ -89,13 +91,16 @@ class Natural:
         if all(p.diagonal for p in self.bound.processes):
             return
         for _ in range(n):
-            old, step = self.evaluation, 1.0
-            while step >= SMALLEST_STEP:
+            old, step, least = self.evaluation, 1.0, SMALLEST_STEP
+            while step >= least:
                 sites = self.blended(old, step, self.sites)
                 new = self.evaluate(self.theta, sites, self.moved)
-                if np.isfinite(new.value) and new.value >= old.value - self.slack:
+                lost = old.value - new.value if np.isfinite(new.value) else np.inf
+                if lost <= self.slack:
                     self.evaluation, self.sites = new, sites
                     break
+                # Far from the data, such as counts of thousands, a step is far too long for exp.
+                least = TINY if lost > OVERSHOT else SMALLEST_STEP
                 step /= 2.0
             if self.evaluation.value - old.value < self.tolerance / 10.0:
                 break
@@ -164,11 +169,22 @@ class Natural:
                 best = (ev.value, theta.copy(), [m.copy() for m in moved], ev)
             return -ev.value, -gradient
 
+        start, steep = best[0], np.abs(self.evaluation.gradient).max() > STEEP
+
+        def squeezed(x):
+            value, slope = objective(x)
+            away = value + start
+            slope[:d] = 0.0  # q comes first: theta would make up for it
+            return np.arcsinh(away), slope / np.hypot(1.0, away)
+
         # A first step of the size of the gradient may leave the region where theta makes sense.
+        settings: Any = {"jac": True, "method": "L-BFGS-B"}
+        settings["options"] = {"maxiter": n, "maxls": 10}
         try:
-            scipy.optimize.minimize(
-                objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": n, "maxls": 10}
-            )
+            scipy.optimize.minimize(objective, x0, **settings)
+            if steep and best[0] <= start:  # lost 1e90 nats, say, of which no line search gets back
+                settings["options"]["maxiter"] = FAR
+                scipy.optimize.minimize(squeezed, x0, **settings)
         finally:
             _, self.theta, self.moved, self.evaluation = best
 

@@ -21,7 +21,10 @@ def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
     if np.ptp(log_w) < 1e-8:
         return np.full(len(log_w), -np.log(len(log_w))), -np.inf
     array = xr.DataArray(-log_w, dims=["sample"])
-    smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
+    with np.errstate(all="ignore"):
+        smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
+    if not np.isfinite(smoothed.values).all():  # they differ by too much for a shape
+        return log_w - np.logaddexp.reduce(log_w), np.inf
     return smoothed.values, float(khat)
 
 
