@@ -291,3 +291,13 @@ def test_terms_of_any_distribution(term, inside):
         point = {n: np.linspace(-0.5, 0.7, v.size) for n, v in model.initial_point().items()}
         found.append(model.compile_logp(mode=RAW)(point))
     np.testing.assert_allclose(*found, rtol=1e-8)
+
+
+def test_new_rows_need_the_callable_anew():
+    model = regression(
+        "points", lambda eta: lambda f: pm.Poisson.dist(pm.math.exp(f + eta)), COUNTS
+    )
+    tree = pm.sample_prior_predictive(2, model=model, random_seed=1)
+    tree["posterior"] = tree["prior"]
+    with pytest.raises(ValueError, match=r"Pass a callable .* likelihood=lambda f"):
+        vsgp.predict(tree, X[:5], "y", model=model, progressbar=False)

@@ -180,6 +180,10 @@ class Likelihood:
         """
         return y, classes
 
+    def anew(self, name):
+        """Say how to give a parameter of each row for other rows."""
+        return f"Pass it for Xnew: likelihood=vsgp.{type(self).__name__}({name}=...)."
+
     def _goes_with_rows(self, name):
         """Whether that parameter has one entry for each observation, by its type."""
         if name in self.shared_params:

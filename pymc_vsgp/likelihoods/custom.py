@@ -86,6 +86,9 @@ class Custom(Likelihood):
         swap = dict(zip((*placeholders, *inner), (*f, *values), strict=True))
         return graph_replace(make(rv), swap, strict=False)
 
+    def anew(self, name):
+        return "Pass a callable with what it takes for Xnew: likelihood=lambda f: ..."
+
     def log_prob(self, f, y):
         """Log density or mass of y given f.
 

@@ -452,7 +452,7 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
     if X is not None and (rows := [n for n in lik.params if lik._goes_with_rows(n)]):
         raise ValueError(
             f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
-            f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."
+            f"{lik.anew(rows[0])}"
         )
     return lik
 

@@ -354,7 +354,7 @@ def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
         kind = type(fit.likelihood).__name__
         raise ValueError(
             f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
-            f"Pass it for Xnew: likelihood=vsgp.{kind}({rows[0]}=...)."
+            f"{fit.likelihood.anew(rows[0])}"
         )
     fit.check_rows(n_rows, "X" if Xnew is None else "Xnew")
 
