@@ -229,15 +229,12 @@ def test_sampler_draws_from_the_posterior_of_each_data_set():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "inducing", [vsgp.inducing.NearestNeighbors(X, m=9), vsgp.inducing.Fourier(12.0, 90)]
-)
-def test_nuts_takes_what_weights_refuse(inducing, monkeypatch):
+def test_nuts_takes_neighbors_that_weights_refuse(monkeypatch):
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     refuse = SimpleNamespace(interrupted=False, refused="for the test")
     monkeypatch.setattr("pymc_vsgp.results.calibration.weigh", lambda *_, **__: refuse)
     shared = pytensor.shared(np.ones(30, dtype=int), name="calibration_y")
-    run = _Sampler(build(shared, inducing=inducing), shared, 20, 50)
+    run = _Sampler(build(shared, inducing=vsgp.inducing.NearestNeighbors(X, m=9)), shared, 20, 50)
     means = []
     for seed, level in enumerate((1.0, 20.0)):
         counts = np.random.default_rng(seed).poisson(level, size=30)

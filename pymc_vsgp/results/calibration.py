@@ -25,12 +25,12 @@ from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import weigh
+from pymc_vsgp.fit.neighbors import has_neighbors
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.stage import site_names
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.fit.weigher import Weigher
-from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.progress import progress
 
 # Of importance weights: for each draw that is kept, and in all.
@@ -259,10 +259,6 @@ def _chance_above(tails: np.ndarray, level: float) -> float:
     return float(chance @ each[::-1] / scipy.stats.poisson.pmf(n, n))
 
 
-def _has_unknown_sizes(u) -> bool:
-    return is_sparse(u) or is_independent(u)
-
-
 def _some(n: int, wanted: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, min(wanted, n)).astype(int))
 
@@ -329,10 +325,8 @@ class _Sampler:
         if self.compiled is None:
             from pymc_vsgp.fit.callables import lean_callables
 
-            # JAX takes sizes that data could change, of blocks of neighbors or waves, for unknown.
-            on_jax = importlib.util.find_spec("jax") and not any(
-                map(_has_unknown_sizes, inducing_variables(model))
-            )
+            # JAX takes the sizes of blocks of neighbors, which data could change, for unknown.
+            on_jax = importlib.util.find_spec("jax") and not has_neighbors(model)
             backend = "jax" if on_jax else "numba"
             with lean_callables():
                 self.compiled = nutpie.compile_pymc_model(
