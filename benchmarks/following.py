@@ -108,7 +108,7 @@ def run(name, seed, following=True):
     cpu = time.process_time() - began
     names = [rv.name for rv in model.free_RVs if rv.name != "u"]
     posterior = idata["posterior"]
-    found = {
+    return {
         "rounds": stage.n_steps,
         "converged": bool(stage.converged),
         "elbo": stage.elbo,
@@ -118,12 +118,11 @@ def run(name, seed, following=True):
         "ess": min(float(az.ess(posterior[n]).min()) for n in names),
         "rhat": max(float(az.rhat(posterior[n]).max()) for n in names),
     }
-    return found
 
 
 def stopped_after(name, seed, following, limit):
     """Run it in a process of its own."""
-    env = envs.variables(1, os.environ.get("FOLLOWING_CACHE", str(RESULTS.parent / ".cache")))
+    env = envs.variables(1, str(RESULTS.parent / ".cache"))
     work = [sys.executable, __file__, "--worker", name, str(seed), str(int(following))]
     try:
         done = subprocess.run(work, env=env, capture_output=True, text=True, timeout=limit)

@@ -26,17 +26,8 @@ def image(record):
                 *how,
             ]
         )
-    head = [
-        "M",
-        "kernel",
-        "inputs",
-        "splits",
-        "Gaussian",
-        "error",
-        "free-form splits",
-        "minus Gaussian",
-    ]
-    head += ["R-hat", "ESS", "div."]
+    head = ["M", "kernel", "inputs", "splits", "Gaussian", "error", "free-form splits"]
+    head += ["minus Gaussian", "R-hat", "ESS", "div."]
     return f"""## Image
 
 {settings["train_rows"]} observations train, {settings["test_rows"]} test; probit; Gamma(1.1, 1)

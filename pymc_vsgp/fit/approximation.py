@@ -79,7 +79,7 @@ class Approximation:
 
     def hold(self) -> None:
         """Let q(v) stay while theta moves."""
-        self.held, self.slope = True, None
+        self.held = True
         if self.takes_covariance:
             self.covariance = (self.root.type(),)
 

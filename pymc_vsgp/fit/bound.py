@@ -210,11 +210,11 @@ class Bound(Variables):
         super().__init__(model)
         self.mesh = mesh
         for p in self.processes:
-            if p.parameters is not None and n_rows is None and not p.diagonal:
-                shape = (p.n_functions, p.n_inducing, len(p.at))
-                p.slope = pt.tensor(dtype="float64", shape=shape)
             if held and not p.independent:
                 p.hold()
+            elif p.parameters is not None and n_rows is None and not p.diagonal:
+                shape = (p.n_functions, p.n_inducing, len(p.at))
+                p.slope = pt.tensor(dtype="float64", shape=shape)
         with whitened_coordinates(model):
             self._build(move_inducing, n_rows, mode)
 
