@@ -78,7 +78,6 @@ def close(a, b):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 @pytest.mark.parametrize(
     ("mode", "block_size"),
     [

@@ -1,5 +1,6 @@
 """Simulation-based calibration."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.results.calibration import Calibration, _Sampler
+from pymc_vsgp.results.calibration import Calibration, _Sampler, _shared
 from pymc_vsgp.results.plots import plot_calibration
 
 X = np.linspace(0.0, 4.0, 30)[:, None]
@@ -123,22 +124,6 @@ def test_bad_input():
         vsgp.calibrate(build, np.ones(30), 50, draws=20)
 
 
-@pytest.mark.slow
-def test_diagonal_coordinates_of_many_coefficients(monkeypatch):
-    pytest.importorskip("nutpie", reason="nutpie is not installed")
-
-    def none(model):
-        raise NotImplementedError
-
-    monkeypatch.setattr("pymc_vsgp.results.calibration.Weigher", none)
-    shared = pytensor.shared(np.ones(30, dtype="int64"), name="calibration_y")
-    run = _Sampler(build(shared, inducing=vsgp.inducing.Fourier(9.0, 76)), shared, 8, 8)
-    for seed in (1, 2):
-        posterior = run(np.full(30, seed), seed)
-        assert posterior["u"].shape == (8, 153)
-        assert np.isfinite(posterior["u"]).all()
-
-
 def conjugate(y):
     """Normal noise and inducing inputs at the data: the posterior of u is known."""
     with pm.Model() as model:
@@ -228,16 +213,44 @@ def test_sampler_draws_from_the_posterior_of_each_data_set():
         np.testing.assert_allclose(u.std(axis=0), sd, rtol=4.0 / np.sqrt(200))
 
 
-@pytest.mark.long
-def test_nuts_takes_neighbors_that_weights_refuse(monkeypatch):
+def trend(shared):
+    """Many Fourier coefficients, and a covariate in the mean function."""
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        mean = pm.gp.mean.Linear(coeffs=pt.stack([0.0, b[1]]), intercept=b[0])
+        ls = pm.LogNormal("ls", 0.3, 0.3)
+        cov = pm.gp.cov.ExpQuad(2, ls=ls, active_dims=[0])
+        gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
+        gp.prior("u", inducing=vsgp.inducing.Fourier(9.0, 76, covariates=(0.0,)))
+        gp.likelihood("y", vsgp.Poisson(exposure=3.0), X=np.column_stack([X, X**2]), y=shared)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "level"),
+    [
+        pytest.param(
+            partial(build, inducing=vsgp.inducing.NearestNeighbors(X, m=9)),
+            "u",
+            marks=pytest.mark.long,
+        ),
+        (partial(build, inducing=vsgp.inducing.Fourier(9.0, 76)), "u"),
+        pytest.param(trend, "b", marks=pytest.mark.long),
+    ],
+    ids=["neighbors", "coefficients", "covariate"],
+)
+@pytest.mark.slow
+def test_nuts_takes_what_weights_refuse(make, level, monkeypatch):
     pytest.importorskip("nutpie", reason="nutpie is not installed")
     refuse = SimpleNamespace(interrupted=False, refused="for the test")
     monkeypatch.setattr("pymc_vsgp.results.calibration.weigh", lambda *_, **__: refuse)
-    shared = pytensor.shared(np.ones(30, dtype=int), name="calibration_y")
-    run = _Sampler(build(shared, inducing=vsgp.inducing.NearestNeighbors(X, m=9)), shared, 20, 50)
+    shared = _shared(np.ones(30, dtype=int))
+    run = _Sampler(make(shared), shared, 20, 50)
     means = []
-    for seed, level in enumerate((1.0, 20.0)):
-        counts = np.random.default_rng(seed).poisson(level, size=30)
-        means.append(run(counts, seed)["u"].mean())
+    for seed, rate in enumerate((1.0, 20.0)):
+        counts = np.random.default_rng(seed).poisson(rate, size=30)
+        posterior = run(counts, seed)
+        assert all(np.isfinite(x).all() for x in posterior.values())
+        means.append(posterior[level][:, 0].mean())
     assert run.n_nuts == 2
-    assert means[1] > means[0] + 1.0
+    assert means[1] > means[0] + 0.5

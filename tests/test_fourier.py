@@ -258,7 +258,6 @@ def value_and_gradient(model, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 # Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
 @pytest.mark.parametrize(

@@ -140,7 +140,6 @@ def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 # Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
 @pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.long)])

@@ -125,7 +125,6 @@ def test_each_in_order_is_nearly_the_farthest_of_what_is_left(n_columns, rng):
     np.testing.assert_array_equal(maximin(np.ones((4, 2)))[1:], [1, 2, 3])
 
 
-@pytest.mark.filterwarnings("ignore:Skipping Assert")  # of shapes, by JAX
 @pytest.mark.parametrize("mode", BACKENDS)
 def test_what_is_computed_by_rows_is_the_same(mode, rng):
     """In blocks as in one piece, the gradient in what has rows and in what they share included."""

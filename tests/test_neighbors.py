@@ -438,7 +438,6 @@ def with_sites(mode):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping Assert")  # of shapes, by JAX
 @pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.long), "JAX"])
 def test_backends_agree(mode):
     pytest.importorskip(mode.lower(), reason=f"{mode} is not installed")

@@ -151,7 +151,6 @@ def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping Assert:UserWarning")  # PyTensor's, of JAX
 # In JAX a warped input needs the number of rows in a block.
 @pytest.mark.parametrize(
     ("recipe", "mode", "sizes"),

@@ -253,7 +253,9 @@ class Bound(Variables):
                 linear += pt.matmul(precision, m[:, :, None])[:, :, 0]
             outputs += [linear, precision, of.mean, of.factor, of.R, of.prior_mean]
 
-        theta = pt.dvector("theta")
+        # With its size, which JAX has to know.
+        size = sum(int(np.prod(shape)) for shape in self.shapes)
+        theta = pt.dvector("theta", shape=(size,))
         moved = [pt.dmatrix() for _ in moving]
         others = [*split(theta, self.shapes), *moved]
         given = dict(zip([*self.values, *moving], others, strict=True))

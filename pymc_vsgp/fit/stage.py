@@ -348,10 +348,12 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
     if diagonal:
         sites = sites._replace(root=sites.root[:, :, None])
     values = {name: x for name, x in zip(names, sites, strict=True) if x is not None}
-    if {*values} != {*names} & {*model.named_vars}:
+    shapes = {name: x.shape for name, x in values.items()}
+    if shapes != {n: model[n].type.shape for n in names if n in model.named_vars}:
         _set_sites(model, u, None)
         with model:
-            linear, root, *slope = (pm.Data(name, value) for name, value in values.items())
+            # With sizes, which JAX has to know.
+            linear, root, *slope = (pm.Data(n, x, shape=x.shape) for n, x in values.items())
         for x in slope:
             theta = unconstrained(model, parameters(model, u))
             linear = linear + pt.dot(x, pt.concatenate([pt.as_tensor(t).ravel() for t in theta]))

@@ -18,6 +18,7 @@ import pytensor
 import scipy.stats
 
 from pymc.model.core import Model
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 from pymc_vsgp.checks import check_built, check_number, generator_of
 from pymc_vsgp.compile import function
@@ -25,7 +26,6 @@ from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import weigh
-from pymc_vsgp.fit.neighbors import has_neighbors
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.stage import site_names
@@ -35,6 +35,7 @@ from pymc_vsgp.progress import progress
 
 # Of importance weights: for each draw that is kept, and in all.
 PROPOSALS, FEWEST_PROPOSALS = 4, 500
+Y = "calibration_y"  # what observations are called in a compiled function
 FEWEST = 50  # replicates that say something of uniformity
 
 
@@ -174,8 +175,7 @@ def calibrate(
             "Raise draws, or pass another n_ranks."
         )
     rng = generator_of(random_seed)
-    # Shared, so that one compiled function serves all replicates.
-    shared = pytensor.shared(np.asarray(y), name="calibration_y")
+    shared = _shared(y)
     model = build(shared)
     check_built(model)
     if len(model.observed_RVs) != 1:
@@ -199,6 +199,15 @@ def calibrate(
                     ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
             advance(1)
     return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks, run.n_nuts)
+
+
+def _shared(y):
+    """Return observations that can be replaced, so that one compiled function serves them all.
+
+    They have sizes, which JAX has to know.
+    """
+    y = np.asarray(y)
+    return pytensor.shared(y, name=Y, shape=y.shape)
 
 
 def _from_prior(model, n, rng) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -325,14 +334,18 @@ class _Sampler:
         if self.compiled is None:
             from pymc_vsgp.fit.callables import lean_callables
 
-            # JAX takes the sizes of blocks of neighbors, which data could change, for unknown.
-            on_jax = importlib.util.find_spec("jax") and not has_neighbors(model)
-            backend = "jax" if on_jax else "numba"
+            sites = {name for u in self.inducing for name in site_names(model[u])}
+            # What does not change has sizes that JAX knows.
+            still = [v.name for v in model.data_vars if v.name not in sites]
+            backend = "jax" if importlib.util.find_spec("jax") else "numba"
             with lean_callables():
                 self.compiled = nutpie.compile_pymc_model(
-                    model, backend=backend, gradient_backend="pytensor", freeze_model=False
+                    freeze_dims_and_data(model, data=still),
+                    backend=backend,
+                    gradient_backend="pytensor",
+                    freeze_model=False,
                 )
-        values = {"calibration_y": y}
+        values = {Y: y}
         for u in self.inducing:
             # As the model holds them, which has an axis more where they are diagonal.
             for name in site_names(model[u]):

@@ -10,7 +10,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch import jax_funcify
 
 from pymc_vsgp.engine.streaming import NO_SECOND_DERIVATIVES, BlockSum, Factor, Held, Root
-from pymc_vsgp.ops.backends.rows_jax import automatic_block, loop_over_blocks
+from pymc_vsgp.ops.backends.rows_jax import automatic_block, loop_over_blocks, without_checks
 from pymc_vsgp.ops.distance import NotNegative
 from pymc_vsgp.ops.linalg import WeightedGram, solves_with
 
@@ -27,9 +27,8 @@ def jax_funcify_block_sum(op, node=None, at_once=1, **kwargs):
         """Return these of the outputs, and None in place of the others."""
         wanted = sorted(wanted)
         copy = graph.clone()
-        block = jax_funcify(
-            FunctionGraph(copy.inputs, [copy.outputs[i] for i in wanted], clone=False), **kwargs
-        )
+        some = FunctionGraph(copy.inputs, [copy.outputs[i] for i in wanted], clone=False)
+        block = jax_funcify(without_checks(some), **kwargs)
         inverses = [_inverse(inputs[i]) for i in factors]
         found = loop_over_blocks(
             block,
