@@ -138,6 +138,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="*", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--tiny", action="store_true", help="a smoke test, which writes nothing")
+    parser.add_argument("--again", action="store_true", help="run what is there already, too")
     options = parser.parse_args()
     path = RESULTS / "classes_accuracy.json"
     if options.tiny:
@@ -145,7 +146,7 @@ def main():
     known = path.exists() and not options.tiny
     results = json.loads(path.read_text()).get("results", {}) if known else {}
     for name in options.sets:
-        if len(results.setdefault(name, [])) == 2:
+        if not options.again and len(results.setdefault(name, [])) == 2:
             continue
         results[name] = []
         for outcome in run(name):
