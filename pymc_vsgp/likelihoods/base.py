@@ -50,6 +50,7 @@ class Likelihood:
     """
 
     n_nodes: int | None = None  # of the quadrature in expected_logp; None is the rule's own choice
+    sizes: tuple | None = None  # the same of log_predictive: see quadrature.log_expectation
     n_latent: int | None = 1  # functions that an observation depends on; None for any number
     ndim_y: int = 0  # dimensions of one observation
     shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
@@ -148,7 +149,7 @@ class Likelihood:
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
         ndim = self._ndim(mu, gamma, y)
         return quadrature.log_expectation(
-            lambda f: self.log_prob(f, y), mu, gamma, ndim, self.bend(y)
+            lambda f: self.log_prob(f, y), mu, gamma, ndim, self.bend(y), sizes=self.sizes
         )
 
     def check_params(self):

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import Likelihood, Rule
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
+from pymc_vsgp.likelihoods.quadrature import WIDE
 
 
 class Bernoulli(Likelihood):
@@ -17,6 +18,7 @@ class Bernoulli(Likelihood):
         How f becomes a probability. The expectation is in closed form for the logit.
     """
 
+    sizes = WIDE
     binary = True
 
     support = Rule(lambda y: np.isin(y, (0, 1)), "0 or 1", "Code the two classes as 0 and 1.")
@@ -45,6 +47,12 @@ class Bernoulli(Likelihood):
             return _of_two(y, self.link.expected_log_p((2.0 * y - 1.0) * mu, gamma))
         log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
         return _of_two(y, y * log_p + (1.0 - y) * log_q)
+
+    def log_predictive(self, mu, gamma, y):
+        if self.link.name != "probit":
+            return super().log_predictive(mu, gamma, y)
+        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
+        return _of_two(y, self.link.log_p((2.0 * y - 1.0) * mu / pt.sqrt(1.0 + gamma)))
 
     def bend(self, y):
         return self.link.bend

@@ -107,12 +107,16 @@ class Ordinal(OfClasses):
         )
 
     def log_prob(self, f, y):
-        edges = lower, upper, has_lower, has_upper = self._edges(y)
         if self.link.name == "logit":
+            edges = lower, upper, _, _ = self._edges(y)
             log_p = self._logit(-pt.softplus(f - upper), -pt.softplus(lower - f), *edges)
             return self._known(y, log_p)
+        return self._probit(y, f, 1.0)
+
+    def _probit(self, y, f, scale):
+        lower, upper, has_lower, has_upper = self._edges(y)
         # Phi(b) - Phi(a), on the side of zero where neither is near one.
-        b, a = upper - f, lower - f
+        b, a = (upper - f) / scale, (lower - f) / scale
         flip = a + b > 0.0
         inside = has_lower & has_upper
         hi = pt.switch(inside, pt.switch(flip, -a, b), 1.0)
@@ -130,6 +134,11 @@ class Ordinal(OfClasses):
 
     def dist(self, f, **kwargs):
         return pm.Categorical.dist(p=self.conditional_probabilities(f), **kwargs)
+
+    def log_predictive(self, mu, gamma, y):
+        if self.link.name != "probit":
+            return super().log_predictive(mu, gamma, y)
+        return self._probit(y, pt.as_tensor(mu), pt.sqrt(1.0 + pt.as_tensor(gamma)))
 
     def expected_logp(self, mu, gamma, y):
         if self.link.name != "logit":

@@ -32,6 +32,7 @@ from pymc_vsgp.ops.nodes import N_BEND, REACH, bend_nodes, stack, standard_devia
 N_PLAIN = 101
 N_LOG = 192
 N_COARSE, N_REFINE = 97, 25  # of the search for the region that carries the integral
+WIDE = (41, 9, 96)  # the three of them for one class of two, which says little of f
 LEAN = (61, 13, 48)  # the three of them where one integral is inside another
 N_PRODUCT = {1: 101, 2: 41, 3: 25}  # by the number of functions, for each of them
 DROP = 30.0  # log_expectation ignores what is this many nats below the peak
