@@ -4,11 +4,13 @@ import time
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import reference
 import reference_gp
 
 from modes import RAW
+from pytensor.conditional import ifelse
 from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
@@ -311,6 +313,23 @@ def test_draws_of_the_stage(data, rng):
     np.testing.assert_allclose(u.std(("chain", "draw")), spread, rtol=0.1)
     assert {"posterior", "observed_data", "constant_data"} <= set(tree.children)
     np.testing.assert_allclose(tree["posterior"]["ls"].mean(("chain", "draw")), stage.theta["ls"])
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_draws_of_what_depends_on_variables(one_by_one, data, rng):
+    """With graphs that take many points at a time, and with one that does not."""
+    X, Xu, f = data
+    with build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f))) as model:
+        ls = model["ls"].sum()
+        larger = ifelse(pt.gt(ls, 1.0), 2.0 * ls, ls) if one_by_one else ls * (1.0 + pt.gt(ls, 1.0))
+        pm.Deterministic("larger", larger)
+        pm.Deterministic("last", model["u"][-1] * ls)
+        stage = vsgp.fit_gaussian(maxiter=3, progressbar=False)
+    draws = stage.to_datatree(20, random_seed=1)["posterior"].isel(chain=0)
+    ls = draws["ls"].values.reshape(20, -1).sum(axis=1)
+    assert len(set(ls)) == 20
+    np.testing.assert_allclose(draws["larger"], np.where(ls > 1.0, 2.0 * ls, ls))
+    np.testing.assert_allclose(draws["last"], draws["u"].values[:, -1] * ls)
 
 
 def test_what_it_can_not_do(data, rng):

@@ -9,7 +9,7 @@ of the time goes into. Where that takes longer than compiling, see `compiled`.
 import logging
 import time
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.compile import ONCE, building, function, simplify
+from pymc_vsgp.compile import ONCE, at_points, building, function, simplify
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
@@ -114,6 +114,18 @@ class Points(Values):
         variables = list(variables)
         key = tuple(v.name for v in variables)
         return self._known(key, lambda: self.model.replace_rvs_by_values(variables))
+
+    def at(self, variables: Sequence[Variable], points: Sequence[Mapping]) -> list[np.ndarray]:
+        """Return variables of the model at points by name."""
+        try:
+            fn = self.variables(variables)
+        except NotImplementedError:  # a graph that takes one point at a time
+            columns = zip(*at_points(self.model, variables, points), strict=True)
+            return [np.stack(column) for column in columns]
+        theta = np.array([self.ravel(point) for point in points])
+        parts = [[np.empty(0), *(np.ravel(p[v.name]) for v in self.inner)] for p in points]
+        epsilon = np.array([np.concatenate(each) for each in parts])
+        return [x[:, 0] for x in fn(theta, epsilon[:, None])]
 
     @building
     def _known(self, key, build, mesh=None) -> Any:
@@ -207,11 +219,7 @@ class AtPoints:
         if self._spent < SHARE * pays or self._spent + seconds * left < pays:
             return
         compiler, self._compiler = self._compiler, None
-        _log.info(
-            "importance: %.3g s a proposal on numpy, so %s compiles the log density",
-            seconds,
-            compiler.name,
-        )
+        _log.info("%.3g s a point on numpy, so %s compiles it", seconds, compiler.name)
         graph = self.points.outer, self.points.inner, self._outputs
         some, known = ([x[: compiler.part] for x in of] for of in (arrays, known))
         self.compiled = adopted(compiler.name, partial(compiler, *graph), some, known, seconds)

@@ -21,9 +21,9 @@ from pymc.backends.arviz import (
 from pymc.model.core import Model
 
 from pymc_vsgp.checks import check_number, generator_of, model_of
-from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.bound import Variables, split, unconstrained
 from pymc_vsgp.fit.checkpoint import State
+from pymc_vsgp.fit.density import Points
 from pymc_vsgp.inducing.coordinates import Diagonal, Rotated, Sites, SparseTied, Tied
 from pymc_vsgp.model.observation import parameters, processes
 from pymc_vsgp.model.variable import (
@@ -199,9 +199,8 @@ class GaussianStage:
         with _applied(self):
             variables = model.free_RVs + model.deterministics
             points = self._points(self._draw_theta(draws, rng), 1.0, rng)
-            results = at_points(model, variables, points)
-        stacked = [np.stack(column)[None] for column in zip(*results, strict=True)]
-        posterior = {v.name: s for v, s in zip(variables, stacked, strict=True)}
+            found = Points(model).at(variables, points)
+        posterior = {v.name: x[None] for v, x in zip(variables, found, strict=True)}
         tree = xr.DataTree()
         tree["posterior"] = xr.DataTree(label(model, posterior))
         tree["posterior"].attrs.update(
