@@ -34,6 +34,9 @@ SCRIPTS = {
     "khat": [""],
     "following": [""],
     "improve_inducing": [""],
+    "inducing_check": [""],
+    "bins": [""],
+    "softmax_expectation": [""],
     "rough_counts": [
         "vsgp",
         "vsgp --method importance",

@@ -173,6 +173,36 @@ def improve_inducing():
 
 
 @check
+def inducing_check():
+    import inducing_check
+
+    case, n = "coal, 100 counts", 15
+    known = next(r for r in committed("inducing_check")[case] if r["M"] == n)
+    (found,) = inducing_check.run(case, seeds=(1,), numbers=(n,))
+    yield "true shift", found["shift"], known["shift"], 2e-3
+    yield "predicted shift", found["checks"][0]["shift"], known["checks"][0]["shift"], 0.02
+
+
+@check
+def bins():
+    import bins
+
+    (found,), known = bins.run(bins=(16,), nodes=()), committed("bins")[0]
+    yield "ELBO", found[2], known[2], 1e-3
+    yield "lengthscale", found[3], known[3], 1e-2
+
+
+@check
+def softmax_expectation():
+    import softmax_expectation
+
+    known = committed("softmax_expectation")
+    for name, errors_found in softmax_expectation.run().items():
+        for gamma, a, b in zip(softmax_expectation.GAMMAS, errors_found, known[name], strict=True):
+            yield f"{name}, gamma {gamma:g}", a, b, 1e-6
+
+
+@check
 def neighbors_divergence():
     import neighbors_divergence
 
