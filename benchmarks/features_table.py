@@ -203,5 +203,8 @@ def cheapest(of_case):
 def write(rows, references, folder, path):
     """Write the numbers, and the page beside them."""
     add_gaps(rows, references, folder)
+    lacking = sorted({r["case"] for r in rows if "function" in r and "mean_gap" not in r})
+    if lacking:
+        print(f"{', '.join(lacking)}: no function of the reference here, so 'mean off' is nan.")
     envs.save(path, json.dumps(rows, indent=1) + "\n", kept=True)
     envs.save(path.with_suffix(".md"), page(rows), kept=True)
