@@ -24,10 +24,10 @@ work: CPU seconds say more than those on the clock.
 * **Bold**, and first of all by themselves: of the rungs of a kind with *mean off* at most 0.1, the
   one with least CPU time an ESS; where no rung is so close, the closest.
 
-Medians, and ranges, of three runs of Fourier features with seeds of their own on pines32, pines64
-and pines128; one run of everything else. The references are `LatentKron` and `Latent` of PyMC where
-there are any, else the finest features; that of beijing_air has not converged, and more features
-still change it: nothing is settled there.
+Medians, and ranges, of three runs of Fourier features with seeds of their own on coal,
+pines32, pines64 and pines128; one run of everything else. The references are `LatentKron` and
+`Latent` of PyMC where there are any, else the finest features; that of beijing_air has not
+converged, and more features still change it: nothing is settled there.
 rows1e5 and rows1e6 were not run to the end. beijing_air is of an earlier commit, 2b1edf0.
 """
 
