@@ -182,6 +182,7 @@ def test_an_intercept_does_not_hold_the_stage_up(kind):
         assert np.corrcoef(level, b[:, 0])[0, 1] < -0.7
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_weights_prove_a_regression_and_agree_with_nuts():
     model = regression("points", counts, COUNTS)

@@ -263,7 +263,7 @@ def value_and_gradient(model, mode):
 @pytest.mark.parametrize(
     ("mode", "kind"),
     [
-        ("JAX", "rows"),
+        pytest.param("JAX", "rows", marks=pytest.mark.long),
         ("JAX", "grid"),
         ("JAX", "sites"),
         pytest.param("NUMBA", "rows", marks=pytest.mark.long),

@@ -182,7 +182,8 @@ def test_effects_that_sum_to_zero_take_many_points(rng):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-CASES = [(build, Jax) for build in (counts, nested, coefficients, of_rows, normal)]
+CASES = [(build, Jax) for build in (counts, coefficients, normal)]
+CASES += [pytest.param(build, Jax, marks=pytest.mark.long) for build in (nested, of_rows)]
 CASES += [(build, Numba) for build in (two, normal, neighbors)]
 
 

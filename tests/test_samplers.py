@@ -69,7 +69,7 @@ def test_every_sampler(sampler, backend, package, rng):
     assert model["u"].name == "u"
 
 
-@pytest.mark.parametrize("method", ["advi", "fullrank_advi"])
+@pytest.mark.parametrize("method", ["advi", pytest.param("fullrank_advi", marks=pytest.mark.long)])
 def test_advi(method, rng):
     with build(rng):
         fit = pm.fit(1000, method=method, random_seed=5, progressbar=False)
