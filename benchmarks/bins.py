@@ -14,12 +14,11 @@ import pymc as pm
 import pymc_vsgp as vsgp
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-WINDOW = [(-5, 5), (-8, 2)]
+WINDOW = [(-5.0, 5.0), (-8.0, 2.0)]
 BINS, NODES = (16, 32, 64), (12, 16, 20, 40)
 
 
 def build(X, y, likelihood):
-    sides = [np.linspace(*side, 12) for side in WINDOW]
     with pm.Model() as model:
         lengthscale = pm.InverseGamma("lengthscale", mu=2, sigma=1)
         scale = pm.HalfNormal("scale", 1)
@@ -27,7 +26,7 @@ def build(X, y, likelihood):
             cov_func=scale**2 * pm.gp.cov.ExpQuad(2, ls=lengthscale),
             mean_func=pm.gp.mean.Constant(pm.Normal("intercept", 0, 1)),
         )
-        gp.prior("u", Xu=np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 2))
+        gp.prior("u", Xu=vsgp.inducing.grid(np.transpose(WINDOW), 12))
         gp.likelihood("y", likelihood, X=X, y=y)
     return model
 

@@ -79,7 +79,7 @@ def stage(case, n_inducing):
         if n_inducing is None:
             Xu = X
         elif columns == 1:
-            Xu = np.linspace(X.min(), X.max(), n_inducing)[:, None]
+            Xu = vsgp.inducing.grid(X, n_inducing)
         else:
             Xu = vsgp.inducing.kmeans(X, n_inducing, random_seed=1)
         gp.prior("u", Xu=Xu)
@@ -101,9 +101,9 @@ def run(case, seeds=SEEDS, numbers=None):
     """Check a case with each number of points; yield a row for each."""
     *_, numbers_of_case, many = CASES[case]
     truth = stage(case, many)
+    known = parameters(truth)
     for n in numbers or numbers_of_case:
         fit = stage(case, n)
-        known = parameters(truth)
         off = {k: abs(known[k][0] - v) / s for k, (v, s) in parameters(fit).items()}
         row = {"M": n, "shift": float(max(off.values())), "elbo": truth.elbo - fit.elbo}
         row["checks"] = []

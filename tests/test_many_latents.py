@@ -347,7 +347,6 @@ def test_gradients_in_the_moments(name, rng):
     )
 
 
-# PyTensor's graphs for inputs of unknown shape assert that shapes match; JAX checks that itself.
 @pytest.mark.long
 @pytest.mark.slow
 def test_jax_agrees(rng):

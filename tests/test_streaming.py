@@ -138,7 +138,7 @@ def point_of(recipe, n, m, seed):
     block_size=st.integers(1, 45),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
     results = []
     for model, fn in (compiled(recipe, b, REWRITTEN) for b in (7, False)):

@@ -331,12 +331,14 @@ class _Sampler:
             return {n: tree["posterior"][n].values[0] for n in names}
         import nutpie
 
+        # As the model holds them, which has an axis more where they are diagonal.
+        names_of_sites = {name for u in self.inducing for name in site_names(model[u])}
+        sites = [v for v in model.data_vars if v.name in names_of_sites]
         if self.compiled is None:
             from pymc_vsgp.fit.callables import lean_callables
 
-            sites = {name for u in self.inducing for name in site_names(model[u])}
             # What does not change has sizes that JAX knows.
-            still = [v.name for v in model.data_vars if v.name not in sites]
+            still = [v.name for v in model.data_vars if v.name not in names_of_sites]
             backend = "jax" if importlib.util.find_spec("jax") else "numba"
             with lean_callables():
                 self.compiled = nutpie.compile_pymc_model(
@@ -345,12 +347,7 @@ class _Sampler:
                     gradient_backend="pytensor",
                     freeze_model=False,
                 )
-        values = {Y: y}
-        for u in self.inducing:
-            # As the model holds them, which has an axis more where they are diagonal.
-            for name in site_names(model[u]):
-                if name in model.named_vars:
-                    values[name] = model[name].get_value()
+        values = {Y: y, **{v.name: v.get_value() for v in sites}}
         tree = nutpie.sample(
             self.compiled.with_data(**values),
             draws=self.draws,
