@@ -2,7 +2,9 @@
 
     python benchmarks/features_cost.py --mode JAX
 
-Points, Fourier features on grids, series and scattered rows, and HSGP, with a Poisson likelihood.
+Points, Fourier features on grids, series and scattered rows, and HSGP, with a Poisson likelihood;
+"blocks" are scattered rows without the nonuniform Fourier transform. With normal noise, of the
+parameters alone: what a step of `vsgp.sample` takes.
 One thread: the fewest processor seconds of several evaluations, since the machine may be busy.
 """
 
@@ -22,6 +24,8 @@ import pymc as pm
 from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_vsgp as vsgp
+
+from pymc_vsgp.fit.collapsed import collapse
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "features_cost.json"
 
@@ -52,6 +56,15 @@ NUMBA = [
     ("scattered", 100_000, 15, 2),
     ("points", 10_000, 100, 2),
     ("grid", 128, 23, 2),
+    ("grid", 256, 50, 2),
+    ("scattered", 100_000, 100, 1),
+    ("blocks", 100_000, 100, 1),
+    ("scattered", 100_000, 7, 2),
+    ("blocks", 100_000, 7, 2),
+    ("normal", 1000, 60, 1),
+    ("normal", 1_000_000, 60, 1),
+    ("normal", 100_000, 7, 2),
+    ("normal", 100_000, 10, 2),
 ]
 
 
@@ -84,8 +97,10 @@ def model_of(kind, n, m, D):
                 features = vsgp.inducing.Fourier((1.5,) * D, (m,) * D, (0.5,) * D)
                 gp.prior("u", inducing=features)
                 M = features.n_features
-            gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
-    return model, len(X), M
+            likelihood = vsgp.Gaussian(1.0) if kind == "normal" else vsgp.Poisson()
+            size = 250 if kind == "blocks" else None  # what fits into the cache
+            gp.likelihood("y", likelihood, X=X, y=y, block_size=size)
+    return (collapse(model).model if kind == "normal" else model), len(X), M
 
 
 def milliseconds(model, mode, seconds=1.5):

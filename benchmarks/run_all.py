@@ -37,6 +37,8 @@ SCRIPTS = {
     "inducing_check": [""],
     "bins": [""],
     "softmax_expectation": [""],
+    "soft_borders": [""],
+    "compiling": [""],
     "rough_counts": [
         "vsgp",
         "vsgp --method importance",

@@ -203,6 +203,28 @@ def softmax_expectation():
 
 
 @check
+def soft_borders():
+    import soft_borders
+
+    m, noise = soft_borders.CASES[1]
+    known = _first(committed("soft_borders"), M=m, noise=noise)
+    found = soft_borders.run(m, noise)
+    yield "steps a draw", found["steps"], known["steps"], 0.3 * known["steps"]
+    yield "divergences", found["divergences"], known["divergences"], 0
+    yield times("NUTS", found["seconds"], known["seconds"])
+
+
+@check
+def compiling():
+    import compiling
+
+    for found, known in zip(compiling.run(), committed("compiling"), strict=True):
+        a, b = (sum(n for n, _ in row["numba"].values()) for row in (found, known))
+        yield f"functions, {known['what']}", a, b, 10
+        yield times("all", found["all"], known["all"])
+
+
+@check
 def neighbors_divergence():
     import neighbors_divergence
 
