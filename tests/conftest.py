@@ -24,6 +24,9 @@ from modes import of_users  # noqa: E402  (after the settings above)
 
 from pymc_vsgp.compile import ONCE  # noqa: E402  (after the settings above)
 
+# What tests share has no doctests; pytest would import it a second time to look for them.
+collect_ignore_glob = ["[!t]*.py"]
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Graphs are most of the work here, and of a graph a good part is where each node was made, and

@@ -16,16 +16,16 @@ import pymc_vsgp as vsgp
 
 # Examples of each, in a second or two.
 EXAMPLES = {
-    "inducing.subset": 40,
-    "inducing.kmeans": 40,
-    "inducing.grid": 40,
-    "inducing.Fourier": 40,
+    "inducing.subset": 300,
+    "inducing.kmeans": 300,
+    "inducing.grid": 300,
+    "inducing.Fourier": 300,
     "inducing.Fourier.for_data": 5,
-    "inducing.NearestNeighbors": 40,
-    "inducing.Kronecker": 40,
-    "point_process PointProcess": 60,
-    "predict": 25,
-    "log_predictive_density": 15,
+    "inducing.NearestNeighbors": 300,
+    "inducing.Kronecker": 300,
+    "point_process PointProcess": 200,
+    "predict": 80,
+    "log_predictive_density": 80,
     "VariationalSparse.predict": 4,
     "VariationalSparse VariationalSparse.prior VariationalSparse.likelihood": 4,
 }
