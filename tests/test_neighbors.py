@@ -458,7 +458,7 @@ def test_gradients_of_jax_itself(at_rows, rng):
     model = at_data(3) if at_rows else build(4)
     hand_over(model, {"u": sites(rng)}, {})
     point = {k: v + 0.2 * rng.normal(size=v.shape) for k, v in model.initial_point().items()}
-    value, slopes = jax.value_and_grad(get_jaxified_logp(model))(
+    value, slopes = jax.jit(jax.value_and_grad(get_jaxified_logp(model)))(
         [point[v.name] for v in model.value_vars]
     )
     np.testing.assert_allclose(value, model.compile_logp(mode=RAW)(point), rtol=1e-10)
