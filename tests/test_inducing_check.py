@@ -1,5 +1,7 @@
 """Are there enough inducing points: against exact evidence, and no false alarm."""
 
+import dataclasses
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -180,6 +182,10 @@ def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
     assert rich.certain
     assert rich.verdict == "enough"
     assert "refit" not in repr(rich)
+    # What more points would gain counts by itself, as far as it is sure.
+    rich = dataclasses.replace(rich, at_most=None, khat=0.5)
+    for gain, error, verdict in ((0.2, 0.1, "enough"), (3, 0.4, "too few"), (3, 0.6, "borderline")):
+        assert dataclasses.replace(rich, gain=gain, gain_error=error).verdict == verdict
 
 
 @pytest.mark.slow
