@@ -46,6 +46,20 @@ def banana():
     return data["X"][rows], (data["y"][rows] > 0).astype(int)
 
 
+def air():
+    """Particles in Beijing, day by day: half a year in which they change within days."""
+    values = np.log(vsgp.datasets.load_air()["PM2.5"].to_numpy())
+    seen = np.isfinite(values)
+    return (np.arange(len(values)) / 10.0)[seen, None], (values - values[seen].mean())[seen]
+
+
+def glass():
+    """Glass of windows, or not."""
+    table = vsgp.datasets.load_glass()
+    X = table.drop(columns=["type", "window"]).to_numpy()
+    return (X - X.mean(axis=0)) / X.std(axis=0), table["window"].to_numpy().astype(int)
+
+
 def sine(counts):
     """Draw from twelve periods."""
     rng = np.random.default_rng(6)
@@ -64,6 +78,8 @@ CASES = {
     "banana, 400, two classes": (banana, "ExpQuad", (16, 32, 64), 150),
     "sine, 300, normal noise": (lambda: sine(False), "Matern52", (20, 40, 80), None),
     "sine, 300 counts": (lambda: sine(True), "ExpQuad", (6, 20, 40), 100),
+    "air, 181 days, normal noise": (air, "Matern32", (10, 30, 60, 90), None),
+    "glass, 214, two classes": (glass, "Matern52", (10, 30, 60), 150),
 }
 
 
