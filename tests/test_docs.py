@@ -240,19 +240,6 @@ def test_a_search_finds_the_terms_of_the_field(term):
 # `numbers: FILE` stands above the paragraph or the table.
 MEASURED = re.compile(r"(?<![-\w.])([\d.,]*\d)\s(?:CPU )?(?:ms|s|seconds|milliseconds)\b")
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-# These were measured by hand, once. They go as scripts of benchmarks/ take them over.
-BY_HAND = (
-    "LLVM was 60 percent",
-    "`x[...] = y` compiles the message",
-    "numba's own product of matrices",
-    "With the above they take",
-    "`benchmarks/results/waiting.md` has what that comes to",
-    "The sum of a matrix over one axis",
-    "axis. The package finds that out by itself.",
-    "Value and gradient of 10⁵ Poisson counts",
-    "that don't depend on any parameter",
-    "problem below NUTS then took",
-)
 # Numbers that follow from a definition.
 NOT_MEASURED = ("| link | a scale of 1 means |",)
 
@@ -305,7 +292,7 @@ def test_measured_numbers_are_those_of_the_results(page):
     for block, file in blocks_of(page):
         if file is not None:
             assert list(not_in_results(block, text_of(ROOT / file))) == [], file
-        elif not any(start in block for start in BY_HAND):
+        else:
             columns = (
                 block.lstrip("\n").partition("\n")[0] if block.lstrip().startswith("|") else ""
             )
@@ -313,11 +300,6 @@ def test_measured_numbers_are_those_of_the_results(page):
             if columns and not any(start in block for start in NOT_MEASURED):
                 told += re.findall(r"\| *(-?\d+\.\d+)[^|]{0,10}(?=\|)", block)
             assert told == [], f"no result file is named for: {block}"
-
-
-def test_numbers_by_hand_are_still_told():
-    pages = " ".join(text_of(page) for page in READ)
-    assert [start for start in BY_HAND if start not in pages] == []
 
 
 def test_every_table_of_results_is_in_a_page():
