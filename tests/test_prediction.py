@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 import reference_gp
 import xarray as xr
@@ -291,6 +292,26 @@ def test_rows_of_parameters_are_counted_everywhere(data):
         predict(posterior, None, "mean", **options)
     with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
         vsgp.compute_pointwise(posterior, extend_inferencedata=False, **options)
+
+
+def test_parameters_of_the_rows_are_not_those_of_others(data):
+    """Also where there are as many others."""
+    X, y = data
+    per_row = np.linspace(0.5, 2.0, N)
+    family = vsgp.Poisson(exposure=per_row)
+    own = vsgp.Custom(lambda f: pm.Poisson.dist(pt.constant(per_row) * pm.math.exp(f)))
+    for likelihood, pass_it in (
+        (family, r"likelihood=vsgp.Poisson\(exposure=...\)"),
+        (own, "Pass a callable"),
+    ):
+        model, gp = build(likelihood, X, y)
+        idata = prior_draws(model, 2)
+        said = f"has one entry for each row of the data, and Xnew has others. .*{pass_it}"
+        with pytest.raises(ValueError, match=said):
+            predict(idata, X + 0.1, "y", model=model, **quiet)
+        with pytest.raises(ValueError, match=said), model:
+            gp.predictive("y_new", X + 0.1)
+        assert predict(idata, None, "y", model=model, **quiet).shape == (1, 2, N)
 
 
 def test_scores_between_the_observed_numbers(data):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
@@ -78,6 +79,8 @@ class Recipe(NamedTuple):
     """Whether the rows are fewer than the entries of the factor count for, as in a minibatch."""
     order: Order | None = None
     """What puts rows with equal inputs next to each other, where there are many."""
+    n_data: int | None = None
+    """How many rows the data had when the loop was built, where that was known."""
 
     def given(self, inputs) -> list[tuple[Any, Variable, list[Variable]]]:
         """Return p(f | u), the inputs and the args of each process."""
@@ -142,7 +145,7 @@ def stream(
         if name not in params:
             params[name] = len(arguments)
             arguments.append(param)
-    recipe = Recipe(likelihood, tuple(parts), params, len(rows), order=order)
+    recipe = Recipe(likelihood, tuple(parts), params, len(rows), order=order, n_data=_length(y))
     node = _node(recipe, arguments, block_size)
     return None if node is None else (node.outputs[0], node.outputs[node.op.n_sums])
 
@@ -250,6 +253,7 @@ class _Same:
             recipe.n_rows,
             recipe.few,
             recipe.order,
+            recipe.n_data,
         )
 
     def __eq__(self, other):
@@ -278,12 +282,19 @@ def _row_type(variable: Variable) -> TensorType:
     return TensorType(kind.dtype, shape=(None, *kind.shape[1:]))
 
 
-def _holds_rows(terms, known) -> bool:
+def _length(y: Variable) -> int | None:
+    if isinstance(y, SharedVariable):
+        return len(y.get_value(borrow=True))
+    return y.type.shape[0]
+
+
+def _holds_rows(terms, known, n_data) -> bool:
     """Whether a constant of the likelihood may have one entry for each row of the data."""
     return any(
         isinstance(i, Constant) and i.type.ndim and i.type.shape[-1] != 1
         for node in io_toposort(known, [terms])
         for i in node.inputs
+        if n_data is None or n_data in i.type.shape
     )
 
 
@@ -306,12 +317,17 @@ def _block(recipe: Recipe, inputs, roots_at):
         terms = lik._expected_over_means(mu, gamma, spread, y)
     else:
         terms = lik.expected_logp(mu, gamma, y)
-    if (
-        terms.type.ndim != 1
-        or frontier([terms], inputs)
-        or _holds_rows(terms, [*extra, *(x for pair in moments for x in pair)])
-    ):
+    if terms.type.ndim != 1 or frontier([terms], inputs):
         return None
+    known = [*extra, *(x for pair in moments for x in pair)]
+    fixed = terms.type.shape[0] is not None  # PyMC's mixtures keep the length of an array
+    if fixed or _holds_rows(terms, known, recipe.n_data):
+        if recipe.n_data is None:
+            return None
+        raise ValueError(
+            f"{type(lik).__name__} takes an array from outside that may have one entry for each "
+            "row of the data. Make it a pm.Data of the model, or pass block_size=False."
+        )
     value = pt.sum(weights * terms)
 
     smooth = [i.dtype.startswith("float") for i in inputs]

@@ -43,6 +43,11 @@ class Natural:
                 "The ELBO is not finite at the model's initial point. "
                 "Call vsgp.check_model() to see why, or set initval of the parameters."
             )
+        if not _has_slopes(self.evaluation):
+            raise ValueError(
+                "The log density of the data has no finite gradient where f is far from them. "
+                "Write it without what is nan there, or use fit_gaussian(method='advi')."
+            )
 
     def evaluate(self, theta, sites, moved) -> Evaluation:
         """Return the ELBO there, and what improves it."""
@@ -95,7 +100,8 @@ class Natural:
             while step >= least:
                 sites = self.blended(old, step, self.sites)
                 new = self.evaluate(self.theta, sites, self.moved)
-                lost = old.value - new.value if np.isfinite(new.value) else np.inf
+                good = np.isfinite(new.value) and _has_slopes(new)
+                lost = old.value - new.value if good else np.inf
                 if lost <= self.slack:
                     self.evaluation, self.sites = new, sites
                     break
@@ -232,6 +238,11 @@ class Natural:
         for length in self.to_follow:
             sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
+
+
+def _has_slopes(ev: Evaluation) -> bool:
+    """Whether natural gradients are numbers."""
+    return all(np.isfinite(x).all() for x in (*ev.linear, *ev.precision))
 
 
 def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:

@@ -182,7 +182,14 @@ class Likelihood:
         return y, classes
 
     def anew(self, name):
-        """Say how to give a parameter of each row for other rows."""
+        """Say that a parameter goes with the rows of the data, and how to give it for others."""
+        kind = type(self).__name__
+        return (
+            f"{name} of {kind} has one entry for each row of the data, and Xnew has others. "
+            f"{self._call_for_others(name)}"
+        )
+
+    def _call_for_others(self, name):
         return f"Pass it for Xnew: likelihood=vsgp.{type(self).__name__}({name}=...)."
 
     def _goes_with_rows(self, name):

@@ -8,9 +8,11 @@ import pytensor.tensor as pt
 
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.logprob.utils import CheckParameterValue
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
@@ -32,8 +34,8 @@ class Custom(Likelihood):
     dist_fn : callable
         Takes f, or up to three latent functions, and returns an unregistered PyMC distribution
         (``pm.X.dist(...)``) of one number for each entry of f. Variables it captures become the
-        parameters p0, p1, ..., and so do terms with an entry for each row, such as ``W @ b`` or
-        ``b[group]``.
+        parameters p0, p1, ..., and so do arrays and terms with an entry for each row, such as
+        ``exposure``, ``W @ b`` or ``b[group]``. Arrays within PyMC's mixtures have to be pm.Data.
     n_nodes : int, optional
         Number of quadrature nodes for each function; by default 101, 41 or 25.
 
@@ -83,10 +85,9 @@ class Custom(Likelihood):
         if captured:
             rv = graph_replace(rv, dict(zip(captured, inner, strict=True)), strict=False)
         values = [p.astype(i.dtype) for p, i in zip(self._params.values(), inner, strict=True)]
-        swap = dict(zip((*placeholders, *inner), (*f, *values), strict=True))
-        return graph_replace(make(rv), swap, strict=False)
+        return _rebuilt([make(rv)], (*placeholders, *inner), (*f, *values))[0]
 
-    def anew(self, name):
+    def _call_for_others(self, name):
         return "Pass a callable with what it takes for Xnew: likelihood=lambda f: ..."
 
     def log_prob(self, f, y):
@@ -155,18 +156,24 @@ def captured_variables(rv, *f):
     """Variables of the model that `rv` depends on beside `f`, in a fixed order.
 
     Those are its roots, random variables, and whatever else has a name, or is made of more than
-    one entry for each row. Other expressions between them and f are not: PyMC may build the same
-    one twice, or broadcast it to the shape of f.
+    one entry for each row; and arrays from outside that go with the rows. Other expressions between
+    them and f are not: PyMC may build the same one twice, or broadcast it to the shape of f.
     """
-    depends, frontier = set(f), []
+    depends: set[Variable] = set(f)
+    frontier: list[tuple[Variable, bool]] = []
     for node in io_toposort([], [rv]):
         if depends & set(node.inputs) or rv in node.outputs:
             depends.update(node.outputs)
-            frontier.extend(node.inputs)
+            by_row = _by_row(node, f[0].type.ndim)
+            frontier.extend((x, x in by_row) for x in node.inputs)
     captured = []
     while frontier:
-        var = frontier.pop(0)
-        if var in depends or var in captured or isinstance(var, Constant):
+        var, goes_with_rows = frontier.pop(0)
+        if var in depends or var in captured:
+            continue
+        if isinstance(var, Constant):
+            if goes_with_rows and var.type.ndim == 1 and var.type.shape != (1,):
+                captured.append(var)
             continue
         op = var.owner.op if var.owner else None
         random = isinstance(op, RandomVariable | SymbolicRandomVariable)
@@ -174,8 +181,41 @@ def captured_variables(rv, *f):
             if isinstance(var.type, TensorType):  # not a random generator
                 captured.append(var)
         else:
-            frontier.extend(var.owner.inputs)
+            same = isinstance(op, Elemwise)
+            same |= isinstance(op, DimShuffle) and op.new_order[-1:] == (0,)
+            frontier.extend((x, goes_with_rows and same) for x in var.owner.inputs)
     return captured
+
+
+def _by_row(node, ndim):
+    """Inputs of a node that go with its output entry by entry, where that has these dimensions."""
+    if isinstance(node.op, RandomVariable | SymbolicRandomVariable):
+        params = zip(node.op.dist_params(node), node.op.ndims_params, strict=True)
+        return {x for x, n in params if n == 0}
+    if isinstance(node.op, Elemwise) and node.outputs[0].type.ndim == ndim:
+        return set(node.inputs)
+    return set()
+
+
+def _rebuilt(outs, old, new):
+    """Make `outs` again of other variables, with the types that these lead to.
+
+    Other ways to replace a variable assert that it keeps its length: a block has fewer rows.
+    """
+    swap = dict(zip(old, new, strict=True))
+    for node in io_toposort(old, outs):
+        inputs = [swap.get(x, x) for x in node.inputs]
+        if inputs == node.inputs:
+            continue
+        if isinstance(node.op, SymbolicOp):
+            made = node.op(*inputs, return_list=True)
+        elif isinstance(node.op, OpFromGraph):  # whose graph is of types that it asserts, too
+            inner = node.op.fgraph.unfreeze()
+            made = _rebuilt(inner.outputs, inner.inputs, inputs)
+        else:
+            made = node.clone_with_new_inputs(inputs, strict=False).outputs
+        swap |= zip(node.outputs, made, strict=True)
+    return [swap.get(x, x) for x in outs]
 
 
 def _reduces(var):

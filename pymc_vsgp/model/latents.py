@@ -450,10 +450,7 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
     except ValueError as error:
         raise ValueError(f"{error} For example likelihood=vsgp.{kind}(...).") from None
     if X is not None and (rows := [n for n in lik.params if lik._goes_with_rows(n)]):
-        raise ValueError(
-            f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
-            f"{lik.anew(rows[0])}"
-        )
+        raise ValueError(lik.anew(rows[0]))
     return lik
 
 

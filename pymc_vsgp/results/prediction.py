@@ -351,11 +351,7 @@ def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
     """Raise where a parameter has an entry for each row of the data, but not of Xnew."""
     rows = fit.observation.row_params
     if rows and Xnew is not None and fit.likelihood is fit.of_model:
-        kind = type(fit.likelihood).__name__
-        raise ValueError(
-            f"{rows[0]} of {kind} has one entry for each row of the data, and Xnew has others. "
-            f"{fit.likelihood.anew(rows[0])}"
-        )
+        raise ValueError(fit.likelihood.anew(rows[0]))
     fit.check_rows(n_rows, "X" if Xnew is None else "Xnew")
 
 

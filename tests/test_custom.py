@@ -1,0 +1,148 @@
+"""Callables as likelihoods that take arrays from outside, one entry for each row or not."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from modes import RAW
+
+import pymc_vsgp as vsgp
+
+N = 20
+X = np.linspace(0.0, 1.0, N)[:, None]
+RNG = np.random.default_rng(1)
+E = np.linspace(0.5, 2.0, N)
+TRIALS = RNG.integers(3, 9, N)
+REAL = np.sin(6.0 * X[:, 0]) + E * RNG.normal(size=N)
+COUNTS = RNG.poisson(E * np.exp(np.sin(6.0 * X[:, 0])))
+exp, CUTS = pm.math.exp, np.array([-1.0, 0.0, 1.5])
+
+
+# Callable, observations, and how many of the arrays go with the rows.
+CASES = {
+    "exposure": (lambda f: pm.Poisson.dist(E * exp(f)), COUNTS, 1),
+    "sd": (lambda f: pm.Normal.dist(f, E), REAL, 1),
+    "twice": (lambda f: pm.StudentT.dist(4, mu=E * f, sigma=E), REAL, 2),
+    "two": (lambda f: pm.Normal.dist(f + np.cos(E), E), REAL, 2),
+    "trials": (lambda f: pm.Binomial.dist(n=TRIALS, logit_p=f), COUNTS % 3, 1),
+    "symbolic": (lambda f: pm.Poisson.dist(exp(f + pt.log(pt.as_tensor(E)))), COUNTS, 1),
+    "condition": (lambda f: pm.Poisson.dist(pm.math.switch(E > 1, 2.0, 1.0) * exp(f)), COUNTS, 1),
+    "limit": (
+        lambda f: pm.Censored.dist(pm.Normal.dist(f, 1.0), lower=None, upper=E),
+        np.minimum(REAL, E),
+        1,
+    ),
+    "cut points": (
+        lambda f: pm.OrderedLogistic.dist(eta=f, cutpoints=CUTS),
+        np.minimum(COUNTS, 3),
+        0,
+    ),
+    "weights": (
+        lambda f: pm.Mixture.dist(
+            w=[0.3, 0.7], comp_dists=[pm.Normal.dist(f, 1.0), pm.Normal.dist(f, 2.0)]
+        ),
+        REAL,
+        0,
+    ),
+}
+
+
+def build(likelihood, y, rows=N, **kwargs):
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        gp.prior("u", Xu=X[::4])
+        gp.likelihood("y", likelihood(model), X=X[:rows], y=y[:rows], **kwargs)
+    return model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_in_blocks(name):
+    """As in the ordinary graph, which has all rows at once; and as many are taken row by row."""
+    fn, y, n = CASES[name]
+    values = []
+    for block_size in (7, False):
+        model = build(lambda model: fn, y, block_size=block_size)
+        point = {"u_whitened__": np.linspace(-1.0, 1.0, 5)}
+        values.append(
+            [np.asarray(f(mode=RAW)(point)) for f in (model.compile_logp, model.compile_dlogp)]
+        )
+    for a, b in zip(*values, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+    likelihood = vsgp.Custom(fn)
+    assert [likelihood._goes_with_rows(p) for p in likelihood.params] == [True] * n
+
+
+def test_a_stage_is_that_of_the_family():
+    for fn, family, y in (
+        (CASES["exposure"][0], vsgp.Poisson(exposure=E), COUNTS),
+        (CASES["trials"][0], vsgp.Binomial(TRIALS), COUNTS % 3),
+        (CASES["cut points"][0], vsgp.Ordinal(CUTS), np.minimum(COUNTS, 3)),
+    ):
+        elbos = []
+        for likelihood in (fn, family):
+            with build(lambda model, lik=likelihood: lik, y):
+                elbos.append(vsgp.fit_gaussian(progressbar=False).elbo)
+        np.testing.assert_allclose(*elbos, atol=1e-5)
+
+
+def inflated(e):
+    return lambda f: pm.ZeroInflatedPoisson.dist(psi=e / 3.0, mu=exp(f))
+
+
+def two_widths(e):
+    parts = (lambda f: pm.Normal.dist(f, e)), (lambda f: pm.Normal.dist(f, 2.0 * e))
+    return lambda f: pm.Mixture.dist(w=[0.3, 0.7], comp_dists=[make(f) for make in parts])
+
+
+@pytest.mark.parametrize(("make", "y"), [(inflated, COUNTS), (two_widths, REAL)])
+def test_arrays_that_a_mixture_takes(make, y):
+    """PyMC stacks them with others, or keeps their length: they are to be data of the model."""
+    with pytest.raises(ValueError, match=r"Make it a pm\.Data of the model, or pass block_size=F"):
+        build(lambda model: make(E), y).compile_logp(mode=RAW)
+    values = []
+    for arg, kwargs in (
+        (lambda model: make(pm.Data("E", E)), {"block_size": 7}),
+        (lambda model: make(E), {"block_size": False}),
+    ):
+        model = build(arg, y, **kwargs)
+        values.append(model.compile_logp(mode=RAW)({"u_whitened__": np.linspace(-1.0, 1.0, 5)}))
+    np.testing.assert_allclose(*values, rtol=1e-9)
+
+
+def test_arrays_of_another_length():
+    with pytest.raises(ValueError, match=r"p0 of Custom has shape \(20,\), but X has 12 rows"):
+        build(lambda model: CASES["exposure"][0], COUNTS, rows=12)
+
+
+def test_vectors_of_the_model_in_blocks():
+    """Their type has a length, which a block of the rows has not."""
+    W = np.column_stack([E, E**2])
+    values = []
+    for block_size in (7, False):
+        with pm.Model() as model:
+            b, z = pm.Normal("b", shape=2), pm.Normal("z", shape=N)
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+            gp.prior("u", Xu=X[::4])
+            gp.likelihood(
+                "y",
+                lambda f, eta=W @ b + z: pm.Poisson.dist(exp(f + eta)),
+                X=X,
+                y=COUNTS,
+                block_size=block_size,
+            )
+        point = {k: v + 0.3 for k, v in model.initial_point().items()}
+        values.append([model.compile_logp(mode=RAW)(point), model.compile_dlogp(mode=RAW)(point)])
+        draws = pm.draw(model["y"], 3, random_seed=1, mode=RAW)
+        assert draws.shape == (3, N)
+    for a, b in zip(*values, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_a_gradient_that_is_nan_far_from_the_data():
+    """PyMC's truncated normal: the stage says so before any step."""
+    with (
+        build(lambda model: lambda f: pm.Truncated.dist(pm.Normal.dist(f, 1.0), upper=5.0), REAL),
+        pytest.raises(ValueError, match=r"no finite gradient where f is far .*method='advi'"),
+    ):
+        vsgp.fit_gaussian(progressbar=False)
