@@ -19,6 +19,11 @@ COUNTS = RNG.poisson(E * np.exp(np.sin(6.0 * X[:, 0])))
 exp, CUTS = pm.math.exp, np.array([-1.0, 0.0, 1.5])
 
 
+def two_widths(f):
+    parts = [pm.Normal.dist(f, E), pm.Normal.dist(f, 2.0 * E)]
+    return pm.Mixture.dist(w=[0.3, 0.7], comp_dists=parts)
+
+
 # Callable, observations, and how many of the arrays go with the rows.
 CASES = {
     "exposure": (lambda f: pm.Poisson.dist(E * exp(f)), COUNTS, 1),
@@ -45,6 +50,10 @@ CASES = {
         REAL,
         0,
     ),
+    "sds of a mixture": (two_widths, REAL, 2),
+    "many zeros": (lambda f: pm.ZeroInflatedPoisson.dist(psi=0.7, mu=E * exp(f)), COUNTS, 1),
+    "skewed": (lambda f: pm.AsymmetricLaplace.dist(kappa=2.0, mu=f, b=E), REAL, 1),
+    "hurdle": (lambda f: pm.HurdlePoisson.dist(psi=0.7, mu=exp(f)), COUNTS, 0),
 }
 
 
@@ -90,22 +99,16 @@ def inflated(e):
     return lambda f: pm.ZeroInflatedPoisson.dist(psi=e / 3.0, mu=exp(f))
 
 
-def two_widths(e):
-    parts = (lambda f: pm.Normal.dist(f, e)), (lambda f: pm.Normal.dist(f, 2.0 * e))
-    return lambda f: pm.Mixture.dist(w=[0.3, 0.7], comp_dists=[make(f) for make in parts])
-
-
-@pytest.mark.parametrize(("make", "y"), [(inflated, COUNTS), (two_widths, REAL)])
-def test_arrays_that_a_mixture_takes(make, y):
-    """PyMC stacks them with others, or keeps their length: they are to be data of the model."""
+def test_weights_of_a_mixture_that_differ_by_row():
+    """PyMC stacks them, so they can't be told from weights that all rows share."""
     with pytest.raises(ValueError, match=r"Make it a pm\.Data of the model, or pass block_size=F"):
-        build(lambda model: make(E), y).compile_logp(mode=RAW)
+        build(lambda model: inflated(E), COUNTS).compile_logp(mode=RAW)
     values = []
-    for arg, kwargs in (
-        (lambda model: make(pm.Data("E", E)), {"block_size": 7}),
-        (lambda model: make(E), {"block_size": False}),
+    for make, kwargs in (
+        (lambda model: inflated(pm.Data("E", E)), {"block_size": 7}),
+        (lambda model: inflated(E), {"block_size": False}),
     ):
-        model = build(arg, y, **kwargs)
+        model = build(make, COUNTS, **kwargs)
         values.append(model.compile_logp(mode=RAW)({"u_whitened__": np.linspace(-1.0, 1.0, 5)}))
     np.testing.assert_allclose(*values, rtol=1e-9)
 

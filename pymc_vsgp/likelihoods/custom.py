@@ -11,7 +11,8 @@ from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor
@@ -35,7 +36,8 @@ class Custom(Likelihood):
         Takes f, or up to three latent functions, and returns an unregistered PyMC distribution
         (``pm.X.dist(...)``) of one number for each entry of f. Variables it captures become the
         parameters p0, p1, ..., and so do arrays and terms with an entry for each row, such as
-        ``exposure``, ``W @ b`` or ``b[group]``. Arrays within PyMC's mixtures have to be pm.Data.
+        ``exposure``, ``W @ b`` or ``b[group]``. Weights of a mixture that differ by row have to be
+        a ``pm.Data``.
     n_nodes : int, optional
         Number of quadrature nodes for each function; by default 101, 41 or 25.
 
@@ -96,16 +98,15 @@ class Custom(Likelihood):
         PyMC's checks of the distribution's parameters are left out: an invalid parameter gives
         nan, or whatever the formula gives there, and no error.
         """
+        y = pt.as_tensor(y)
 
         def make(rv):
-            logp = pm.logp(rv, y, warn_rvs=False)
-            # Parameter checks would fail for all observations where one far quadrature node does.
-            checks = {
-                v: v.owner.inputs[0]
-                for v in ancestors([logp])
-                if v.owner and isinstance(v.owner.op, CheckParameterValue)
-            }
-            return graph_replace(logp, checks, strict=False) if checks else logp
+            # With as many entries as rv is known to have, or pm.logp makes it that many.
+            lengths = zip(y.type.shape[::-1], rv.type.shape[::-1], strict=False)
+            shape = [n if n == 1 else known for n, known in lengths][::-1]
+            stand_in = y.type.clone(shape=shape)()
+            logp = pm.logp(rv, stand_in, warn_rvs=False)
+            return _rebuilt([logp], [stand_in], [y], _without_checks)[0]
 
         return self._with_params(f, make)
 
@@ -190,32 +191,55 @@ def captured_variables(rv, *f):
 def _by_row(node, ndim):
     """Inputs of a node that go with its output entry by entry, where that has these dimensions."""
     if isinstance(node.op, RandomVariable | SymbolicRandomVariable):
-        params = zip(node.op.dist_params(node), node.op.ndims_params, strict=True)
-        return {x for x, n in params if n == 0}
+        ndims = node.op.ndims_params  # None of hurdles, which do not tell
+        params = node.op.dist_params(node) if ndims else ()
+        return {x for x, n in zip(params, ndims or (), strict=True) if n == 0}
     if isinstance(node.op, Elemwise) and node.outputs[0].type.ndim == ndim:
         return set(node.inputs)
     return set()
 
 
-def _rebuilt(outs, old, new):
+def _rebuilt(outs, old, new, of=lambda x: x):
     """Make `outs` again of other variables, with the types that these lead to.
 
     Other ways to replace a variable assert that it keeps its length: a block has fewer rows.
     """
     swap = dict(zip(old, new, strict=True))
     for node in io_toposort(old, outs):
-        inputs = [swap.get(x, x) for x in node.inputs]
+        inputs = [swap.get(of(x), of(x)) for x in node.inputs]
         if inputs == node.inputs:
             continue
-        if isinstance(node.op, SymbolicOp):
+        same = all(x.type.is_super(new.type) for x, new in zip(node.inputs, inputs, strict=True))
+        if isinstance(node.op, Alloc):
+            value, *shape = inputs
+            for axis in range(-value.type.ndim, 0):
+                if not value.type.broadcastable[axis]:
+                    shape[axis] = value.shape[axis]
+            made = [pt.alloc(value, *shape)]
+        elif same or not isinstance(node.op, OpFromGraph):
+            made = node.clone_with_new_inputs(inputs, strict=False).outputs
+        elif isinstance(node.op, SymbolicOp):
             made = node.op(*inputs, return_list=True)
-        elif isinstance(node.op, OpFromGraph):  # whose graph is of types that it asserts, too
+        else:  # its graph is of types that it asserts, too
             inner = node.op.fgraph.unfreeze()
             made = _rebuilt(inner.outputs, inner.inputs, inputs)
-        else:
-            made = node.clone_with_new_inputs(inputs, strict=False).outputs
         swap |= zip(node.outputs, made, strict=True)
-    return [swap.get(x, x) for x in outs]
+    return [swap.get(of(x), of(x)) for x in outs]
+
+
+def _without_checks(var):
+    """Return what a check of parameters, or of the length, was put around."""
+    while var.owner and (
+        # Parameter checks would fail for all observations where one far quadrature node does.
+        isinstance(var.owner.op, CheckParameterValue)
+        # To as many entries as there are anyhow: a block of the rows has fewer.
+        or (
+            isinstance(var.owner.op, Alloc)
+            and var.type.broadcastable == var.owner.inputs[0].type.broadcastable
+        )
+    ):
+        var = var.owner.inputs[0]
+    return var
 
 
 def _reduces(var):
