@@ -327,6 +327,13 @@ MISTAKES = {
     "captured array": (
         lambda: observed(lambda f: pm.Normal.dist(f, TIMES[:7])),
         ValueError,
+        ["p0 of Custom has shape (7,), but X has 12 rows", "one for each row of X"],
+    ),
+    "captured weights": (
+        lambda: observed(
+            lambda f: pm.ZeroInflatedPoisson.dist(psi=np.linspace(0.2, 0.8, 7), mu=pm.math.exp(f))
+        ),
+        ValueError,
         ["callable does not go with 12 observations", "one for each row of X"],
     ),
     "vector of random scales": (

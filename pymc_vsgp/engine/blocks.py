@@ -320,7 +320,8 @@ def _block(recipe: Recipe, inputs, roots_at):
     if terms.type.ndim != 1 or frontier([terms], inputs):
         return None
     known = [*extra, *(x for pair in moments for x in pair)]
-    fixed = terms.type.shape[0] is not None  # by an Op that keeps the length of an array
+    # An Op may keep the length of an array, and a block of the rows is shorter.
+    fixed = terms.type.shape[0] is not None and not any(p.conditional.whole for p in parts)
     if fixed or _holds_rows(terms, known, recipe.n_data):
         if recipe.n_data is None:
             return None
