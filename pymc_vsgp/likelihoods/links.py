@@ -14,9 +14,7 @@ from pymc_vsgp.ops.expectations import (
     WIDTH,
     expected_log_ndtr,
     expected_softplus,
-    softplus_graph,
 )
-from pymc_vsgp.ops.nodes import of_one_shape
 from pymc_vsgp.ops.normal import log_ndtr, ndtr
 
 _LARGEST, _ZERO = np.float64(200.0), np.float64(0.0)  # Python floats would be float32 constants
@@ -78,10 +76,6 @@ class Logit(BinaryLink):
 
     def inverse(self, f):
         return pt.sigmoid(f)
-
-    def mean(self, mu, gamma):
-        # The slope of the expected softplus in mu, of the same mixture of normals.
-        return softplus_graph(*of_one_shape(mu, gamma))[1]
 
     def log_p(self, f):
         return -pt.softplus(-f)
