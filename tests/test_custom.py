@@ -82,6 +82,7 @@ def test_arrays_in_blocks(name):
     assert [likelihood._goes_with_rows(p) for p in likelihood.params] == [True] * n
 
 
+@pytest.mark.slow
 def test_a_stage_is_that_of_the_family():
     for fn, family, y in (
         (CASES["exposure"][0], vsgp.Poisson(exposure=E), COUNTS),
