@@ -177,6 +177,7 @@ def test_what_is_compiled_once_serves_all_data():
 @pytest.mark.parametrize(
     "inducing", [None, vsgp.inducing.Fourier(8.0, 8), vsgp.inducing.NearestNeighbors(X, m=9)]
 )
+@pytest.mark.slow
 def test_weights_are_in_the_coordinates_of_each_stage(inducing):
     """Proposals in others would be refused, and NUTS draw for all data sets."""
     shared = pytensor.shared(np.ones(30, dtype=int), name="calibration_y")

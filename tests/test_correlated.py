@@ -147,6 +147,7 @@ def test_the_bound_is_that_of_a_few_coefficients(kind, monkeypatch, rng):
         np.testing.assert_allclose(gradient[i], (a - b) / 2e-5, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sites_of_no_density_are_refused(monkeypatch, rng):
     correlated, _ = bounds_of(model_of(*places("rows")), monkeypatch)
     mine, _ = sites_of(correlated, rng)

@@ -66,6 +66,7 @@ def build(likelihood, y, rows=N, **kwargs):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_arrays_in_blocks(name):
     """As in the ordinary graph, which has all rows at once; and as many are taken row by row."""
     fn, y, n = CASES[name]

@@ -72,6 +72,7 @@ def random_sites(model, kind, rng):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_the_density_of_u_does_not_depend_on_it(kind, rng):
     model = ordinal(kind)
     u, densities = model["u"], []
@@ -271,6 +272,7 @@ TERMS = {
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("term", TERMS)
+@pytest.mark.slow
 def test_terms_of_any_distribution(term, inside):
     """A callable takes what it captures row by row, as a family takes its parameters."""
     found = []

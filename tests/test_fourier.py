@@ -129,6 +129,7 @@ def sites_and_times(n_sites, n_times, time):
     ],
     ids=["4x5", "3x4x2", "time first", "time between", "time last"],
 )
+@pytest.mark.slow
 def test_some_cells_of_a_grid_equal_their_rows(X, kind):
     """Cells are missing, one is there twice, and they are in any order."""
     rng, features = np.random.default_rng(0), features_of(X.shape[1])
@@ -419,6 +420,7 @@ def test_bound_equals_an_independent_one(fitted):
     np.testing.assert_allclose(bound(theta, sites, offsets).value, value, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_bound(fitted):
     *_, bound, theta, sites, offsets = fitted
     x = np.concatenate([theta, *(o.ravel() for o in offsets)])
@@ -542,6 +544,7 @@ def test_for_data_keeps_what_it_promises(rng):
     assert features.at_most(9).n_features <= 9
 
 
+@pytest.mark.slow
 def test_for_data_says_what_it_leaves_out_for_lack_of_features(rng):
     X = rng.uniform(size=(60, 3))
     with pm.Model():
@@ -648,6 +651,7 @@ def test_the_same_data_have_the_same_features(rng):
     assert features() != features(random_seed=2)
 
 
+@pytest.mark.slow
 def test_product_of_kernels_of_separate_columns(rng):
     X = rng.uniform(size=(6, 2))
     cov = (

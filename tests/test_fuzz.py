@@ -32,6 +32,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.slow
 def test_an_exception_of_ours_or_a_right_answer(name, monkeypatch):
     monkeypatch.setattr(fuzz_results, "MODELS", [fuzz_results.normal])  # one is fitted, not eleven
 

@@ -316,6 +316,7 @@ def test_draws_of_the_stage(data, rng):
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.slow
 def test_draws_of_what_depends_on_variables(one_by_one, data, rng):
     """With graphs that take many points at a time, and with one that does not."""
     X, Xu, f = data

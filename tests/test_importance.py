@@ -298,6 +298,7 @@ class Broken(Numba):
 
 
 @pytest.mark.parametrize("backend", [Wrong, Broken])
+@pytest.mark.slow
 def test_a_backend_that_is_wrong_is_not_taken(backend, rng, monkeypatch):
     monkeypatch.setattr(backend, "pays", 0.0)
     monkeypatch.setattr("pymc_vsgp.fit.density.compiler", lambda *args: backend)
@@ -309,6 +310,7 @@ def test_a_backend_that_is_wrong_is_not_taken(backend, rng, monkeypatch):
     assert fn.compiled is None
 
 
+@pytest.mark.slow
 def test_what_may_compile(monkeypatch, tmp_path):
     model, _ = made(counts)
     logp = [simplify(model.logp())]
@@ -561,6 +563,7 @@ def with_sum():
 
 
 @pytest.mark.parametrize("drawn", [0, 3_000_000], ids=["after", "while"])
+@pytest.mark.slow
 def test_inducing_values_are_drawn_from_their_conditional(drawn, monkeypatch):
     """Before or after weights are known, standardized by numpy they are standard normal."""
     monkeypatch.setattr("pymc_vsgp.fit.sampling.DRAWN", drawn)

@@ -88,6 +88,7 @@ def stop_at(monkeypatch, k, real=Natural.evaluate):
     return found
 
 
+@pytest.mark.slow
 def test_some_rounds(stage, monkeypatch):
     """Wherever in a round it comes, q and the parameters are what the ELBO is of."""
     fitter = Fitter(build(X, Y))
@@ -103,6 +104,7 @@ def test_some_rounds(stage, monkeypatch):
         assert more.converged and more.elbo == pytest.approx(stage.elbo, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_says_so_and_sets_coordinates(stage, monkeypatch, caplog):
     """Also one of several: those that had ended are not lost."""
     found = stop_at(monkeypatch, None)

@@ -123,6 +123,7 @@ def test_log_density_equals_dense_matrices():
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.slow
 def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
     X, y = data()
     kind = vsgp.inducing.Kronecker(*places(4, 6))

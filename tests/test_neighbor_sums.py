@@ -66,6 +66,7 @@ def test_the_stage_is_that_of_points(stages):
     assert "40 values given neighbors" in str(near) and "8 inducing inputs" in str(near)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_elbo(rng):
     """In theta, and in offsets of features, where q of the values stays."""
     features = {"inducing": vsgp.inducing.Fourier([30.0], 160, [5.0])}

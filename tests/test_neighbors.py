@@ -631,6 +631,7 @@ def test_counts_closer_than_the_function_varies(rng):
     assert np.isnan(bound(theta, [stage.sites["u"]]).value)
 
 
+@pytest.mark.slow
 def test_smooth_functions_between_their_inputs():
     """Weights of neighbors are then large and of both signs, and their equations nearly singular.
 

@@ -38,6 +38,7 @@ def compare(found, recorded):
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in record.MODELS]
 )
+@pytest.mark.slow
 def test_numbers_are_those_of_the_record(name, recorded):
     kinds = record.kinds_of(name) if name in WHOLE else ["density"]
     compare(record.evaluate(name, kinds), recorded)
