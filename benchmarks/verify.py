@@ -177,7 +177,7 @@ def inducing_check():
     import inducing_check
 
     case, n = "coal, 100 counts", 15
-    known = next(r for r in committed("inducing_check")[case] if r["M"] == n)
+    known = _first(committed("inducing_check")[case], M=n)
     (found,) = inducing_check.run(case, seeds=(1,), numbers=(n,))
     yield "true shift", found["shift"], known["shift"], 2e-3
     yield "predicted shift", found["checks"][0]["shift"], known["checks"][0]["shift"], 0.02

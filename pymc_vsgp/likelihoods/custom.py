@@ -98,17 +98,7 @@ class Custom(Likelihood):
         PyMC's checks of the distribution's parameters are left out: an invalid parameter gives
         nan, or whatever the formula gives there, and no error.
         """
-        y = pt.as_tensor(y)
-
-        def make(rv):
-            # With as many entries as rv is known to have, or pm.logp makes it that many.
-            lengths = zip(y.type.shape[::-1], rv.type.shape[::-1], strict=False)
-            shape = [n if n == 1 else known for n, known in lengths][::-1]
-            stand_in = y.type.clone(shape=shape)()
-            logp = pm.logp(rv, stand_in, warn_rvs=False)
-            return _rebuilt([logp], [stand_in], [y], _without_checks)[0]
-
-        return self._with_params(f, make)
+        return self._with_params(f, lambda rv: pm.logp(rv, y, warn_rvs=False))
 
     def dist(self, f, **kwargs):
         return self._with_params(f, lambda rv: rv)
@@ -199,23 +189,27 @@ def _by_row(node, ndim):
     return set()
 
 
-def _rebuilt(outs, old, new, of=lambda x: x):
-    """Make `outs` again of other variables, with the types that these lead to.
+def _rebuilt(outs, old, new):
+    """Make `outs` again of other variables, with the types that these lead to, unchecked.
 
     Other ways to replace a variable assert that it keeps its length: a block has fewer rows.
     """
     swap = dict(zip(old, new, strict=True))
+
+    def made_of(variables):
+        return [swap.get(x, x) for x in map(_without_checks, variables)]
+
     for node in io_toposort(old, outs):
-        inputs = [swap.get(of(x), of(x)) for x in node.inputs]
-        if inputs == node.inputs:
-            continue
+        inputs = made_of(node.inputs)
         same = all(x.type.is_super(new.type) for x, new in zip(node.inputs, inputs, strict=True))
-        if isinstance(node.op, Alloc):
+        if isinstance(node.op, Alloc):  # of pm.logp, to the length that it knows
             value, *shape = inputs
             for axis in range(-value.type.ndim, 0):
                 if not value.type.broadcastable[axis]:
                     shape[axis] = value.shape[axis]
             made = [pt.alloc(value, *shape)]
+        elif inputs == node.inputs:
+            continue
         elif same or not isinstance(node.op, OpFromGraph):
             made = node.clone_with_new_inputs(inputs, strict=False).outputs
         elif isinstance(node.op, SymbolicOp):
@@ -224,20 +218,15 @@ def _rebuilt(outs, old, new, of=lambda x: x):
             inner = node.op.fgraph.unfreeze()
             made = _rebuilt(inner.outputs, inner.inputs, inputs)
         swap |= zip(node.outputs, made, strict=True)
-    return [swap.get(of(x), of(x)) for x in outs]
+    return made_of(outs)
 
 
 def _without_checks(var):
-    """Return what a check of parameters, or of the length, was put around."""
-    while var.owner and (
-        # Parameter checks would fail for all observations where one far quadrature node does.
-        isinstance(var.owner.op, CheckParameterValue)
-        # To as many entries as there are anyhow: a block of the rows has fewer.
-        or (
-            isinstance(var.owner.op, Alloc)
-            and var.type.broadcastable == var.owner.inputs[0].type.broadcastable
-        )
-    ):
+    """Return what checks of parameters were put around.
+
+    They would fail for all observations where one far quadrature node does.
+    """
+    while var.owner and isinstance(var.owner.op, CheckParameterValue):
         var = var.owner.inputs[0]
     return var
 
