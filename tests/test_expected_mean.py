@@ -79,8 +79,31 @@ def test_one_function(name):
     got = evaluate(lik, MU, SD**2)
     got = got[:, 0] if name == "Ordinal" else got  # the lowest class
     wanted = [reference.log_mean(logm, m, s**2) for m, s in zip(MU, SD, strict=True)]
-    tolerance = 1e-6 if name == "Ordinal" else 1e-9
-    np.testing.assert_allclose(np.log(got), wanted, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(np.log(got), wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("sd", [0.0, 1e-3, 1.0, 5.0, 100.0, 1e4])
+def test_logit_far_out(sd):
+    mu = np.array([-1e5, -800.0, -60.0, 60.0])
+    lik, one, variance = likelihoods.Bernoulli(), np.ones(4), np.full(4, sd**2)
+    m, g, y = pt.dvectors("m", "g", "y")
+    log_p = lik.log_predictive(m, g, y)
+    slopes = pytensor.function([m, g, y], [log_p, *pt.grad(log_p.sum(), [m, g])], mode=FAST)
+    got, *slopes = slopes(mu, variance, one)
+    wanted = [log_success_far_out(a, max(sd, 1e-9)) for a in mu]
+    np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-11)
+    assert np.isfinite(slopes).all()
+
+
+def log_success_far_out(mu, sd):
+    if mu + sd**2 < -40.0 - 10.0 * sd:
+        return mu + sd**2 / 2.0  # exp(f) wherever it counts
+    if sd < 50.0:
+        return reference.log_mean(special.log_expit, mu, sd**2)
+    # The logit is the chance of f above logistic noise, which is narrow here beside f.
+    noise = np.linspace(-300.0, 300.0, 60_001)
+    density = special.log_expit(noise) + special.log_expit(-noise)
+    return special.logsumexp(density + special.log_ndtr((mu - noise) / sd)) + np.log(0.01)
 
 
 def test_a_mean_of_both_signs():

@@ -49,10 +49,9 @@ class Bernoulli(Likelihood):
         return _of_two(y, y * log_p + (1.0 - y) * log_q)
 
     def log_predictive(self, mu, gamma, y):
-        if self.link.name != "probit":
+        if not self.link.symmetric:
             return super().log_predictive(mu, gamma, y)
-        mu, gamma = pt.as_tensor(mu), pt.as_tensor(gamma)
-        return _of_two(y, self.link.log_p((2.0 * y - 1.0) * mu / pt.sqrt(1.0 + gamma)))
+        return _of_two(y, self.link.log_mean((2.0 * y - 1.0) * mu, gamma))
 
     def bend(self, y):
         return self.link.bend

@@ -13,7 +13,6 @@ from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.likelihoods.classes import OfClasses, as_labels, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
-from pymc_vsgp.ops.normal import log_ndtr
 
 LINKS = {name: BINARY_LINKS[name] for name in ("logit", "probit")}
 
@@ -111,20 +110,22 @@ class Ordinal(OfClasses):
             edges = lower, upper, _, _ = self._edges(y)
             log_p = self._logit(-pt.softplus(f - upper), -pt.softplus(lower - f), *edges)
             return self._known(y, log_p)
-        return self._probit(y, f, 1.0)
+        return self._difference(y, f, self.link.log_p)
 
-    def _probit(self, y, f, scale):
+    def _difference(self, y, f, log_cdf):
+        """Log probability from the distribution function of a symmetric noise."""
         lower, upper, has_lower, has_upper = self._edges(y)
-        # Phi(b) - Phi(a), on the side of zero where neither is near one.
-        b, a = (upper - f) / scale, (lower - f) / scale
+        # F(b) - F(a), on the side of zero where neither is near one.
+        b, a = upper - f, lower - f
         flip = a + b > 0.0
         inside = has_lower & has_upper
-        hi = pt.switch(inside, pt.switch(flip, -a, b), 1.0)
         lo = pt.switch(inside, pt.switch(flip, -b, a), -1.0)
-        log_hi = log_ndtr(hi)
-        between = log_hi + pt.log(-pt.expm1(log_ndtr(lo) - log_hi))
-        one_side = pt.switch(has_upper, log_ndtr(b), log_ndtr(-a))
-        return self._known(y, pt.switch(inside, between, one_side))
+        # The larger one is all that there is below the first cut-point or above the last.
+        hi = pt.switch(inside, pt.switch(flip, -a, b), pt.switch(has_upper, b, -a))
+        log_hi = log_cdf(hi)
+        below = pt.switch(inside, log_cdf(lo) - log_hi, -1.0)
+        log_p = log_hi + pt.switch(inside, pt.log(-pt.expm1(below)), 0.0)
+        return self._known(y, log_p)
 
     def conditional_probabilities(self, f):
         """Probability of each class given f, on a new last axis."""
@@ -136,9 +137,7 @@ class Ordinal(OfClasses):
         return pm.Categorical.dist(p=self.conditional_probabilities(f), **kwargs)
 
     def log_predictive(self, mu, gamma, y):
-        if self.link.name != "probit":
-            return super().log_predictive(mu, gamma, y)
-        return self._probit(y, pt.as_tensor(mu), pt.sqrt(1.0 + pt.as_tensor(gamma)))
+        return self._difference(y, pt.as_tensor(mu), lambda x: self.link.log_mean(x, gamma))
 
     def expected_logp(self, mu, gamma, y):
         if self.link.name != "logit":
