@@ -44,7 +44,7 @@ DRAWS, M, MORE = (50, 15, 20) if SMOKE else (500, 40, 80)
 
 # %%
 flights = vsgp.datasets.load_flights().query("weekend == 0")
-X = flights[["week", "hour"]].astype(float)
+X = flights[["week", "hour"]]
 n, late = flights["flights"], flights["late"]
 print(f"{n.sum():,} flights, {late.sum():,} of them late; {len(flights)} cells")
 

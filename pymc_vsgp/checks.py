@@ -63,7 +63,14 @@ def known_value(value: Any, what: str = "An argument") -> np.ndarray | None:
 def as_array(value: Any, what: str = "An argument") -> np.ndarray:
     """Return an array, whatever is in it; one that is masked stays so."""
     try:
-        return value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+        if isinstance(value, np.ma.MaskedArray):
+            return value
+        array = np.asarray(value)
+        if array.dtype == object and isinstance(value, pd.Series | pd.DataFrame):
+            kinds = value.dtypes if isinstance(value, pd.DataFrame) else [value.dtype]
+            if all(map(pd.api.types.is_numeric_dtype, kinds)):  # those that may hold pd.NA
+                return value.to_numpy("float64", na_value=np.nan)
+        return array
     except Exception:  # of numpy, pandas, xarray, dask
         todo = "Pass numbers, one row per point."
         raise TypeError(f"{what} is {kind(value)}, no array can be made of it. {todo}") from None
@@ -114,14 +121,8 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             f"{what} is {array.dtype}, in which the Cholesky factor of a kernel matrix fails. "
             f"Convert it with {what}.astype('float64')."
         )
-    if array.dtype != np.float64:
-        todo = f"Convert it with {what}.astype('float64')."
-        if array.dtype.kind in "mM":
-            start = f"({what} - {what}.min())" if array.dtype.kind == "M" else what
-            todo = f"Pass the time in a unit, such as {start} / np.timedelta64(1, 'D')."
-        elif array.dtype.kind not in "fiub":
-            todo = f"Code categories as numbers and convert them with {what}.astype('float64')."
-        raise TypeError(f"{what} has dtype {array.dtype}, but a kernel needs float64. {todo}")
+    if array.dtype != np.float64 and array.dtype.kind not in "iub":
+        raise _not_numbers(array.dtype, what)
     step = max(1, ENTRIES // array.shape[1])
     for i in range(0, len(array), step):
         bad = ~(np.abs(array[i : i + step]) < LARGEST)  # NaN, too
@@ -138,8 +139,22 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             )
 
 
+def _not_numbers(dtype: Any, what: str) -> TypeError:
+    todo = f"Convert it with {what}.astype('float64')."
+    if dtype.kind in "mM":
+        start = f"({what} - {what}.min())" if dtype.kind == "M" else what
+        todo = f"Pass the time in a unit, such as {start} / np.timedelta64(1, 'D')."
+    elif dtype.kind != "f":
+        todo = f"Code categories as numbers and convert them with {what}.astype('float64')."
+    return TypeError(f"{what} has dtype {dtype}, but a kernel needs float64. {todo}")
+
+
 def as_inputs(X: Any, what: str = "X") -> np.ndarray:
     """Return `X` as a float64 array with one row per point; errors call it `what`."""
+    if isinstance(X, pd.DataFrame):
+        for name, dtype in X.dtypes.items():
+            if not pd.api.types.is_numeric_dtype(dtype):
+                raise _not_numbers(dtype, f"{what}[{name!r}]")
     array = known_value(X, what)
     if array is None:
         raise TypeError(
@@ -147,7 +162,7 @@ def as_inputs(X: Any, what: str = "X") -> np.ndarray:
             "Pass numbers or a pm.Data container."
         )
     _check_matrix(array, what)
-    return array
+    return np.asarray(array, dtype="float64")  # years, say, are whole numbers
 
 
 def as_target(
@@ -304,9 +319,13 @@ def as_matrix(X: Any, what: str) -> tuple[pt.TensorVariable, np.ndarray | None]:
                 )
             return X, None
         _check_matrix(value, what)
-        return X, value
+        if value.dtype == np.float64:
+            return X, value
+        name, X = X.name, X.astype("float64")
+        X.name = name  # by which the model knows the labels
+        return X, value.astype("float64")
     value = as_inputs(X, what)
-    if isinstance(X, np.memmap):
+    if isinstance(X, np.memmap) and X.dtype == np.float64:
         return mapped(X), value
     return pt.as_tensor_variable(value), value
 

@@ -183,12 +183,22 @@ MISTAKES = {
     ),
     "float32 X": (lambda: observed(X=X.astype("float32")), TypeError, ["X is float32", "float64"]),
     "float32 Xu": (lambda: with_prior(XU.astype("float32")), TypeError, ["Xu is float32"]),
-    "integer X": (lambda: observed(X=X.astype(int)), TypeError, ["X has dtype int64", "astype"]),
-    "integer Xu": (lambda: with_prior([[1, 2], [3, 4]]), TypeError, ["Xu has dtype int64"]),
-    "integer DataFrame X": (
-        lambda: observed(X=pd.DataFrame({"a": range(N), "b": range(N)})),
+    "integer pm.Data Xu": (
+        lambda: with_prior(pm.Data("places", np.array([[1, 2], [3, 4]]))),
         TypeError,
-        ["X has dtype int64", "astype"],
+        ["places has dtype int", "float64"],
+    ),
+    "dates among columns": (
+        lambda: observed(
+            X=pd.DataFrame({"a": np.arange(N), "b": pd.date_range("2020", periods=N)})
+        ),
+        TypeError,
+        ["X['b'] has dtype datetime64", "timedelta64"],
+    ),
+    "pd.NA in X": (
+        lambda: observed(X=pd.DataFrame(X).astype("Float64").mask(X > X[3, 1] - 1e-9)),
+        ValueError,
+        ["X holds nan in row"],
     ),
     "float16 X": (lambda: observed(X=X.astype("float16")), TypeError, ["X is float16", "float64"]),
     "long double X": (
@@ -317,7 +327,7 @@ MISTAKES = {
     "dates": (
         lambda: observed(X=pd.DataFrame({"t": pd.date_range("2020", periods=N)})),
         TypeError,
-        ["datetime64", "(X - X.min()) / np.timedelta64(1, 'D')"],
+        ["datetime64", "(X['t'] - X['t'].min()) / np.timedelta64(1, 'D')"],
     ),
     "spans of time": (
         lambda: observed(X=np.arange(N).astype("timedelta64[h]")[:, None]),

@@ -262,3 +262,50 @@ def test_inputs_are_matched_with_placed_points():
 def test_suggested_places_keep_the_names():
     found = vsgp.suggest_inducing(X, pm.gp.cov.Linear(2, c=0.0), residual=0.2, draws=2)
     assert list(found.prior_kwargs["Xu"].columns) == ["east", "north"]
+
+
+PLACES = pd.DataFrame({"year": 1990 + np.arange(N), "week": rng.integers(1, 53, N)})
+Z = pd.DataFrame({"year": [1990, 1997, 2004], "week": [1, 1, 50]})
+INTEGERS = {
+    "table": PLACES,
+    "short": PLACES.astype("uint16"),
+    "nullable": PLACES.astype("Int64"),
+    "array": PLACES.to_numpy(),
+    "list": PLACES.to_numpy().tolist(),
+    "swapped": PLACES[["week", "year"]],
+    "DataArray": xr.DataArray(PLACES, dims=["row", "k"]),
+    "yes and no": PLACES > [1995, 20],
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_whole_numbers(name):
+    inputs, same = INTEGERS[name], PLACES if name != "yes and no" else INTEGERS[name]
+    wanted, _ = build(same.astype("float64"), Z.astype("float64"))
+    model, _ = build(inputs, Z if name != "list" else Z.to_numpy().tolist())
+    point = wanted.initial_point()
+    value = wanted.compile_logp(mode=ONCE)(point)
+    np.testing.assert_allclose(model.compile_logp(mode=ONCE)(point), value, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint16"])
+def test_data_of_whole_numbers(dtype):
+    with pm.Model(coords={"k": list(PLACES)}) as model:
+        data = pm.Data("data", PLACES.to_numpy(dtype), dims=("row", "k"))
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=VARIANCE * pm.gp.cov.ExpQuad(2, ls=LS)
+        )
+        gp.prior("u", Xu=Z)
+        gp.likelihood("y", vsgp.Poisson(), X=data, y=Y)
+    for table in (PLACES, PLACES[::-1]):
+        with model:
+            pm.set_data({"data": table.to_numpy(dtype)})
+        wanted, _ = build(table.astype("float64"), Z.astype("float64"))
+        point = wanted.initial_point()
+        value = wanted.compile_logp(mode=ONCE)(point)
+        np.testing.assert_allclose(model.compile_logp(mode=ONCE)(point), value, rtol=1e-13)
+    idata = prior_draws(model, 2)
+    found = vsgp.predict(idata, PLACES[["week", "year"]], "moments", model=model, **quiet)
+    plain = vsgp.predict(idata, PLACES.to_numpy("float64"), "moments", model=model, **quiet)
+    for k in ("mean", "variance"):
+        np.testing.assert_allclose(found[k], plain[k], rtol=1e-12)

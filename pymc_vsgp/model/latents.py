@@ -315,7 +315,7 @@ def _place(model, gps, name, likelihood, X, y, dims):
     for gp in gps:
         dim = gp._prior.feature_dim
         name_columns(model, dim, gp._prior.n_columns, None if model.coords.get(dim) else names)
-    if isinstance(X, np.memmap):
+    if mapped_array(X_tensor) is not None:
         # pm.Data would copy it into memory, and a trace into a file.
         X_tensor.name = model.name_for(f"{name}_X")
     elif is_array:
