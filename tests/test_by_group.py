@@ -6,6 +6,7 @@ import pymc as pm
 import pytest
 
 from modes import REWRITTEN
+from prior_draws import prior_draws
 from pymc.model.fgraph import clone_model
 
 import pymc_vsgp as vsgp
@@ -199,13 +200,44 @@ def test_what_follows_draws(sampled, tmp_path):
         ax = vsgp.plot_function(idata, pd.DataFrame({"u_feature": TIMES, "village": "b"}))
         with pytest.raises(ValueError, match="Pass Xnew with rows of one 'village'"):
             vsgp.plot_function(idata)
-        with pytest.raises(NotImplementedError, match="for each group"):
-            vsgp.check_inducing(idata, progressbar=False)
-        table = vsgp.check_inducing(idata, nested=False, progressbar=False).to_dataset()
+        table = vsgp.check_inducing(idata, random_seed=1, progressbar=False).to_dataset()
     assert table["u_Xu"].shape == XU.shape and table["X"].shape == X.shape
     (dots,) = [c for c in ax.collections if len(c.get_offsets()) == (GROUP == 1).sum()][:1]
     np.testing.assert_array_equal(dots.get_offsets()[:, 0], T[GROUP == 1])
     assert joint.shape == (1, 40, len(NEW))
+
+
+@pytest.mark.parametrize("family", [vsgp.Poisson, lambda: vsgp.Gaussian(0.7)])
+def test_check_of_inducing_points_is_that_of_one_process(family):
+    """Of a process over inputs and groups, whose kernel is zero between groups."""
+    all_places = np.column_stack([np.tile(XU, (G, 1)), np.repeat(np.arange(G), len(XU))])
+    checks = []
+    for together in (False, True):
+        with pm.Model(coords={"village": NAMES}) as model:
+            ls, level = theta()
+            of_time = pm.gp.cov.Matern52(1 + together, ls=ls, active_dims=[0])
+            apart = pm.gp.cov.Coregion(2, B=np.eye(G), active_dims=[1])
+            gp = vsgp.VariationalSparse(
+                cov_func=of_time * apart if together else of_time,
+                mean_func=pm.gp.mean.Constant(level),
+            )
+            if together:
+                gp.prior("u", all_places)
+            else:
+                gp.prior("u", XU, by="village")
+            gp.likelihood("y", family(), X=X, y=Y)
+            idata = prior_draws(model, 12)
+            values = np.random.default_rng(3).normal(size=(1, 12, G * len(XU)))
+            u = idata["posterior"]["u"]
+            idata["posterior"]["u"] = u.copy(data=0.4 * values.reshape(u.shape))
+            checks.append(vsgp.check_inducing(idata, random_seed=1, progressbar=False))
+    one, other = checks
+    np.testing.assert_array_equal(one.added["u"], other.added["u"])
+    assert len(one.added["u"]) == G * len(XU)
+    for name in ("missing", "unexplained", "nats", "log_weights", "missing_after"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(one.moved[:2], other.moved[:2], rtol=1e-6)
+    np.testing.assert_array_equal(one.moved.at, other.moved.at)
 
 
 @pytest.mark.slow

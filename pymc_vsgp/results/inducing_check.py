@@ -33,6 +33,7 @@ from pymc_vsgp.results.predicted import Noise
 from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by
 
 NEIGHBOURS = 4
+FARTHER = 1e6  # standard deviations that groups are apart
 STRUCTURED = 4.0  # standard deviations
 WRAPPED = 0.1  # correlation
 
@@ -353,7 +354,7 @@ def check_inducing(
             unexplained=fraction,
             nats=nats,
             shift=_shift(fit, missing),
-            structure=_structure(X, residual),
+            structure=_structure(X, residual, any(p.conditional.by is not None for p in parts)),
             weakest=parts[int(of_process.argmax())].u.name if len(parts) > 1 else "",
             wrap=_wrap(fit, X),
             obs_dim=fit.y_dims[0],
@@ -428,21 +429,23 @@ def _wrap(fit: Fitted, X) -> float:
     return float(np.quantile(np.broadcast_to(found, fit.draws.n), 0.9))
 
 
-def _structure(X: np.ndarray, residual: np.ndarray) -> float:
-    """How alike the residuals of neighbours are, in standard deviations.
+def _structure(X: np.ndarray, residual: np.ndarray, grouped: bool) -> float:
+    """How alike the residuals of neighbours are, in standard deviations: those of one group.
 
     Where too few points made the function too smooth, little is missing by its own account:
     the residuals tell.
     """
     spread = X.std(axis=0)
     points = X / np.where(spread > 0, spread, 1.0)
+    group = X[:, -1] if grouped else np.zeros(len(X))
+    points = np.column_stack([points, FARTHER * group])
     k = min(NEIGHBOURS, len(X) - 1)
     if k < 1:
         return 0.0
     _, near = cKDTree(points).query(points, k + 1)
     i, j = np.repeat(np.arange(len(X)), k), near[:, 1:].ravel()
     pairs = np.unique(np.sort(np.stack([i, j], axis=1), axis=1), axis=0)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    pairs = pairs[(pairs[:, 0] != pairs[:, 1]) & (group[pairs[:, 0]] == group[pairs[:, 1]])]
     products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
     products = products.reshape(len(pairs), -1).sum(axis=1)
     return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))

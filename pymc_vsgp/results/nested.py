@@ -24,6 +24,13 @@ def columns_of(fit: Fitted, i: int) -> tuple[int, ...]:
     return (fit.draws.values(part.u.name).shape[1],) if part.several else ()
 
 
+def number_of(fit: Fitted, i: int) -> int:
+    """Number of inducing variables that a function of a process has, or those of all groups."""
+    part = fit.observation.parts[i]
+    shape = fit.draws.values(part.u.name).shape
+    return shape[-1] if part.several else int(np.prod(shape[1:]))
+
+
 def nested_moments(fit: Fitted, at: slice, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:
     """Moments of f given u and the values at more points, which `eps` draws."""
 
@@ -32,7 +39,7 @@ def nested_moments(fit: Fitted, at: slice, X, Z, eps) -> tuple[np.ndarray, np.nd
         drawn: list[Variable] = []
         inputs: list[Variable] = []
         for part in fit.observation.parts:
-            z, e = x.type(), pt.tensor(dtype="float64", shape=(None,) * part.args[0].type.ndim)
+            z, e = x.type(), pt.tensor(dtype="float64", shape=(None,) * (1 + part.several))
             drawn.append(e)
             inputs.append(z)
             _, C, left = given_more(part, x, z)
@@ -84,7 +91,7 @@ def more_points(fit: Fitted, at: slice, X, y, rng) -> dict[str, np.ndarray]:
 
 def _how_many(fit: Fitted, i: int) -> int:
     """As many again as a process has inducing inputs; for coefficients enough to see a gain."""
-    return len(fit.points(i)) or BESIDE_WAVES
+    return number_of(fit, i) if len(fit.points(i)) else BESIDE_WAVES
 
 
 def slopes_of(fit: Fitted, at: slice, mu, gamma, y, start) -> tuple[np.ndarray, np.ndarray]:

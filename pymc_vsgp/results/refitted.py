@@ -17,7 +17,7 @@ from pymc.model.fgraph import clone_model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.results.draws import Fitted
-from pymc_vsgp.results.nested import ROWS, given_more, slopes_of
+from pymc_vsgp.results.nested import ROWS, given_more, number_of, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread
 
 LARGEST = 50_000_000  # numbers in A; it is not looked at beyond
@@ -48,7 +48,7 @@ def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
 
     None where that would take too much memory.
     """
-    number = sum(fit.draws.values(p.u.name).shape[-1] for p in fit.observation.parts)
+    number = sum(number_of(fit, i) for i in range(len(fit.observation.parts)))
     if len(y) * (number + sum(len(z) for z in Z)) > LARGEST:
         return None
     means, spreads = (Mean(), Mean()), (Spread(), Spread())
