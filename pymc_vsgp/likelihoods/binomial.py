@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.likelihoods.base import COUNT, Likelihood, is_count, require
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
+from pymc_vsgp.likelihoods.quadrature import ONE_PEAK
 
 
 class Binomial(Likelihood):
@@ -21,6 +22,8 @@ class Binomial(Likelihood):
     link : {"logit", "probit", "cloglog"}
         How f becomes a probability. The expectation is in closed form for the logit.
     """
+
+    sizes = ONE_PEAK
 
     rules = {"n": COUNT}
 

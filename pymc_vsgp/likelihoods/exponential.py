@@ -5,6 +5,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import LogLink, Rule
 from pymc_vsgp.likelihoods.links import safe_exp
+from pymc_vsgp.likelihoods.quadrature import ONE_PEAK
 
 
 class Exponential(LogLink):
@@ -12,6 +13,8 @@ class Exponential(LogLink):
 
     .. math:: E \log p(y | f) = -\mu - y \exp(-\mu + \gamma / 2)
     """
+
+    sizes = ONE_PEAK
 
     support = Rule(lambda y: y >= 0, "0 or more, and finite")
 

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE, LogLink
 from pymc_vsgp.likelihoods.links import expected_softplus
+from pymc_vsgp.likelihoods.quadrature import ONE_PEAK
 
 
 class NegativeBinomial(LogLink):
@@ -23,6 +24,8 @@ class NegativeBinomial(LogLink):
     exposure : tensor_like
         Time or area that each count was collected over.
     """
+
+    sizes = ONE_PEAK
 
     rules = {"alpha": POSITIVE, "exposure": POSITIVE}
     support = WHOLE

@@ -12,6 +12,7 @@ from pymc_vsgp.likelihoods.links import (
     safe_exp,
 )
 from pymc_vsgp.likelihoods.quadrature import (
+    ONE_PEAK,
     expectation,
     expected_log_square,
     log_expectation,
@@ -104,6 +105,8 @@ class Poisson(Likelihood):
     link : {"log", "square", "softplus"}
         ``rate = exp(f)``, ``f**2`` or ``log(1 + exp(f))``.
     """
+
+    sizes = ONE_PEAK
 
     rules = {"exposure": POSITIVE}
     support = WHOLE

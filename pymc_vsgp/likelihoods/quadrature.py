@@ -30,8 +30,9 @@ from scipy.special import digamma
 from pymc_vsgp.ops.nodes import N_BEND, REACH, bend_nodes, stack, standard_deviation
 
 N_PLAIN = 101
-N_LOG = 192
-N_COARSE, N_REFINE = 97, 25  # of the search for the region that carries the integral
+N_LOG = 128
+N_COARSE, N_REFINE, N_ZOOM = 97, 13, 7  # of the search for the region that carries the integral
+ONE_PEAK = (25, N_REFINE, N_LOG)  # the three of them where the log density is concave in f
 WIDE = (41, 9, 96)  # the three of them for one class of two, which says little of f
 LEAN = (61, 13, 48)  # the three of them where one integral is inside another
 N_PRODUCT = {1: 101, 2: 41, 3: 25}  # by the number of functions, for each of them
@@ -108,7 +109,7 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
 
     A likelihood may move the mass many standard deviations away from mu, and squeeze it. So look
     for the region first: on a grid that spans all scales keep what is within `DROP` nats of the
-    peak, then zoom in on that, five times. No derivatives; works for any log_fn with one peak,
+    peak, then zoom in on that, seven times. No derivatives; works for any log_fn with one peak,
     and for several that the first grid can tell apart. Given `lower`, f below it does not count;
     the integrand must be even around it, so that the rule is as good as on the whole line. `sizes`
     are the numbers of nodes: of the first grid, of each zoom, and of the rule.
@@ -154,7 +155,7 @@ def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
     if lower is not None:
         t, below, above = (pt.maximum(g, lower) for g in (t, below, above))
     unit = stack(np.linspace(0.0, 1.0, n_refine), ndim)
-    for _ in range(5):
+    for _ in range(N_ZOOM):
         h = height(t)
         h = pt.switch(pt.isnan(h), -np.inf, h)  # far out, e.g. 0 * inf
         keep = h > h.max(axis=0) - DROP
