@@ -10,6 +10,8 @@ from modes import RAW
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.fit.backend import processors
+
 X = np.linspace(0.0, 4.0, 12)[:, None]
 QUICK = {"draws": 3, "tune": 3, "chains": 1, "progressbar": False, "nuts_sampler": "pymc"}
 QUICK |= {"compile_kwargs": {"mode": RAW}, "compute_convergence_checks": False, "random_seed": 1}
@@ -82,8 +84,16 @@ def test_chains_at_once(passed):
     """As many as there are processors, of which pm.sample counts half."""
     pytest.importorskip("nutpie")
     nutpie = {"collapse": False, "nuts_sampler": "nutpie", "backend": "numba", "chains": 3}
-    assert passed(**nutpie)["cores"] == min(os.cpu_count(), 3)
+    assert passed(**nutpie)["cores"] == min(processors(), 3)
     assert passed(**nutpie, cores=1)["cores"] == 1
+
+
+def test_processors_of_a_job(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert processors() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert processors() == 64
 
 
 def test_values_of_what_is_integrated_out_are_left_out(passed):

@@ -51,13 +51,19 @@ class Costs(NamedTuple):
     at_once: int  # chains: JAX's wait for one another, and XLA takes all cores
 
 
+def processors() -> int:
+    """How many of them there are for this process: a cluster gives a job some of a machine's."""
+    given = getattr(os, "sched_getaffinity", None)  # of Linux
+    return len(given(0)) if given else os.cpu_count() or 1
+
+
 def at_once(chains: int) -> int:
     """How many chains run at once on numba: one for each processor.
 
     Two of these share a core on many machines, and still do more than one. ``pm.sample`` counts
     half of them.
     """
-    return min(os.cpu_count() or 1, chains)
+    return min(processors(), chains)
 
 
 NUMBA = Costs(18.0, 3.0, 1e-4, 1.0, 1.0, 1.0, at_once(4))

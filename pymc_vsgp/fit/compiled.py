@@ -6,7 +6,6 @@ thirtieth of its time, and numba a half; but compiling takes one or two seconds,
 
 import importlib.util
 import logging
-import os
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from pytensor.graph.traversal import graph_inputs, io_toposort
 from pymc_vsgp.compile import ONCE, building, function
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
 from pymc_vsgp.engine.vectorized import AT_ONCE, one_thread
-from pymc_vsgp.fit.backend import in_file
+from pymc_vsgp.fit.backend import in_file, processors
 from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.ops.neighbors import SolveEach
 from pymc_vsgp.ops.row_integral import RowIntegral
@@ -63,7 +62,7 @@ class Jax(Compiled):
     """On JAX, which leaves processors idle where loops are small: each takes a part of its own."""
 
     name, pays, whole = "JAX", 3.0, True
-    most = PART * (os.cpu_count() or 1)
+    most = PART * processors()
 
     def __init__(self, outer, inner, outputs):
         import jax
@@ -108,7 +107,7 @@ class Jax(Compiled):
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1)
+    return ThreadPoolExecutor(processors())
 
 
 class OnDevices(Jax):
