@@ -702,6 +702,15 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     assert not any(weights.refusal(w) or weights.doubt_of(w) for w in light)
 
 
+def test_draws_that_repeat_too_few_proposals_are_in_doubt(rng):
+    """Weights may be light, and the sample still worth so little that R-hat shows it."""
+    w = np.where(rng.random(1000) < 0.25, 0.0, -9.0) + 0.1 * rng.random(1000)
+    assert weights.tail(w)[1] < 300 and not weights.refusal(w)
+    assert weights.doubt_of(w, (), 1000).startswith("ESS 2")
+    assert not weights.doubt_of(w, (), 400)
+    assert not weights.doubt_of(np.repeat(w, 4), (), 1000)
+
+
 def weighed_normals(rng, mean, cov, n=4000):
     """Moments of proposals of epsilon, weighed for a normal target."""
     q = of_epsilon(np.zeros(len(mean)))
@@ -849,7 +858,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     weigher = Weigher(model)
     asked = []
 
-    def once(log_w, single):
+    def once(log_w, single, draws):
         asked.append(len(log_w))
         return "k-hat 0.45 ± 0.11" if len(log_w) == 400 else ""
 
@@ -875,7 +884,7 @@ def test_a_doubt_first_fits_the_proposal_again(monkeypatch):
     model, stage = made(counts)
     weigher, asked, used = Weigher(model), [], []
 
-    def once(log_w, single):
+    def once(log_w, single, draws):
         asked.append(len(log_w))
         return "k-hat 0.45 ± 0.11" if len(asked) == 1 else ""
 
@@ -885,11 +894,11 @@ def test_a_doubt_first_fits_the_proposal_again(monkeypatch):
     settings = {"rng": np.random.default_rng(1), "progressbar": False}
     found = weigh(stage, weigher, 4000, **settings)
     assert asked == [4000, 4000] and found.thin == 1 and not found.refused
-    (_, before, first), (_, after, second) = used
+    (_, before, first, _), (_, after, second, _) = used
     assert before is not after and not np.isin(first.theta, second.theta).any()
     # As good a proposal of the same posterior, from proposals of its own.
     np.testing.assert_array_equal(found.theta, second.theta)
-    old, _, _ = judged(weigher, before, first)[:3]
+    old, _, _ = judged(weigher, before, first, 4000)[:3]
     assert importance.tail(found.log_weight)[1] > 0.9 * importance.tail(old)[1]
     evidence = importance.logsumexp(old) - np.log(len(old))
     np.testing.assert_allclose(found.log_evidence, evidence, atol=4.0 * np.sqrt(2.0 / found.ess))

@@ -191,7 +191,7 @@ def weigh(
                 interrupted = more is None
                 batch = batch if more is None else batch.joined(more)
     thin, K = 1, batch.inner.shape[1]
-    log_w, single, found, doubt = _judged(weigher, q, batch)
+    log_w, single, found, doubt = _judged(weigher, q, batch, n)
     refused = refused or found
     may_refit = weigher.chains is None and batch.theta.shape[1] > 0 and len(log_w) >= FEW
     while doubt and not (interrupted or hopeless or refused or for_nuts):
@@ -212,7 +212,7 @@ def weigh(
             if weigher.chains is not None:  # those of one chain one after another
                 of = np.concatenate([parts(len(log_w)), parts(len(more.theta))])
                 batch = batch.ordered(np.argsort(of, kind="stable"))
-        log_w, single, refused, doubt = _judged(weigher, q, batch)
+        log_w, single, refused, doubt = _judged(weigher, q, batch, n)
     khat, ess = shape(log_w, single)[0], tail(log_w)[1]
     log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
     return Weighed(
@@ -235,12 +235,12 @@ def weigh(
     )
 
 
-def _judged(weigher: Weigher, q, batch: Batch):
+def _judged(weigher: Weigher, q, batch: Batch, n: int):
     """Return weights of theta and of each epsilon, why to refuse them, and what leaves a doubt."""
     log_w = batch.log_marginal - q.logpdf(batch.theta)
     single = batch.single(log_w)
     unmixed = "" if weigher.chains is None else weigher.chains.complaint()
-    return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single)
+    return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single, n)
 
 
 def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):

@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 LARGEST_K = 0.6  # up to which errors of means are what weights say: see benchmarks/khat.py
 FEW = 100  # proposals, below which k-hat may not be known
 ENOUGH = 16_000  # proposals that tell k-hat well
+ENOUGH_ESS = 400  # for R-hat and quantiles: 100 for each of four chains (Vehtari et al., 2021)
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
 
 
@@ -74,9 +75,16 @@ def refusal(log_w, single=()) -> str:
     return ""
 
 
-def doubt_of(log_w, single=()) -> str:
-    """Whether k-hat may be small by chance: few weights of a heavy tail may look light."""
+def doubt_of(log_w, single=(), draws: int = 0) -> str:
+    """Whether k-hat may be small by chance, or the sample is worth too little for its draws.
+
+    Few weights of a heavy tail may look light. What is worth less than half of the draws shows in
+    R-hat, unless it is enough for that anyway.
+    """
     khat, error = shape(log_w, single)
-    if len(log_w) >= ENOUGH or khat + error <= LARGEST_K:
+    if len(log_w) >= ENOUGH:
         return ""
-    return "unknown k-hat" if np.isnan(khat) else f"k-hat {khat:.2f} ± {error:.2f}"
+    if not khat + error <= LARGEST_K:
+        return "unknown k-hat" if np.isnan(khat) else f"k-hat {khat:.2f} ± {error:.2f}"
+    ess = tail(log_w)[1]
+    return f"ESS {ess:.0f}" if ess < min(draws / 2, ENOUGH_ESS) else ""
