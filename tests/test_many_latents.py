@@ -177,6 +177,23 @@ def test_softmax_of_two_is_the_logit(rng):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("sd", [0.01, 0.5, 2.0, 5.0, 10.0])
+def test_rare_class_of_two(sd, rng):
+    mu, gamma = 2.0 * sd * rng.normal(size=(40, 2)), sd**2 * rng.uniform(0.2, 1.0, size=(40, 2))
+    mu[:8, 1] -= 60.0
+    y = np.ones(40, dtype=int)
+    got = evaluate(likelihoods.Softmax(2), mu, gamma, y, "log_predictive")
+    wanted = [
+        reference.log_mean(special.log_expit, m[1] - m[0], g)
+        for m, g in zip(mu, gamma.sum(axis=1), strict=True)
+    ]
+    # The error is relative to the class, or to the other one where the means are turned.
+    scale = np.minimum(mu[:, 1] - mu[:, 0] + gamma.sum(axis=1) / 2.0, 0.0)
+    error = np.abs(np.ravel(got) - wanted) * np.exp(np.array(wanted) - scale)
+    assert error.max() < 3e-8
+    np.testing.assert_allclose(np.ravel(got)[:8], wanted[:8], atol=1e-5 if sd < 10.0 else 1e-3)
+
+
 def test_logsumexp_of_constants_and_shifts():
     mu = np.array([[0.3, -1.0, 2.0, 0.0]])
     m, g = moments_symbols()

@@ -33,7 +33,8 @@ MIXTURE = np.array(
 ).T
 MIXTURE[0] /= MIXTURE[0].sum()
 MEAN = np.float64(MIXTURE[0] @ MIXTURE[1])
-N_POINTS = 64
+N_POINTS = 64  # at least, and as many as the step needs: a Gumbel's density has a width of one
+STEP, MOST_POINTS = 0.6, 4096
 REACH = 6.0  # standard deviations of f
 LEFT, RIGHT = np.float64(3.2), np.float64(18.5)  # where a Gumbel's tails are below 1e-8
 TINY = 1e-14  # variances below this are treated as this

@@ -7,7 +7,18 @@ import numpy as np
 from jax.scipy.special import ndtr
 
 from pymc_vsgp.ops.backends.robust_max_jax import bell, with_gradients
-from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
+from pymc_vsgp.ops.gumbel import (
+    LEFT,
+    MEAN,
+    MIXTURE,
+    MOST_POINTS,
+    N_POINTS,
+    REACH,
+    RIGHT,
+    RULES,
+    STEP,
+    TINY,
+)
 from pymc_vsgp.ops.log_sum_exp import SERIES
 
 LIMIT = max(RULES)
@@ -69,7 +80,9 @@ def _by_integral(mu, gamma):
     sd2 = REACH**2 * jnp.maximum(gamma, TINY)
     left = jnp.max(mu - jnp.sqrt(LEFT**2 + sd2), axis=1)
     right = jnp.max(mu + jnp.sqrt(RIGHT**2 + sd2), axis=1)
-    step = (right - left) / N_POINTS
+    widest = jnp.nan_to_num(jnp.max(right - left), posinf=0.0)
+    n_points = jnp.clip(jnp.ceil(widest / STEP), N_POINTS, MOST_POINTS).astype(int)
+    step = (right - left) / n_points
     all_small = jnp.all(gamma <= LIMIT)
 
     def body(n, sums):
@@ -81,7 +94,7 @@ def _by_integral(mu, gamma):
         return sums[0] + below, sums[1] + others * dmu, sums[2] - others * dgamma
 
     zeros = (jnp.zeros(len(mu)), jnp.zeros_like(mu), jnp.zeros_like(mu))
-    below, dmu, dgamma = jax.lax.fori_loop(0, N_POINTS, body, zeros)
+    below, dmu, dgamma = jax.lax.fori_loop(0, n_points, body, zeros)
     return right - step * below - MEAN, step[:, None] * dmu, step[:, None] * dgamma
 
 

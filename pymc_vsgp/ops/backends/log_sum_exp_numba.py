@@ -6,12 +6,23 @@ import numba
 import numpy as np
 
 from pymc_vsgp.ops.backends.robust_max_numba import FAR, normal
-from pymc_vsgp.ops.gumbel import LEFT, MEAN, MIXTURE, N_POINTS, REACH, RIGHT, RULES, TINY
+from pymc_vsgp.ops.gumbel import (
+    LEFT,
+    MEAN,
+    MIXTURE,
+    MOST_POINTS,
+    N_POINTS,
+    REACH,
+    RIGHT,
+    RULES,
+    STEP,
+    TINY,
+)
 from pymc_vsgp.ops.log_sum_exp import SERIES
 
 # Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
 # they compiled.
-VERSION = 4
+VERSION = 5
 
 WEIGHTS, CENTERS, WIDTHS = (np.ascontiguousarray(x) for x in MIXTURE)
 N_NORMALS = len(WEIGHTS)
@@ -119,7 +130,8 @@ def one_row(mu, gamma, order, rule, scale, t, moment, cdf, d_x, d_var, dmu, dgam
         var = max(gamma[j], TINY)
         left = max(left, mu[j] - math.sqrt(LEFT**2 + REACH**2 * var))
         right = max(right, mu[j] + math.sqrt(RIGHT**2 + REACH**2 * var))
-    step, below = (right - left) / N_POINTS, 0.0
+    n_points = int(min(max(N_POINTS, math.ceil((right - left) / STEP)), MOST_POINTS))
+    step, below = (right - left) / n_points, 0.0
     fall = math.exp(-step)
     for j in range(K):
         rule[j] = np.searchsorted(LIMITS, gamma[j])
@@ -140,7 +152,7 @@ def one_row(mu, gamma, order, rule, scale, t, moment, cdf, d_x, d_var, dmu, dgam
     for j in range(K):
         order[j] = j
     order[0], order[top] = top, 0
-    for n in range(N_POINTS):
+    for n in range(n_points):
         x = left + (n + 0.5) * step
         for j in range(K):
             t[j] *= fall
