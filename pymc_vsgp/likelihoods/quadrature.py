@@ -30,11 +30,12 @@ from scipy.special import digamma
 from pymc_vsgp.ops.nodes import N_BEND, REACH, bend_nodes, stack, standard_deviation
 
 N_PLAIN = 101
-N_LOG = 128
-N_COARSE, N_REFINE, N_ZOOM = 97, 13, 7  # of the search for the region that carries the integral
-ONE_PEAK = (25, N_REFINE, N_LOG)  # the three of them where the log density is concave in f
-WIDE = (41, 9, 96)  # the three of them for one class of two, which says little of f
-LEAN = (61, 13, 48)  # the three of them where one integral is inside another
+# The search for the region that carries an integral: nodes of a grid, nodes and number of zooms.
+# Then the nodes of the rule.
+ANY = (97, 13, 7, 128)
+ONE_PEAK = (25, 13, 7, 128)  # where the log density is concave in f
+WIDE = (41, 9, 5, 96)  # for one class of two, which says little of f
+LEAN = (61, 13, 5, 48)  # where one integral is inside another
 N_PRODUCT = {1: 101, 2: 41, 3: 25}  # by the number of functions, for each of them
 DROP = 30.0  # log_expectation ignores what is this many nats below the peak
 
@@ -109,10 +110,10 @@ def log_expectation(log_fn, mu, gamma, ndim, bend=None, lower=None, sizes=None):
 
     A likelihood may move the mass many standard deviations away from mu, and squeeze it. So look
     for the region first: on a grid that spans all scales keep what is within `DROP` nats of the
-    peak, then zoom in on that, seven times. No derivatives; works for any log_fn with one peak,
+    peak, then zoom in on that, a few times. No derivatives; works for any log_fn with one peak,
     and for several that the first grid can tell apart. Given `lower`, f below it does not count;
     the integrand must be even around it, so that the rule is as good as on the whole line. `sizes`
-    are the numbers of nodes: of the first grid, of each zoom, and of the rule.
+    are as those of `ANY`.
     """
     sd = standard_deviation(gamma)
 
@@ -147,7 +148,7 @@ def mean(fn, mu, gamma, ndim, bend=None, sizes=None):
 
 def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
     """Nodes t over the region that carries the integral of exp(height), and their weights."""
-    n_coarse, n_refine, n_rule = sizes or (N_COARSE, N_REFINE, N_LOG)
+    n_coarse, n_refine, n_zoom, n_rule = sizes or ANY
     grid = np.sinh(np.linspace(-12.0, 12.0, n_coarse))  # up to 8e4 standard deviations
     t, below, above = (
         stack(g, ndim) for g in (grid, np.r_[grid[0], grid[:-1]], np.r_[grid[1:], grid[-1]])
@@ -155,7 +156,7 @@ def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
     if lower is not None:
         t, below, above = (pt.maximum(g, lower) for g in (t, below, above))
     unit = stack(np.linspace(0.0, 1.0, n_refine), ndim)
-    for _ in range(N_ZOOM):
+    for _ in range(n_zoom):
         h = height(t)
         h = pt.switch(pt.isnan(h), -np.inf, h)  # far out, e.g. 0 * inf
         keep = h > h.max(axis=0) - DROP

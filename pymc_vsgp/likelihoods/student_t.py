@@ -10,7 +10,7 @@ from pymc_vsgp.likelihoods.base import POSITIVE, Located
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 from pymc_vsgp.likelihoods.quadrature import region_nodes
 
-SIZES = (61, 13, 96)  # of the search for the region, and of the rule on it
+SIZES = (61, 13, 5, 96)  # of the search for the region, and of the rule on it
 
 
 class StudentT(Located):
