@@ -532,3 +532,20 @@ def test_large_counts_without_an_intercept(kind, rate):
     with model:
         found = vsgp.predict(draws, X, progressbar=False)
     np.testing.assert_allclose(found.mean(axis=(0, 1)), f, atol=0.3)
+
+
+@pytest.mark.slow
+def test_no_class_of_many_is_given_up():
+    """Whole steps from the prior put one of these ten where robust-max has no gradient."""
+    K, D, n = 10, 20, 300
+    rng = np.random.default_rng(4)
+    centers, y = rng.uniform(size=(K, D)), rng.integers(0, K, n)
+    X = centers[y] + 0.35 * rng.normal(size=(n, D))
+    with pm.Model():
+        white = pm.Gamma("white", 3.0, 10.0)
+        cov = pm.gp.cov.ExpQuad(D, ls=pm.Gamma("ls", 4.0, 1.5)) + pm.gp.cov.WhiteNoise(white)
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=vsgp.inducing.kmeans(X, 20, random_seed=1), n_outputs=K)
+        gp.likelihood("y", vsgp.RobustMax(K), X=X, y=y)
+        stage = vsgp.fit_gaussian(maxiter=4, move_inducing=False, random_seed=1, progressbar=False)
+    assert stage.elbo > -460.0  # -569 before

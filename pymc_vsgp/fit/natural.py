@@ -9,7 +9,9 @@ import scipy.optimize
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.following import coefficients_following, following, resistance
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
+from pymc_vsgp.model.observation import observations
 
+FIRST_STEP, SEVERAL = 0.25, 2  # of a natural gradient, where more functions share a likelihood
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 FAR = 200  # L-BFGS steps of many coefficients that are far from the data
 OVERSHOT, TINY = 1.0, 2.0**-40  # what a step loses that is too long, and the smallest one then
@@ -77,7 +79,10 @@ class Natural:
             aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
             self.theta = np.where(flat, self.theta + aside, self.theta)
             self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
-        self._step_sites(20)
+        # From the prior a whole step of ten classes at once puts some of them far below the others,
+        # where robust-max has no gradient any more.
+        several = [o.likelihood.n_latent or 1 for o in observations(self.bound.model).values()]
+        self._step_sites(20, FIRST_STEP if max(several, default=1) > SEVERAL else 1.0)
         for i in range(maxiter):
             last = self.evaluation.value
             moving = self.n_Xu > 0 and i >= FIRST_MOVES
@@ -91,12 +96,12 @@ class Natural:
                 return
         self.message = f"Stopped after {maxiter} rounds. Raise maxiter, or restart from this."
 
-    def _step_sites(self, n: int) -> None:
+    def _step_sites(self, n: int, longest: float = 1.0) -> None:
         self.follow()
         if all(p.diagonal for p in self.bound.processes):
             return
         for _ in range(n):
-            old, step, least = self.evaluation, 1.0, SMALLEST_STEP
+            old, step, least = self.evaluation, longest, SMALLEST_STEP
             while step >= least:
                 sites = self.blended(old, step, self.sites)
                 new = self.evaluate(self.theta, sites, self.moved)
@@ -341,7 +346,7 @@ class Exact(Natural):
         """Return the ELBO at theta and the best q there."""
         return self.bound(theta)
 
-    def _step_sites(self, n: int) -> None:
+    def _step_sites(self, n: int, longest: float = 1.0) -> None:
         self.sites = self.bound.sites(self.evaluation)
 
     def _step_rest(self, moving: bool, n: int) -> None:
