@@ -321,6 +321,11 @@ def as_matrix(X: Any, what: str) -> tuple[pt.TensorVariable, np.ndarray | None]:
         _check_matrix(value, what)
         if value.dtype == np.float64:
             return X, value
+        if what == "Xu" and isinstance(X, SharedVariable):
+            raise TypeError(
+                f"{X.name} has dtype {value.dtype}, but inducing inputs are real numbers. "
+                "Make pm.Data of numbers of dtype float64."
+            )
         name, X = X.name, X.astype("float64")
         X.name = name  # by which the model knows the labels
         return X, value.astype("float64")

@@ -216,11 +216,6 @@ class VariationalSparse(Base):
                 "Xu depends on random variables of the model, but inducing inputs are not sampled. "
                 "Pass numbers or a pm.Data container."
             )
-        if isinstance(Xu, SharedVariable) and Xu_tensor is not Xu:
-            raise TypeError(
-                f"{Xu.name} has dtype {Xu.type.dtype}, but inducing inputs are real numbers. "
-                "Make pm.Data of numbers of dtype float64."
-            )
         check_distinct(Xu_value)
         warn_of_offset(Xu_value)
         check_functions(self, Xu_value, "Xu")
