@@ -13,15 +13,6 @@ import pytest
 from recorded import record
 
 WHOLE = ["poisson"]
-QUICK = [
-    "poisson",
-    "gaussian",
-    "softmax",
-    "coregionalized",
-    "sum_of_two",
-    "features_diagonal",
-    "blocks",
-]
 WHOLE_BUT_SLOW = ["softmax", "points_and_features", "features_diagonal", "features_gaussian"]
 
 
@@ -35,9 +26,7 @@ def compare(found, recorded):
     assert not said, "\n".join([f"{len(said)} of {len(found)} quantities differ:", *said])
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in record.MODELS]
-)
+@pytest.mark.parametrize("name", record.MODELS)
 @pytest.mark.slow
 def test_numbers_are_those_of_the_record(name, recorded):
     kinds = record.kinds_of(name) if name in WHOLE else ["density"]

@@ -208,9 +208,7 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
 
     def log_predictive(self, mu, gamma, y):
         """``log E[p(y | f, g)]``: the two functions are independent."""
-        m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
-        bend = 0.0, np.pi
-        inflated = log_expectation(lambda g: -pt.softplus(-g), mu_g, gamma_g, ndim, bend)
-        not_inflated = log_expectation(lambda g: -pt.softplus(g), mu_g, gamma_g, ndim, bend)
-        count = not_inflated + self.poisson.log_predictive(m, v, y)
+        m, v, mu_g, gamma_g, y, _ = self._columns(mu, gamma, y)
+        inflated = LOGIT.log_mean(mu_g, gamma_g)
+        count = LOGIT.log_mean(-mu_g, gamma_g) + self.poisson.log_predictive(m, v, y)
         return pt.switch(pt.eq(y, 0.0), pt.logaddexp(inflated, count), count)
