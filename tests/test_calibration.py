@@ -22,7 +22,7 @@ X = np.linspace(0.0, 4.0, 30)[:, None]
 
 def build(y, n_inducing=12, likelihood=None, inducing=None):
     with pm.Model() as model:
-        ls = pm.LogNormal("ls", 0.3, 0.3)
+        ls = pm.LogNormal("ls", 0.3, 0.3, initval=1.2)
         gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
         Xu = vsgp.inducing.grid(X, n_inducing) if inducing is None else None
         gp.prior("u", Xu=Xu, inducing=inducing)
@@ -244,7 +244,7 @@ def trend(shared):
 @pytest.mark.slow
 def test_nuts_takes_what_weights_refuse(make, level, n_inducing, monkeypatch):
     pytest.importorskip("nutpie", reason="nutpie is not installed")
-    refuse = SimpleNamespace(interrupted=False, refused="for the test")
+    refuse = SimpleNamespace(interrupted=False, refused="for the test", may_be_elsewhere=False)
     monkeypatch.setattr("pymc_vsgp.results.calibration.weigh", lambda *_, **__: refuse)
     shared = _shared(np.ones(30, dtype=int))
     run = _Sampler(make(shared), shared, 20, 50)

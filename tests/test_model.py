@@ -10,6 +10,8 @@ from modes import RAW
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.model.copies import copy_of
+
 N, M = 40, 6
 
 
@@ -178,6 +180,29 @@ def test_saved_and_loaded(model, idata, tmp_path):
     loaded = xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf")
     np.testing.assert_array_equal(loaded["posterior"]["u"], idata["posterior"]["u"])
     assert "u_Xu" in loaded["constant_data"]
+
+
+def test_copies_keep_initial_values(data):
+    """PyMC copies no model that has one."""
+    X, y = data
+    with pm.Model() as model:
+        level = pm.Normal("level", 0.0, 1.0, initval="prior")
+        ls = pm.LogNormal("ls", level, 0.1, initval=pm.math.exp(2.5))
+        gp = pm.gp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(level), cov_func=pm.gp.cov.ExpQuad(1, ls=ls)
+        )
+        gp.prior("u", Xu=X[:3])
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("s", 1.0, initval=0.3)), X=X, y=y)
+    known = dict(model.rvs_to_initial_values)
+    copy = copy_of(model)
+    assert model.rvs_to_initial_values == known
+    for seed in (1, 2):
+        ours, theirs = (m.initial_point(random_seed=seed) for m in (copy, model))
+        np.testing.assert_equal(ours, theirs)
+        assert ours["ls_log__"] == pytest.approx(2.5)
+    assert ours["s_log__"] == pytest.approx(np.log(0.3))
+    del copy.rvs_to_initial_values[copy["s"]]
+    assert model.rvs_to_initial_values == known
 
 
 class Laplace(vsgp.likelihoods.Likelihood):

@@ -80,6 +80,17 @@ def test_metric_of_nutpie(asked, metric, passed):
     assert nuts == {"target_accept": 0.9} | metric
 
 
+@pytest.mark.parametrize(("size", "rate"), [(24, 0.9), (25, 0.8)])
+def test_acceptance_follows_how_many_numbers_are_sampled(size, rate, stage, passed, monkeypatch):
+    """With s, which is all that is left where inducing values are integrated out."""
+    monkeypatch.setattr(stage, "mean", {"u": np.zeros((1, size))})
+    initvals = {"s": 1.0}
+    assert passed(collapse=False, initvals=initvals)["nuts"] == {"target_accept": rate}
+    assert passed()["nuts"] == {"target_accept": 0.9}
+    asked = {"target_accept": 0.7}
+    assert passed(collapse=False, initvals=initvals, **asked)["nuts"] == asked
+
+
 def test_chains_at_once(passed):
     """As many as there are processors, of which pm.sample counts half."""
     pytest.importorskip("nutpie")

@@ -15,7 +15,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
-from pymc_vsgp.fit.sampling import _random_start
+from pymc_vsgp.fit.initial import random_start
 
 N, M, D, SIGMA = 60, 8, 2, 0.3
 
@@ -181,7 +181,7 @@ def test_chains_start_at_draws_of_the_stage(frozen, data):
     stage = vsgp.fit_gaussian(model=model, progressbar=False)
     target = freeze_dims_and_data(model) if frozen else model
     start = make_initial_point_fn(
-        model=target, overrides=_random_start(model, stage), jitter_rvs=set()
+        model=target, overrides=random_start(model, stage), jitter_rvs=set()
     )
     points = [start(seed) for seed in range(300)]
     for name, center in stage.theta_unconstrained.items():

@@ -28,7 +28,7 @@ from pymc_vsgp.model.variable import inducing_variables, is_independent, is_spar
 from pymc_vsgp.ops.mapped import mapped_array
 from pymc_vsgp.ops.row_integral import RowIntegral
 
-LEAPFROGS, FLOPS = 12, 2e10  # of a draw; a second, of one core
+LEAPFROGS, FLOPS = 9, 2e10  # of a draw; a second, of one core
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""

@@ -20,7 +20,6 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
-from pymc.model.fgraph import clone_model
 from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.replace import graph_replace
@@ -39,6 +38,7 @@ from pymc_vsgp.fit.responses import Responses, has_responses
 from pymc_vsgp.fit.sums import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import SparseTied, unwhiten
 from pymc_vsgp.likelihoods import Gaussian
+from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
 
@@ -123,7 +123,7 @@ def collapse(model: Model, gradient: bool = True) -> Collapsed:
     Its density of theta is that of `model`, integrated over them. Without a gradient it takes half
     as long.
     """
-    new = clone_model(model)
+    new = copy_of(model)
     (u,) = inducing_variables(new)
     _, (node,) = loops(new, u)
     # The graph of the log density is one of unconstrained values; a potential wants variables.

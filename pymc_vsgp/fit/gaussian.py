@@ -13,7 +13,6 @@ import numpy as np
 import scipy.linalg
 
 from pymc.model.core import Model
-from pymc.model.fgraph import clone_model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_vsgp.checks import check_number, check_real, kind, model_of
@@ -31,6 +30,7 @@ from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbor
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, warnings_at
 from pymc_vsgp.model.variable import inducing_variables, require_inducing
@@ -183,7 +183,7 @@ def fit_gaussian(
     check_data(model)
     began = time.perf_counter()
     if copy:
-        model = clone_model(model)
+        model = copy_of(model)
     if method in ("advi", "fullrank_advi"):
         if has_neighbors(model):
             raise NotImplementedError(

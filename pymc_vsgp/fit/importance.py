@@ -87,6 +87,8 @@ class Weighed:
         How many times as many as were asked for they are.
     walked : bool
         Whether chains drew epsilon, one after another.
+    noisy : bool
+        Whether they are refused for what weights vary by given theta, so that no theta is better.
     """
 
     theta: np.ndarray
@@ -99,6 +101,7 @@ class Weighed:
     n_inner: int
     thin: int
     walked: bool
+    noisy: bool
     seconds: float
     refused: str
     interrupted: bool
@@ -106,6 +109,8 @@ class Weighed:
     """Theta, epsilon and log weights of draws that chains can start at."""
     points: Points = field(repr=False)
     """The variables that theta and epsilon stand for."""
+    stage: GaussianStage = field(repr=False)
+    """That the proposals are of."""
     better: GaussianStage = field(repr=False)
     """The stage, with what the weights say of theta: where NUTS may start."""
 
@@ -123,6 +128,18 @@ class Weighed:
             "interrupted": int(self.interrupted),
             "sampling_time": self.seconds,
         }
+
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether the stage may have ended at an optimum of little of the posterior."""
+        return bool(self.refused and self.theta.size) and not (self.noisy or self.interrupted)
+
+    @property
+    def highest(self) -> np.ndarray:
+        """Theta of the largest weight, in the order of the stage."""
+        out = np.empty(self.theta.shape[1])
+        out[_order(self.points, self.stage)] = self.theta[np.argmax(self.log_weight)]
+        return out
 
     def __repr__(self):
         """Say it in a line."""
@@ -175,7 +192,8 @@ def weigh(
         khat, ess = tail(log_w)
         hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
         interrupted, refused = False, ""
-        if give_up and not weigher.adapted and (noise := batch.log_variance) > weigher.noisiest:
+        noise = batch.log_variance
+        if noisy := give_up and not weigher.adapted and noise > weigher.noisiest:
             refused = (
                 f"given the parameters log weights vary by {np.sqrt(noise):.1f}, "
                 f"in {weigher.points.n_epsilon} dimensions"
@@ -184,8 +202,8 @@ def weigh(
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
-            noisy = batch.inner_variance(log_w) / K > SOME and K <= MOST and refusal(log_w)
-            if noisy and not (interrupted or for_nuts):
+            more_inner = batch.inner_variance(log_w) / K > SOME and K <= MOST and refusal(log_w)
+            if more_inner and not (interrupted or for_nuts):
                 # What is left of the noise given theta is all that more of epsilon can take away.
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
@@ -226,11 +244,13 @@ def weigh(
         n_inner=K,
         thin=thin,
         walked=weigher.chains is not None,
+        noisy=bool(noisy),
         seconds=time.perf_counter() - began,
         refused=refused or doubt,
         interrupted=interrupted,
         start=start,
         points=weigher.points,
+        stage=stage,
         better=_better(stage, weigher.points, batch.theta, log_w),
     )
 
@@ -343,4 +363,5 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     order = _order(points, stage)
     center, cov = np.empty(len(order)), np.empty((len(order),) * 2)
     center[order], cov[np.ix_(order, order)] = mean, found
-    return replace(stage, theta_unconstrained=stage._split_theta(center), theta_covariance=cov)
+    found = stage._split_theta(center)
+    return replace(stage, theta_unconstrained=found, theta_covariance=cov, elsewhere=())

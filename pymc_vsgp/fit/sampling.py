@@ -15,39 +15,38 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.model.core import Model
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
-from pytensor.graph.replace import graph_replace
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.checks import check_number, check_real, kind, model_of
-from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.backend import at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
-from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian
 from pymc_vsgp.fit.importance import weigh
+from pymc_vsgp.fit.initial import starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of
+from pymc_vsgp.fit.starts import all_of, search
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
-# Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
-DISPERSION = 1.5
-
 # Inducing values at all proposals, up to which they are drawn while these are weighed.
 DRAWN = 3_000_000
+
+FEW = 25  # numbers that are sampled, up to which a few divergences cost more than smaller steps
+SEARCHES = 2  # for other optima, where weights are refused
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
@@ -122,8 +121,8 @@ def sample(
     progressbar : bool
         Whether to show progress.
     target_accept : float, optional
-        Acceptance that the step size is tuned to. By default 0.9, and 0.8 where hundreds of Fourier
-        coefficients are sampled: in so many dimensions smaller steps cost more than they give.
+        Acceptance that the step size is tuned to. By default 0.9, and 0.8 where more than 25
+        numbers are sampled: in so many dimensions smaller steps cost twice as much.
     collapse : bool, optional
         Whether to integrate the inducing values out, sample the parameters alone, and draw the
         inducing values afterwards from their exact conditional. By default wherever that is
@@ -214,7 +213,7 @@ def sample(
         if isinstance(found, xr.DataTree):
             return found
         if found is not None:
-            starts, refused = found.better, found.refused
+            stage, starts, refused = found.stage, found.better, found.refused
     if store is not None and nuts_sampler != "nutpie":
         raise ValueError(
             f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
@@ -238,7 +237,7 @@ def sample(
         _log.info("%s", choice)
     if kwargs.get("initvals") is None:
         compile_kwargs = kwargs.get("compile_kwargs")
-        kwargs |= _starts(target, starts, chains, nuts_sampler, rng, compile_kwargs)
+        kwargs |= starts_of_chains(target, starts, chains, nuts_sampler, rng, compile_kwargs)
         if nuts_sampler == "pymc":  # no jitter of starts that are dispersed already
             kwargs.setdefault("init", "adapt_diag")
     elif whole is not None:
@@ -246,11 +245,15 @@ def sample(
     # The inducing values are drawn from all that was sampled, so names are picked in the end.
     var_names = kwargs.pop("var_names", None) if whole is not None else None
     nuts = dict(kwargs.pop("nuts", None) or {})
-    many = any(sites.root.ndim == 2 or sites.rotated for sites in stage.sites.values())
     if target_accept is not None:
         nuts["target_accept"] = target_accept
     elif "step" not in kwargs:
-        nuts.setdefault("target_accept", 0.8 if many else 0.9)
+        sampled = [
+            *stage.theta_unconstrained.values(),
+            *(stage.mean.values() if whole is None else ()),
+        ]
+        nuts.setdefault("target_accept", 0.9 if sum(map(np.size, sampled)) <= FEW else 0.8)
+    many = any(sites.root.ndim == 2 or sites.rotated for sites in stage.sites.values())
     if nuts_sampler == "nutpie" and not (many or METRICS & set(nuts)):
         # The stage has functions that share data independent. Classes tell their differences alone.
         nuts["adaptation"] = "low_rank"
@@ -320,6 +323,7 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
         raise _no_collapse()
     whole = collapse_model(model, False) if collapse is not False and possible else None
     target = model if whole is None else whole.model
+    fitter: Fitter | None = None
     with threadpool_limits(1, user_api="blas"):
         try:
             joint = whole is not None and _drawn_with(whole, model, draws * chains)
@@ -329,13 +333,24 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
                 raise NotImplementedError(f"{error} Use method='nuts'.") from error
             _log.info("importance: %s NUTS takes over", error)
             return None
-        found = weigh(stage, weigher, draws * chains, rng, **how)
-        if len(found.log_weight) < chains:
-            raise KeyboardInterrupt("Before each chain had a draw.")
-        stays = not how["give_up"] or found.interrupted
-        if stays or not found.refused:
-            idata = _kept(draws_of, found, model, whole, chains, rng)
-            found = replace(found, refused=found.refused or disagreement(idata, found))
+        for left in reversed(range(SEARCHES + 1)):
+            found = weigh(stage, weigher, draws * chains, rng, **how)
+            if len(found.log_weight) < chains:
+                raise KeyboardInterrupt("Before each chain had a draw.")
+            stays = not how["give_up"] or found.interrupted
+            if stays or not found.refused:
+                idata = _kept(draws_of, found, model, whole, chains, rng)
+                found = replace(found, refused=found.refused or disagreement(idata, found))
+            natural = stage.method == "natural" and mesh is None
+            if not (left and natural and found.may_be_elsewhere):
+                break
+            fitter = fitter or Fitter(model)
+            other = search(stage, found.highest, fitter, rng, how["progressbar"])
+            if other is None:
+                break
+            _log.info("%s: optima of ELBO %s", found, [round(s.elbo, 2) for s in all_of(other)])
+            stage = other
+            stage.apply()
         if found.refused and not stays:
             _log.info("%s: NUTS takes over", found)
             return found
@@ -346,7 +361,7 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
         _log.warning("The draws are not to be trusted: %s. Use method='nuts'.", found.refused)
     idata["posterior"].attrs |= found.attrs
     idata["sample_stats"].attrs |= found.attrs
-    idata["gaussian_stage"] = xr.DataTree(dataset_of(stage))
+    idata["gaussian_stage"] = xr.DataTree(dataset_of(found.stage))
     if store is not None:
         idata.to_zarr(store, consolidated=False)
     return idata
@@ -432,43 +447,3 @@ def _of_target(initvals, target: Model):
         return [point and _of_target(point, target) for point in initvals]
     known = {v.name for v in (*target.free_RVs, *target.value_vars)}
     return {k: x for k, x in initvals.items() if getattr(k, "name", k) in known}
-
-
-def _starts(model, stage, chains, nuts_sampler, rng, compile_kwargs) -> dict[str, Any]:
-    """Return the arguments of ``pm.sample`` for dispersed starts."""
-    if nuts_sampler == "nutpie":
-        # One expression, of which nutpie takes a draw for each chain.
-        expressions = _random_start(model, stage)
-        settings = {
-            "initial_points": expressions,
-            "jitter_rvs": set(),
-            "gradient_backend": "pytensor",
-            # Shared variables take nutpie seconds to compile, each time.
-            "freeze_model": True,
-            **(compile_kwargs or {}),
-        }
-        return {"compile_kwargs": settings}
-    points = stage._points(stage._draw_theta(chains, rng, DISPERSION), DISPERSION, rng)
-    names = [rv.name for rv in model.free_RVs]
-    found = at_points(model, model.free_RVs, points)
-    return {"initvals": [dict(zip(names, values, strict=True)) for values in found]}
-
-
-def _random_start(model, stage) -> dict[str, Any]:
-    """Return, by variable, an expression for a draw from the Gaussian stage.
-
-    By name, for nutpie compiles a copy of the model for JAX.
-    """
-    center, root = stage._theta_normal()
-    theta = pt.constant(center)
-    if center.size:
-        noise = pm.Normal.dist(0.0, 1.0, size=center.size)
-        theta = theta + pt.dot(pt.constant(DISPERSION * root), noise)
-    values = stage._split_theta(theta)
-    for u in inducing_variables(model):
-        epsilon = pm.Normal.dist(0.0, DISPERSION, size=stage._shape_of_epsilon(u))
-        values[model.rvs_to_values[u].name] = epsilon
-    outputs = model.replace_rvs_by_values(model.free_RVs)
-    swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
-    outputs = graph_replace(outputs, swaps, strict=False)
-    return {rv.name: x for rv, x in zip(model.free_RVs, outputs, strict=True)}

@@ -9,13 +9,13 @@ from typing import Any
 import pymc as pm
 
 from pymc.model.core import Model
-from pymc.model.fgraph import clone_model
 from pytensor.graph.replace import graph_replace
 
 from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.collapsed import forget
+from pymc_vsgp.model.copies import copy_of
 
 __all__ = ["for_devices", "on_rows_of", "spread"]
 
@@ -25,7 +25,7 @@ def spread(model: Model, mesh: Any) -> Model:
 
     It is the same log density, of data that live on the devices of a mesh.
     """
-    new = clone_model(model)
+    new = copy_of(model)
     terms = {rv: pm.logp(rv, new.rvs_to_values[rv]).sum() for rv in new.observed_RVs}
     terms |= {potential: potential.sum() for potential in new.potentials}
     terms = {v: term for v, term in terms.items() if block_sums(term)}

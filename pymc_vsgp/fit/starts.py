@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
+
+from scipy.special import softmax
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import Variables, unconstrained
 from pymc_vsgp.fit.stage import GaussianStage
 
 APART = 3.0  # standard deviations between optima that are different ones
+STARTS = 4  # where weights are refused: NUTS takes longer than all of them
+BETTER = 1.0  # nats, from where another optimum is worth new proposals
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
@@ -44,23 +49,65 @@ def best_of(
             best = max(stages, key=lambda s: s.log_mass)
             said = f"Interrupted in start {i} of {n}. The best of them so far is kept."
             return replace(best, interrupted=True, message=said), ""
+    best, share = _best(stages)
+    if not best.elsewhere:
+        return best, ""
+    other = best.elsewhere[0]
+    name = max(best.theta, key=lambda k: _gap(best, other, k))
+    values = [np.array2string(np.asarray(m.theta[name]), precision=3) for m in (best, other)]
+    return best, (
+        f"Starts disagree: they ended at {1 + len(best.elsewhere)} optima, at {name} = "
+        f"{values[0]} with about {share[0]:.0%} of the posterior, and at {values[1]} with "
+        f"{share[1]:.0%}. "
+        "sample() proposes from all of them; compare with method='nuts' and many chains."
+    )
+
+
+def search(stage: GaussianStage, theta: np.ndarray, fitter: Any, random_seed, progressbar):
+    """Look for other optima; return the stage with what is new, or None where nothing is.
+
+    From a theta that weights found, and from draws of the prior. Sites are of the same sizes, so
+    that what is compiled for one stage is valid for another.
+    """
+
+    def fit(theta):
+        return fitter(theta=theta, progressbar=progressbar)
+
+    found: list[GaussianStage] = []
+    try:
+        found.append(fit(theta))
+        if not found[0].interrupted:
+            found += all_of(best_of(found[0], STARTS, fitter.bound, fit, random_seed)[0])
+    except (ValueError, np.linalg.LinAlgError):  # no number there, or an improper prior
+        pass
+    if any(other.interrupted for other in found):
+        raise KeyboardInterrupt("In the search for other optima.")
+    sizes = {name: x.root.shape for name, x in stage.sites.items()}
+    found = [s for s in found if sizes == {name: x.root.shape for name, x in s.sites.items()}]
+    best = replace(_best([*all_of(stage), *found])[0], Xu_before=stage.Xu_before)
+    higher = best.log_mass > stage.log_mass + BETTER
+    return best if higher or len(best.elsewhere) > len(stage.elsewhere) else None
+
+
+def all_of(stage: GaussianStage) -> list[GaussianStage]:
+    """Return a stage, and those that ended elsewhere."""
+    return [replace(stage, elsewhere=()), *stage.elsewhere]
+
+
+def shares(stages: list[GaussianStage]) -> np.ndarray:
+    """Return about which part of the posterior is at each optimum."""
+    return softmax([s.log_mass for s in stages])
+
+
+def _best(stages: list[GaussianStage]) -> tuple[GaussianStage, np.ndarray]:
+    """Return the best stage, with what others found elsewhere, and the share of each optimum."""
     modes: list[GaussianStage] = []
     for stage in sorted(stages, key=lambda s: -s.log_mass):
         if all(_distance(stage, other) > APART for other in modes):
             modes.append(stage)
-    share = np.exp([m.log_mass - modes[0].log_mass for m in modes])
-    share /= share.sum()
+    share = shares(modes)
     kept = [m for m, part in zip(modes, share, strict=True) if part > SMALL]
-    best = replace(kept[0], elsewhere=tuple(kept[1:]))
-    if len(kept) == 1:
-        return best, ""
-    name = max(best.theta, key=lambda k: _gap(best, kept[1], k))
-    values = [np.array2string(np.asarray(m.theta[name]), precision=3) for m in kept[:2]]
-    return best, (
-        f"Starts disagree: they ended at {len(kept)} optima, at {name} = {values[0]} with about "
-        f"{share[0]:.0%} of the posterior, and at {values[1]} with {share[1]:.0%}. "
-        "sample() proposes from all of them; compare with method='nuts' and many chains."
-    )
+    return replace(kept[0], elsewhere=tuple(kept[1:])), share
 
 
 def _distance(a: GaussianStage, b: GaussianStage) -> float:

@@ -29,8 +29,10 @@ from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
 from pymc_vsgp.fit.stage import site_names
+from pymc_vsgp.fit.starts import search
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.fit.weigher import Weigher
+from pymc_vsgp.model.copies import without_initial_values
 from pymc_vsgp.progress import progress
 
 # Of importance weights: for each draw that is kept, and in all.
@@ -310,6 +312,12 @@ class _Sampler:
         found = None
         if self.weigher is not None:
             found = weigh(stage, self.weigher, each * self.draws, rng, progressbar=False)
+            if found.may_be_elsewhere:
+                other = search(stage, found.highest, self.fitter, rng, False)
+                if other is not None:
+                    stage = other
+                    stage.apply()
+                    found = weigh(stage, self.weigher, each * self.draws, rng, progressbar=False)
         if found is not None and found.interrupted:
             raise KeyboardInterrupt
         if found is not None and not found.refused:
@@ -340,9 +348,11 @@ class _Sampler:
             # What does not change has sizes that JAX knows.
             still = [v.name for v in model.data_vars if v.name not in names_of_sites]
             backend = "jax" if importlib.util.find_spec("jax") else "numba"
+            with without_initial_values(model):
+                frozen = freeze_dims_and_data(model, data=still)
             with lean_callables():
                 self.compiled = nutpie.compile_pymc_model(
-                    freeze_dims_and_data(model, data=still),
+                    frozen,
                     backend=backend,
                     gradient_backend="pytensor",
                     freeze_model=False,

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.linalg
 
 from pymc.model.core import Model
-from pymc.model.fgraph import clone_model
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
+from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.nested import ROWS, given_more, number_of, slopes_of
@@ -62,14 +62,14 @@ def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
 
 def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     """What Gaussian stages, on copies of both models, differ by: in ELBO, and in f at the data."""
-    model = clone_model(fit.model)
+    model = copy_of(fit.model)
     for rv in inducing_variables(model):
         kept = fit.draws.constant
         data = f"{rv.name}_Xu"
         if kept is not None and data in kept and data in model.named_vars:
             model[data].set_value(kept[data].values)
     elbos, means, sds = [], [], []
-    for m in (model, clone_model(more)):
+    for m in (model, copy_of(more)):
         stage = fit_gaussian(move_inducing=False, model=m, progressbar=False)
         if stage.interrupted:
             raise KeyboardInterrupt

@@ -1,0 +1,71 @@
+"""Where chains of NUTS start."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc.model.core import Model
+from pytensor.graph.replace import graph_replace
+
+from pymc_vsgp.compile import at_points
+from pymc_vsgp.fit.stage import GaussianStage
+from pymc_vsgp.fit.starts import all_of, shares
+from pymc_vsgp.model.variable import inducing_variables
+
+__all__ = ["starts_of_chains"]
+
+# Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
+DISPERSION = 1.5
+
+
+def starts_of_chains(
+    model: Model, stage: GaussianStage, chains: int, nuts_sampler: str, rng, compile_kwargs
+) -> dict[str, Any]:
+    """Return the arguments of ``pm.sample`` for dispersed starts.
+
+    Where there are several optima, each is the start of its share of the chains: those that can't
+    get from one to another are seen to disagree.
+    """
+    if nuts_sampler == "nutpie":
+        # One expression, of which nutpie takes a draw for each chain.
+        expressions = random_start(model, stage)
+        settings = {
+            "initial_points": expressions,
+            "jitter_rvs": set(),
+            "gradient_backend": "pytensor",
+            # Shared variables take nutpie seconds to compile, each time.
+            "freeze_model": True,
+            **(compile_kwargs or {}),
+        }
+        return {"compile_kwargs": settings}
+    optima = all_of(stage)
+    at = rng.choice(len(optima), size=chains, p=shares(optima))
+    theta = np.concatenate([optima[k]._draw_theta(1, rng, DISPERSION) for k in at])
+    points = stage._points(theta, DISPERSION, rng)
+    names = [rv.name for rv in model.free_RVs]
+    found = at_points(model, model.free_RVs, points)
+    return {"initvals": [dict(zip(names, values, strict=True)) for values in found]}
+
+
+def random_start(model: Model, stage: GaussianStage) -> dict[str, Any]:
+    """Return, by variable, an expression for a draw from the Gaussian stage.
+
+    By name, for nutpie compiles a copy of the model for JAX.
+    """
+    optima = all_of(stage)
+    center, root = (np.stack(x) for x in zip(*(s._theta_normal() for s in optima), strict=True))
+    at = pm.Categorical.dist(shares(optima)) if len(optima) > 1 else 0
+    theta = pt.constant(center)[at]
+    if (d := center.shape[1]) > 0:
+        noise = pm.Normal.dist(0.0, 1.0, size=d)
+        theta = theta + pt.dot(pt.constant(DISPERSION * root)[at], noise)
+    values = stage._split_theta(theta)
+    for u in inducing_variables(model):
+        epsilon = pm.Normal.dist(0.0, DISPERSION, size=stage._shape_of_epsilon(u))
+        values[model.rvs_to_values[u].name] = epsilon
+    outputs = model.replace_rvs_by_values(model.free_RVs)
+    swaps = {v: values[v.name].astype(v.dtype) for v in model.value_vars if v.name in values}
+    outputs = graph_replace(outputs, swaps, strict=False)
+    return {rv.name: x for rv, x in zip(model.free_RVs, outputs, strict=True)}

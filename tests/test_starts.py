@@ -1,0 +1,150 @@
+"""Optima of the Gaussian stage: the search for others, and chains that start at each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc.initial_point import make_initial_point_fn
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.fit.gaussian import Fitter
+from pymc_vsgp.fit.initial import random_start, starts_of_chains
+from pymc_vsgp.fit.starts import search
+
+D, N = 6, 40
+
+
+def of_three_inputs(initval=None):
+    """Few data, of which the first three inputs of six tell, as those with `initval` know."""
+    X = np.random.default_rng(6).uniform(0.0, 10.0, (N, D))
+    rng = np.random.default_rng(126)
+    k = rng.integers(1, 4)
+    f = sum(np.sin(X[:, j] * rng.uniform(0.3, 1.5) + rng.uniform(0.0, 6.0)) for j in range(k))
+    y = f + 0.4 * rng.normal(size=N)
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 1.5, 1.0, shape=D, initval=initval)
+        sd = pm.HalfNormal("sd", 3.0)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.2), cov_func=sd**2 * pm.gp.cov.Matern52(D, ls=ls)
+        )
+        gp.prior("u", Xu=vsgp.inducing.kmeans(X, 30, random_seed=1))
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("sigma", 1.0)), X=X, y=y)
+    return model
+
+
+def two_optima(share):
+    """A stage, and another of a share of the posterior ten standard deviations away."""
+    X = np.linspace(0.0, 5.0, 12)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.LogNormal("ls", 0.0, 1.0)))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=np.arange(12) % 4)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    ((name, at),) = stage.theta_unconstrained.items()
+    away = {name: at + 10.0 * np.sqrt(stage.theta_covariance[0, 0])}
+    elbo = stage.elbo + np.log(share / (1.0 - share))
+    other = replace(stage, theta_unconstrained=away, elbo=elbo)
+    return replace(stage, elsewhere=(other,)), name
+
+
+@pytest.mark.slow
+def test_weights_lead_to_a_better_optimum():
+    """From the initial point, nearly all of y is noise."""
+    model = of_three_inputs()
+    known = of_three_inputs(initval=[2.0, 2.0, 2.0, 20.0, 20.0, 20.0])
+    with known:
+        best = vsgp.fit_gaussian(progressbar=False)
+        expected = vsgp.sample(stage=best, method="importance", random_seed=2, progressbar=False)
+    with model:
+        stage = vsgp.fit_gaussian(progressbar=False)
+        idata = vsgp.sample(stage=stage, random_seed=1, progressbar=False)
+    assert best.elbo > stage.elbo + 5.0
+    attrs = idata["posterior"].attrs
+    assert attrs["method"] == "importance"
+    assert attrs["refused"] == ""
+    assert idata["gaussian_stage"].attrs["elbo"] == pytest.approx(best.elbo, abs=0.05)
+    log_evidence = expected["posterior"].attrs["log_evidence"]
+    assert attrs["log_evidence"] == pytest.approx(log_evidence, abs=0.2)
+    for name in ("ls", "sd", "sigma"):
+        a, b = (np.log(i["posterior"][name]) for i in (idata, expected))
+        off = np.abs(a.mean(["chain", "draw"]) - b.mean(["chain", "draw"]))
+        assert float((off / b.std(["chain", "draw"])).max()) < 0.25
+    # The model has the coordinates that its draws are of.
+    root = idata["gaussian_stage"]["u_sites_root"]
+    np.testing.assert_array_equal(model["u_sites_root"].get_value(), root)
+
+
+@pytest.mark.slow
+def test_search_where_there_is_one_optimum():
+    stage, name = two_optima(0.5)
+    stage = replace(stage, elsewhere=())
+    fitter = Fitter(stage.model)
+    for away in (0.0, 2.0):
+        theta = np.atleast_1d(stage.theta_unconstrained[name]) + away
+        assert search(stage, theta, fitter, 1, False) is None
+
+
+def test_search_that_ends_without_a_fit():
+    """No number at a theta, or Ctrl-C."""
+    stage, name = two_optima(0.5)
+
+    class Fails:
+        bound = None
+
+        def __call__(self, **kwargs):
+            raise ValueError("The ELBO is not finite.")
+
+    class Interrupted(Fails):
+        def __call__(self, **kwargs):
+            return replace(stage, interrupted=True)
+
+    theta = np.atleast_1d(stage.theta_unconstrained[name])
+    assert search(stage, theta, Fails(), 1, False) is None
+    with pytest.raises(KeyboardInterrupt, match="In the search for other optima"):
+        search(stage, theta, Interrupted(), 1, False)
+
+
+def test_optima_of_other_coordinates_are_left_out():
+    """What is compiled for sites of one size is not valid for others."""
+    stage, name = two_optima(0.5)
+    main, (other,) = replace(stage, elsewhere=()), stage.elsewhere
+    better = replace(other, elbo=other.elbo + 5.0)
+    wider = {k: s._replace(root=s.root[:, :, :1]) for k, s in other.sites.items()}
+
+    class Fitted:
+        bound = None
+
+        def __init__(self, found):
+            self.found = found
+
+        def __call__(self, **kwargs):
+            return self.found
+
+    theta = np.atleast_1d(stage.theta_unconstrained[name])
+    for found, elbo in ((better, better.elbo), (replace(better, sites=wider), None)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pymc_vsgp.fit.starts.best_of", lambda first, *_: (first, ""))
+            new = search(main, theta, Fitted(found), 1, False)
+        assert (None if new is None else new.elbo) == elbo
+
+
+def test_chains_start_at_each_optimum():
+    stage, name = two_optima(0.25)
+    model, n = stage.model, 400
+    start = make_initial_point_fn(
+        model=model, overrides=random_start(model, stage), jitter_rvs=set()
+    )
+    expressions = np.array([start(seed)[name] for seed in range(n)])
+    points = starts_of_chains(model, stage, n, "pymc", np.random.default_rng(1), None)["initvals"]
+    numbers = np.log([p["ls"] for p in points])
+    center, sd = float(stage.theta_unconstrained[name]), np.sqrt(stage.theta_covariance[0, 0])
+    for found in (expressions, numbers):
+        away = (found - center) / sd > 5.0
+        assert abs(away.mean() - 0.25) < 4.0 * np.sqrt(0.25 * 0.75 / n)
+        for at, part in ((0.0, found[~away]), (10.0, found[away])):
+            z = (part - center) / sd - at
+            assert abs(z.mean()) < 4.0 * 1.5 / np.sqrt(len(z))
+            assert abs(z.std() / 1.5 - 1.0) < 4.0 / np.sqrt(2.0 * len(z))
