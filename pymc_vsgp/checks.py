@@ -99,6 +99,9 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             f"with {what}[~{what}.mask.any(axis=1)]."
         )
     if array.ndim == 0 and what == "Xu":
+        if hasattr(given := array.item(), "n_inducing"):
+            name = type(given).__name__
+            raise TypeError(f"Xu is of {name}, not of points. Pass it as inducing={name}(...).")
         raise ValueError(
             f"Xu is {array.item()!r}, but inducing points are needed. "
             "Pass for example vsgp.inducing.kmeans(X, 20)."

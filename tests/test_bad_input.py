@@ -148,6 +148,11 @@ MISTAKES = {
     ),
     "0-D Xu": (lambda: with_prior(10), ValueError, ["Xu is 10", "vsgp.inducing.kmeans(X, 20)"]),
     "3-D X": (lambda: observed(X=X[None]), ValueError, ["X has 3 dimensions", "(1, 12, 2)"]),
+    "features as Xu": (
+        lambda: with_prior(vsgp.inducing.Fourier(5.0, 3)),
+        TypeError,
+        ["Xu is of Fourier", "inducing=Fourier(...)"],
+    ),
     "3-D Xu": (lambda: with_prior(XU[None]), ValueError, ["Xu has 3 dimensions", "(1, 4, 2)"]),
     "columns of X": (
         lambda: observed(X=X[:, :1]),
