@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.integrate
+import scipy.linalg
 import scipy.special
 import scipy.stats
 import xarray as xr
@@ -30,7 +31,7 @@ from pymc_vsgp.fit.collapsed import TOGETHER, collapse, recover
 from pymc_vsgp.fit.compiled import Jax, Numba, compiler
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import weigh
-from pymc_vsgp.fit.proposals import Mixture, StudentT
+from pymc_vsgp.fit.proposals import Along, Mixture, StudentT
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.results.calibration import _from_prior
 
@@ -909,7 +910,7 @@ def test_few_draws_take_more_proposals(caplog):
     model, stage = made(counts)
     with model, caplog.at_level(logging.INFO, logger="pymc"):
         tree = vsgp.sample(5, chains=2, stage=stage, random_seed=4, progressbar=False)
-    assert "unknown k-hat of 10 proposals leaves a doubt" in caplog.text
+    assert "640 proposals" in caplog.text
     attrs = tree["posterior"].attrs
     assert attrs["method"] == "importance" and attrs["refused"] == ""
     assert attrs["khat"] <= weights.LARGEST_K
@@ -1012,7 +1013,7 @@ def test_many_dimensions_are_given_up_at_once():
     assert "NUTS" not in repr(found)
     on = weigh(stage, weigher, 100, rng, give_up=False, progressbar=False)
     assert on.n_evaluations > found.n_evaluations
-    assert len(on.theta) == 100
+    assert len(on.theta) == 400 and on.thin == 4  # fewer do not tell k-hat
     assert not re.match("given", on.refused)
 
 
@@ -1082,6 +1083,56 @@ def funnel(rng, d=5):
         return target(x[:, 0]) + rest
 
     return logpdf
+
+
+def test_proposals_with_a_long_tail_along_each_axis(rng):
+    center, root = np.array([0.5, -1.0]), np.array([[1.0, 0.0], [0.6, 0.5]])
+    q = Along(center, root, 7.0)
+    z = np.sinh(np.linspace(-9.0, 9.0, 1201))  # far out, as tails are long
+    w = np.gradient(z)
+    at = np.stack(np.meshgrid(z, z, indexing="ij"), axis=-1).reshape(-1, 2)
+    mass = np.exp(q.logpdf(center + at @ root.T)) * np.linalg.det(root) * np.outer(w, w).ravel()
+    assert mass.sum() == pytest.approx(1.0, abs=2e-3)
+    drawn = scipy.linalg.solve_triangular(root, (q.draw(20_000, rng) - center).T, lower=True).T
+    for inside in (
+        lambda x: x[:, 0] < -6.0,
+        lambda x: np.abs(x).max(axis=1) < 1.0,
+        lambda x: np.abs(x).min(axis=1) > 4.0,  # along both at once, which is rare
+        lambda x: (x[:, 1] > 3.0) & (np.abs(x[:, 0]) < 2.0),
+    ):
+        expected = mass[inside(at)].sum()
+        error = np.sqrt(expected / len(drawn))
+        assert abs(inside(drawn).mean() - expected) < 4.0 * error + 1e-3
+
+
+@pytest.mark.slow
+def test_long_tails_of_weak_data_are_proposed():
+    """Most of six inputs say nothing, and f may be constant: sd has a tail towards zero."""
+    X = np.random.default_rng(6).uniform(0.0, 10.0, (60, 6))
+    y = np.random.default_rng(117).poisson(np.exp(0.5 * np.sin(X[:, 0])))
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 1.5, 1.0, shape=6)
+        sd = pm.HalfNormal("sd", 3.0)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.2), cov_func=sd**2 * pm.gp.cov.Matern52(6, ls=ls)
+        )
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    weigher = Weigher(model)
+    found = [
+        weigh(stage, weigher, 2000, np.random.default_rng(seed), progressbar=False)
+        for seed in range(6)
+    ]
+    assert not any(f.refused for f in found)
+    assert np.mean([f.khat for f in found]) < 0.3
+    levels = np.array([f.log_evidence for f in found])
+    assert np.ptp(levels) < 6.0 / np.sqrt(min(f.ess for f in found))
+    small = [
+        np.average(f.theta[:, -1] < -2.5, weights=np.exp(f.log_weight - f.log_weight.max()))
+        for f in found
+    ]
+    assert min(small) > 0.02  # of the posterior is in that tail
 
 
 @pytest.mark.parametrize("mode", ["funnel", "normal"])

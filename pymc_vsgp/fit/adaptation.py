@@ -1,20 +1,22 @@
 """Proposal densities, and how weighted proposals fit them to the target."""
 
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pymc_vsgp.fit.proposals import Mixture, StudentT
+from pymc_vsgp.fit.proposals import Along, Mixture, StudentT
 from pymc_vsgp.fit.weights import finite, smooth_weights
 
 __all__ = ["Near", "adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"]
 
 WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `of_epsilon`
-WIDE, PRIOR = 0.1, 0.05  # parts of the proposals that see to the tails
+# Parts of the proposals that see to the tails. Where data say little of a scale, or of how much a
+# function varies, much of the posterior is a long tail of its logarithm.
+WIDE, TAILS, PRIOR = 0.05, 0.25, 0.05
 OTHERS = 0.4  # and to optima elsewhere
 NARROWEST = 0.05  # variance of epsilon, over that of the stage
 FEW = 2.0  # draws for each number of a mean, that a covariance is not told by
@@ -53,7 +55,9 @@ def mixture(near: Near, prior, elsewhere) -> Mixture:
     """Return proposals of theta that are near, and some that are not."""
     center, cov = near.moments
     d = len(center)
-    parts = [(WIDE, StudentT(center, 2.0 * _root(cov), 3.0))]
+    parts: list[tuple[float, Any]] = [(WIDE, StudentT(center, 2.0 * _root(cov), 3.0))]
+    if d:
+        parts += [(TAILS, Along(center, _root(cov), 5.0 + d))]
     if d and prior is not None:
         parts += [(PRIOR, prior)]
     parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]

@@ -51,6 +51,7 @@ __all__ = ["Weighed", "weigh"]
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
+FEWEST = 400  # proposals
 ROUNDS, PATIENCE = 12, 4  # at most, and after the best one
 GOOD = 0.6  # of the proposals: where their sample is worth that, another round gains little
 MOST = 16  # of epsilon for a theta
@@ -111,6 +112,8 @@ class Weighed:
     """The variables that theta and epsilon stand for."""
     stage: GaussianStage = field(repr=False)
     """That the proposals are of."""
+    highest: np.ndarray = field(repr=False)
+    """Theta of the largest density, in the order of the stage."""
     better: GaussianStage = field(repr=False)
     """The stage, with what the weights say of theta: where NUTS may start."""
 
@@ -133,13 +136,6 @@ class Weighed:
     def may_be_elsewhere(self) -> bool:
         """Whether the stage may have ended at an optimum of little of the posterior."""
         return bool(self.refused and self.theta.size) and not (self.noisy or self.interrupted)
-
-    @property
-    def highest(self) -> np.ndarray:
-        """Theta of the largest weight, in the order of the stage."""
-        out = np.empty(self.theta.shape[1])
-        out[_order(self.points, self.stage)] = self.theta[np.argmax(self.log_weight)]
-        return out
 
     def __repr__(self):
         """Say it in a line."""
@@ -170,7 +166,8 @@ def weigh(
     weigher : Weigher
         Of the model of the stage, or of the same with the inducing values integrated out.
     n : int
-        Number of proposals, after those that the proposal density is fitted to.
+        Number of draws. There are at least as many proposals, after those that the proposal density
+        is fitted to.
     rng : Generator
         Source of the proposals.
     give_up : bool
@@ -182,6 +179,9 @@ def weigh(
         Whether to show progress.
     """
     began = time.perf_counter()
+    draws, thin = n, 1
+    while n < FEWEST:  # of a handful of weights k-hat is not known
+        n, thin = 4 * n, 4 * thin
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
         q, K, batch, refit = _fit_proposal(weigher, stage, rng, walk)
@@ -208,12 +208,14 @@ def weigh(
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
                 batch = batch if more is None else batch.joined(more)
-    thin, K = 1, batch.inner.shape[1]
-    log_w, single, found, doubt = _judged(weigher, q, batch, n)
+    K = batch.inner.shape[1]
+    log_w, single, found, doubt = _judged(weigher, q, batch, draws)
     refused = refused or found
     may_refit = weigher.chains is None and batch.theta.shape[1] > 0 and len(log_w) >= FEW
-    while doubt and not (interrupted or hopeless or refused or for_nuts):
-        _log.info("importance: %s of %d proposals leaves a doubt", doubt, len(log_w))
+    may_refit = may_refit and not noisy and np.isfinite(log_w).any()
+    while (may_refit if refused else doubt) and not (interrupted or hopeless or for_nuts):
+        why = refused or f"{doubt} of {len(log_w)} proposals leaves a doubt"
+        _log.info("importance: %s", why)
         # As many from a density that is fitted to all so far cost less than more from this one.
         again, may_refit = may_refit, False
         proposal, size = (refit(q, batch), n) if again else (q, 3 * len(log_w))
@@ -230,8 +232,9 @@ def weigh(
             if weigher.chains is not None:  # those of one chain one after another
                 of = np.concatenate([parts(len(log_w)), parts(len(more.theta))])
                 batch = batch.ordered(np.argsort(of, kind="stable"))
-        log_w, single, refused, doubt = _judged(weigher, q, batch, n)
+        log_w, single, refused, doubt = _judged(weigher, q, batch, draws)
     khat, ess = shape(log_w, single)[0], tail(log_w)[1]
+    order = _order(weigher.points, stage)
     log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
     return Weighed(
         theta=batch.theta,
@@ -251,16 +254,17 @@ def weigh(
         start=start,
         points=weigher.points,
         stage=stage,
+        highest=batch.theta[np.argmax(batch.log_marginal)][np.argsort(order)],
         better=_better(stage, weigher.points, batch.theta, log_w),
     )
 
 
-def _judged(weigher: Weigher, q, batch: Batch, n: int):
+def _judged(weigher: Weigher, q, batch: Batch, draws: int):
     """Return weights of theta and of each epsilon, why to refuse them, and what leaves a doubt."""
     log_w = batch.log_marginal - q.logpdf(batch.theta)
     single = batch.single(log_w)
     unmixed = "" if weigher.chains is None else weigher.chains.complaint()
-    return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single, n)
+    return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single, draws)
 
 
 def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):

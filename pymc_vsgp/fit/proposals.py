@@ -6,12 +6,14 @@ import pymc as pm
 from pytensor.graph.traversal import ancestors
 from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp
+from scipy.stats import t
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.model.variable import inducing_variables
 
+LONG, LONG_DOF = 2.0, 2.0  # scale and degrees of freedom of a long tail
 REDRAWS = 100  # at most; hardly any proposals come from the prior
 
 
@@ -42,6 +44,35 @@ class StudentT:
             log_det = np.log(np.diagonal(self.root)).sum()
         constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * np.log(nu * np.pi)
         return constant - log_det - (nu + d) / 2 * np.log1p((z**2).sum(axis=0) / nu)
+
+
+class Along:
+    """Proposals with a long tail along one axis at a time, and of Student-t beside it.
+
+    Axes are those of a triangular root: one parameter after another, each with what it tells of
+    those after it.
+    """
+
+    def __init__(self, center, root, dof):
+        self.center, self.root, self.dof = center, root, dof
+
+    def draw(self, n, rng):
+        """Draw n vectors."""
+        d = len(self.center)
+        z = StudentT(np.zeros(d), 1.0, self.dof).draw(n, rng)
+        z[np.arange(n), rng.integers(d, size=n)] = LONG * rng.standard_t(LONG_DOF, size=n)
+        return self.center + z @ self.root.T
+
+    def logpdf(self, theta):
+        """Log density of each vector."""
+        d, nu = len(self.center), self.dof
+        z = solve_triangular(self.root, (theta - self.center).T, lower=True)
+        squares = z**2
+        beside = squares.sum(axis=0) - squares
+        log_t = -(nu + d - 1) / 2 * np.log1p(beside / nu) + t.logpdf(z, LONG_DOF, scale=LONG)
+        constant = gammaln((nu + d - 1) / 2) - gammaln(nu / 2) - (d - 1) / 2 * np.log(nu * np.pi)
+        log_det = np.log(np.diagonal(self.root)).sum()
+        return constant - log_det - np.log(d) + logsumexp(log_t, axis=0)
 
 
 class Prior:

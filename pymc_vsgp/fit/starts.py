@@ -66,7 +66,7 @@ def best_of(
 def search(stage: GaussianStage, theta: np.ndarray, fitter: Any, random_seed, progressbar):
     """Look for other optima; return the stage with what is new, or None where nothing is.
 
-    From a theta that weights found, and from draws of the prior. Sites are of the same sizes, so
+    From a theta that proposals found, and from draws of the prior. Sites are of the same sizes, so
     that what is compiled for one stage is valid for another.
     """
 
