@@ -303,9 +303,17 @@ def _subset(part):
     if part is None:
         return ""
     s = part["results"]
-    return f"""
+    head = f"""
 With {s["rows"]} random images and M = {s["M"]}, free-form draws have a mean log density of
 {s["free_form"]["log_density"]:.3f} and an accuracy of {100 * s["free_form"]["accuracy"]:.1f} %, the
 Gaussian stage {s["gaussian"]["log_density"]:.3f} and {100 * s["gaussian"]["accuracy"]:.1f} %
-({sampling(s)}).
+({sampling(s)})."""
+    if s["rhat_max"] <= 1.05:
+        return head + "\n"
+    return f"""{head}
+**The chains do not agree (R-hat {s["rhat_max"]:.1f}), so these draws are no posterior either**:
+ESS is {s["ess_min_by_variable"]["lengthscale"]:.0f} for the lengthscale and
+{s["ess_min_by_variable"]["u"]:.0f} for the inducing value that mixes worst, with
+{s["steps_per_draw"]:.0f} gradients a draw. Only the order of the functions counts under robust-max.
+`{part["command"]}`
 """

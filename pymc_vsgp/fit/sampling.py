@@ -348,7 +348,8 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
             other = search(stage, found.highest, fitter, rng, how["progressbar"])
             if other is None:
                 break
-            _log.info("%s: optima of ELBO %s", found, [round(s.elbo, 2) for s in all_of(other)])
+            levels = " and ".join(f"{s.elbo:.2f}" for s in all_of(other))
+            _log.info("%s. Another start ended at ELBO %s: proposing from there", found, levels)
             stage = other
             stage.apply()
         if found.refused and not stays:
