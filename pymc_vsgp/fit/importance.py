@@ -8,7 +8,8 @@ so draws of that, with somewhat heavier tails, weighed by the target, are draws 
 with no gradient, no warm-up, and nothing sequential. Each theta gets K draws of epsilon, and the
 mean of their weights, which
 estimates the weight of theta without bias: a pseudo-marginal method. A few rounds of some hundred
-proposals fit q, a mixture of Student-t densities and the prior, to the target. The last batch is
+proposals fit q to the target: a mixture of Student-t densities, of some that have a long tail along
+an axis, and of the prior. The last batch is
 drawn from a q that is fixed by then, so a Metropolis-Hastings chain that walks along it, and
 accepts by the ratio of weights, has the posterior as its stationary distribution.
 
