@@ -1010,10 +1010,12 @@ def test_many_dimensions_are_given_up_at_once():
     found = weigh(stage, weigher, 4000, rng, progressbar=False)
     assert re.match(r"given the parameters log weights vary by [\d.]+, in 161 dim", found.refused)
     assert found.n_evaluations <= 1000  # a first round
+    assert not found.may_be_elsewhere
     assert "NUTS" not in repr(found)
     on = weigh(stage, weigher, 100, rng, give_up=False, progressbar=False)
     assert on.n_evaluations > found.n_evaluations
     assert len(on.theta) == 400 and on.thin == 4  # fewer do not tell k-hat
+    assert on.refused and on.may_be_elsewhere
     assert not re.match("given", on.refused)
 
 

@@ -89,8 +89,9 @@ class Weighed:
         How many times as many as were asked for they are.
     walked : bool
         Whether chains drew epsilon, one after another.
-    noisy : bool
-        Whether they are refused for what weights vary by given theta, so that no theta is better.
+    stage_is_fine : bool
+        Whether they are refused for what tells nothing against the stage: what weights vary by
+        given theta, or a doubt.
     """
 
     theta: np.ndarray
@@ -103,7 +104,7 @@ class Weighed:
     n_inner: int
     thin: int
     walked: bool
-    noisy: bool
+    stage_is_fine: bool
     seconds: float
     refused: str
     interrupted: bool
@@ -136,7 +137,8 @@ class Weighed:
     @property
     def may_be_elsewhere(self) -> bool:
         """Whether the stage may have ended at an optimum of little of the posterior."""
-        return bool(self.refused and self.theta.size) and not (self.noisy or self.interrupted)
+        refused = bool(self.refused and self.theta.size)
+        return refused and not (self.stage_is_fine or self.interrupted)
 
     def __repr__(self):
         """Say it in a line."""
@@ -248,7 +250,7 @@ def weigh(
         n_inner=K,
         thin=thin,
         walked=weigher.chains is not None,
-        noisy=bool(noisy),
+        stage_is_fine=bool(noisy or (doubt and not refused)),
         seconds=time.perf_counter() - began,
         refused=refused or doubt,
         interrupted=interrupted,
