@@ -32,6 +32,7 @@ SCRIPTS = {
     "importance": [""],
     "importance_exact": [""],
     "khat": [""],
+    "optima": [""],
     "following": [""],
     "improve_inducing": [""],
     "inducing_check": [""],

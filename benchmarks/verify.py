@@ -162,6 +162,18 @@ def khat():
 
 
 @check
+def optima():
+    import optima
+
+    known, found = committed("optima")["normal noise"][:6], optima.run("normal noise", 6)
+    for seed, (a, b) in enumerate(zip(found, known, strict=True)):
+        yield f"ELBO of data set {seed}", a["one"]["elbo"], b["one"]["elbo"], 0.05
+        sizes = [x["one"]["importance_ess"] for x in (a, b)]
+        levels = [x["one"]["log_evidence"] for x in (a, b)]
+        yield f"log evidence of data set {seed}", *levels, errors(*np.sqrt(1.0 / np.array(sizes)))
+
+
+@check
 def improve_inducing():
     import improve_inducing
 
