@@ -86,6 +86,17 @@ def run(kind, sets):
     return out
 
 
+NOTE = f"""\
+Data sets of which one to three inputs tell. *worse*: the stage from the initial point ends more
+than {WORSE:.0f} nat below the best of {STARTS} starts and of what `sample` finds. *then*: the same
+after `sample`, which looks for other optima where weights are refused. *refused*: in the end, so
+that NUTS takes over. *evidence off*: largest difference of log evidences from those of the best of
+{STARTS} starts, where both are kept. CPU seconds are of a stage and its draws.
+
+| data | N | inputs | sets | worse | then | refused | median k-hat | evidence off | CPU s |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
 def off(row):
     """Difference of log evidences, in nats and in standard errors."""
     a, b = row["one"], row["several"]
@@ -95,17 +106,7 @@ def off(row):
 
 def table(results):
     """Return the table in Markdown."""
-    lines = [
-        "Data sets of one to three inputs that count. *worse*: the stage from the initial point ends",
-        f"more than {WORSE:.0f} nat below the best of {STARTS} starts and of what `sample` finds; "
-        "*then*: the",
-        "same after `sample`, which looks for other optima where weights are refused. *refused*: in",
-        "the end, so that NUTS takes over. *evidence off*: largest difference of log evidences from",
-        f"those of the best of {STARTS} starts, both kept. CPU seconds are of a stage and its draws.",
-        "",
-        "| data | N | inputs | sets | worse | then | refused | median k-hat | evidence off | CPU s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [NOTE]
     for kind, rows in results.items():
         (n, d), *_ = KINDS[kind]
         best = [max(r["one"]["elbo"], r["several"]["elbo"]) - WORSE for r in rows]
