@@ -54,10 +54,10 @@ class Near(NamedTuple):
 def mixture(near: Near, prior, elsewhere) -> Mixture:
     """Return proposals of theta that are near, and some that are not."""
     center, cov = near.moments
-    d = len(center)
-    parts: list[tuple[float, Any]] = [(WIDE, StudentT(center, 2.0 * _root(cov), 3.0))]
+    d, root = len(center), _root(cov)
+    parts: list[tuple[float, Any]] = [(WIDE, StudentT(center, 2.0 * root, 3.0))]
     if d:
-        parts += [(TAILS, Along(center, _root(cov), 5.0 + d))]
+        parts += [(TAILS, Along(center, root, 5.0 + d))]
     if d and prior is not None:
         parts += [(PRIOR, prior)]
     parts += [(OTHERS / len(elsewhere), q) for q in elsewhere]

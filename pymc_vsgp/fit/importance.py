@@ -9,9 +9,9 @@ with no gradient, no warm-up, and nothing sequential. Each theta gets K draws of
 mean of their weights, which
 estimates the weight of theta without bias: a pseudo-marginal method. A few rounds of some hundred
 proposals fit q to the target: a mixture of Student-t densities, of some that have a long tail along
-an axis, and of the prior. The last batch is
-drawn from a q that is fixed by then, so a Metropolis-Hastings chain that walks along it, and
-accepts by the ratio of weights, has the posterior as its stationary distribution.
+an axis, and of the prior. The last batch is drawn from a q that is fixed by then, so a
+Metropolis-Hastings chain that walks along it, and accepts by the ratio of weights, has the
+posterior as its stationary distribution.
 
 Where epsilon has too many dimensions for normal proposals, chains at one theta draw it; see
 `chain`.
@@ -214,8 +214,8 @@ def weigh(
     K = batch.inner.shape[1]
     log_w, single, found, doubt = _judged(weigher, q, batch, draws)
     refused = refused or found
-    may_refit = weigher.chains is None and batch.theta.shape[1] > 0 and len(log_w) >= FEW
-    may_refit = may_refit and not noisy and np.isfinite(log_w).any()
+    told = len(log_w) >= FEW and np.isfinite(log_w).any()
+    may_refit = told and batch.theta.shape[1] > 0 and weigher.chains is None and not noisy
     while (may_refit if refused else doubt) and not (interrupted or hopeless or for_nuts):
         why = refused or f"{doubt} of {len(log_w)} proposals leaves a doubt"
         _log.info("importance: %s", why)

@@ -122,7 +122,7 @@ def sample(
         Whether to show progress.
     target_accept : float, optional
         Acceptance that the step size is tuned to. By default 0.9, and 0.8 where more than 25
-        numbers are sampled: in so many dimensions smaller steps cost twice as much.
+        numbers are sampled: in so many dimensions smaller steps cost more than they give.
     collapse : bool, optional
         Whether to integrate the inducing values out, sample the parameters alone, and draw the
         inducing values afterwards from their exact conditional. By default wherever that is
