@@ -698,18 +698,20 @@ def test_a_tail_that_looks_light_by_chance_is_not_believed(rng):
     heavy = 0.8 * rng.exponential(size=(40, 16_000))  # logs of Pareto weights
     looks = [weights.tail(w[:4000])[0] for w in heavy]
     assert min(looks) < weights.LARGEST_K
-    assert all(weights.refusal(w) or weights.doubt_of(w) for w in heavy)
+    assert all(weights.refusal(w) or weights.doubt_of(w).what for w in heavy)
     light = 0.2 * rng.exponential(size=(10, 4000))
-    assert not any(weights.refusal(w) or weights.doubt_of(w) for w in light)
+    assert not any(weights.refusal(w) or weights.doubt_of(w).what for w in light)
 
 
 def test_draws_that_repeat_too_few_proposals_are_in_doubt(rng):
     """Weights may be light, and the sample still worth so little that R-hat shows it."""
     w = np.where(rng.random(1000) < 0.25, 0.0, -9.0) + 0.1 * rng.random(1000)
     assert weights.tail(w)[1] < 300 and not weights.refusal(w)
-    assert weights.doubt_of(w, (), 1000).startswith("ESS 2")
-    assert not weights.doubt_of(w, (), 400)
-    assert not weights.doubt_of(np.repeat(w, 4), (), 1000)
+    what, of_tail, times = weights.doubt_of(w, (), 1000)
+    assert what.startswith("ESS 2") and not of_tail and times == 2
+    assert weights.doubt_of(w[:400], (), 1000).times == 4
+    assert not weights.doubt_of(w, (), 400).what
+    assert not weights.doubt_of(np.repeat(w, 2), (), 1000).what
 
 
 def weighed_normals(rng, mean, cov, n=4000):
@@ -839,18 +841,21 @@ def test_means_do_not_hide_the_tail_of_single_weights(rng):
     """A mean of 64 looks light where none of them is, and its tail is the same."""
     heavy = 0.75 * rng.exponential(size=(6, 4000, 64))
     means = scipy.special.logsumexp(heavy, axis=2) - np.log(64)
-    assert not all(weights.refusal(w) or weights.doubt_of(w) for w in means)
+    assert not all(weights.refusal(w) or weights.doubt_of(w).what for w in means)
     for log_w, each in zip(means, heavy, strict=True):
         batch = Batch(np.zeros((4000, 1)), each - 3.0, np.zeros((4000, 1)), log_w)
         single = batch.single(log_w)
         np.testing.assert_allclose(single, each.ravel())
-        assert weights.refusal(log_w, single) or weights.doubt_of(log_w, single)
+        assert weights.refusal(log_w, single) or weights.doubt_of(log_w, single).what
         assert weights.shape(log_w, single)[0] >= weights.tail(single)[0]
     light = 0.2 * rng.exponential(size=(4000, 64))
     log_w = scipy.special.logsumexp(light, axis=1) - np.log(64)
-    for judge in (weights.refusal, weights.doubt_of):
-        assert not judge(log_w, light.ravel())
+    assert not weights.refusal(log_w, light.ravel())
+    assert not weights.doubt_of(log_w, light.ravel()).what
     assert weights.shape(log_w, log_w) == weights.shape(log_w, ())  # one for each theta
+
+
+DOUBT = weights.Doubt("k-hat 0.45 ± 0.11", of_tail=True, times=4)
 
 
 @pytest.mark.slow
@@ -861,7 +866,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
 
     def once(log_w, single, draws):
         asked.append(len(log_w))
-        return "k-hat 0.45 ± 0.11" if len(log_w) == 400 else ""
+        return DOUBT if len(log_w) == 400 else weights.Doubt()
 
     monkeypatch.setattr(importance, "doubt_of", once)
     settings = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
@@ -872,7 +877,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert tree["posterior"].attrs["refused"] == ""
     assert tree["posterior"].sizes["draw"] == tree["sample_stats"].sizes["draw"] == 100
     # Interrupted while there is doubt: what was there is kept, and the doubt is said.
-    monkeypatch.setattr(importance, "doubt_of", lambda *args: "k-hat 0.45 ± 0.11")
+    monkeypatch.setattr(importance, "doubt_of", lambda *args: DOUBT)
     monkeypatch.setattr(Weigher, "more", lambda *args: None)
     found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
     assert found.interrupted
@@ -887,7 +892,7 @@ def test_a_doubt_first_fits_the_proposal_again(monkeypatch):
 
     def once(log_w, single, draws):
         asked.append(len(log_w))
-        return "k-hat 0.45 ± 0.11" if len(asked) == 1 else ""
+        return DOUBT if len(asked) == 1 else weights.Doubt()
 
     judged = importance._judged
     monkeypatch.setattr(importance, "doubt_of", once)
@@ -903,6 +908,28 @@ def test_a_doubt_first_fits_the_proposal_again(monkeypatch):
     assert importance.tail(found.log_weight)[1] > 0.9 * importance.tail(old)[1]
     evidence = importance.logsumexp(old) - np.log(len(old))
     np.testing.assert_allclose(found.log_evidence, evidence, atol=4.0 * np.sqrt(2.0 / found.ess))
+
+
+@pytest.mark.slow
+def test_a_sample_that_is_worth_too_little_takes_more_of_the_same(monkeypatch):
+    """And a refusal after that as many again, so that there are draws for every chain."""
+    _, stage = made(counts)
+    doubts = [weights.Doubt("ESS 150", times=2), weights.Doubt(), weights.Doubt()]
+    refusals = ["", "k-hat 0.70", ""]
+    asked = []
+    monkeypatch.setattr(importance, "doubt_of", lambda *args: asked.append(args) or doubts.pop(0))
+    judge = importance.refusal
+    # The first look is of whether more of epsilon may help.
+    monkeypatch.setattr(
+        importance, "refusal", lambda *args: refusals.pop(0) if len(args) > 1 else judge(*args)
+    )
+    weigher = Weigher(stage.model)
+    found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
+    first, second, third = (log_w for log_w, _, _ in asked)
+    assert [len(first), len(second), len(third)] == [400, 800, 800]
+    np.testing.assert_array_equal(second[:400], first)
+    assert not np.isin(second, third).any()
+    assert found.thin == 2 and len(found.theta) == 800 and not found.refused
 
 
 def test_few_draws_take_more_proposals(caplog):

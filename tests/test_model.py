@@ -11,6 +11,7 @@ from modes import RAW
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.model.copies import copy_of
+from pymc_vsgp.model.data import check_data
 
 N, M = 40, 6
 
@@ -153,6 +154,26 @@ def test_new_inputs_by_set_data(data):
         pm.set_data({"X": np.linspace(0, 1, 3)[:, None]}, coords={"obs": np.arange(3)})
         draws = pm.sample_posterior_predictive(idata, predictions=True, random_seed=1, **fast)
     assert draws["predictions"]["y"].shape == (1, 4, 3)
+
+
+def test_new_data_without_their_coordinates_are_refused_before_sampling(data):
+    """Draws would have no labels in the end."""
+    X, y = data
+    with pm.Model(coords={"obs": np.arange(len(X))}):
+        inputs, counts = pm.Data("X", X), pm.Data("counts", y)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+        gp.prior("u", Xu=X[::8])
+        gp.likelihood("y", vsgp.Poisson(), X=inputs, y=counts, dims="obs")
+        pm.set_data({"X": X[:9], "counts": y[:9]})
+        with pytest.raises(ValueError, match="'y' has 9 entries along 'obs'.*pass coords to"):
+            vsgp.sample(5, progressbar=False)
+    with pm.Model(coords={"obs": np.arange(len(X))}) as model:
+        inputs, counts = pm.Data("X", X, dims=("obs", "x")), pm.Data("counts", y, dims="obs")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+        gp.prior("u", Xu=X[::8])
+        gp.likelihood("y", vsgp.Poisson(), X=inputs, y=counts, dims="obs")
+        pm.set_data({"X": X[:9], "counts": y[:9]}, coords={"obs": np.arange(9)})
+        check_data(model)
 
 
 def test_graph_and_text(model):

@@ -216,12 +216,14 @@ def weigh(
     refused = refused or found
     told = len(log_w) >= FEW and np.isfinite(log_w).any()
     may_refit = told and batch.theta.shape[1] > 0 and weigher.chains is None and not noisy
-    while (may_refit if refused else doubt) and not (interrupted or hopeless or for_nuts):
-        why = refused or f"{doubt} of {len(log_w)} proposals leaves a doubt"
+    while (may_refit if refused else doubt.what) and not (interrupted or hopeless or for_nuts):
+        why = refused or f"{doubt.what} of {len(log_w)} proposals leaves a doubt"
         _log.info("importance: %s", why)
-        # As many from a density that is fitted to all so far cost less than more from this one.
-        again, may_refit = may_refit, False
-        proposal, size = (refit(q, batch), n) if again else (q, 3 * len(log_w))
+        if again := may_refit and bool(refused or doubt.of_tail):
+            # As many from a density that is fitted to all so far cost less than more from this one.
+            may_refit, proposal, size = False, refit(q, batch), len(log_w)
+        else:
+            proposal, size = q, (doubt.times - 1) * len(log_w)
         with progress("Importance", size, progressbar) as advance:
             more = weigher.more(proposal.draw(size, rng), K, advance)
         interrupted = more is None
@@ -230,7 +232,7 @@ def weigh(
         if again:
             q, batch = proposal, more
         else:
-            thin *= 4
+            thin *= doubt.times
             batch = Batch.concatenated([batch, more])
             if weigher.chains is not None:  # those of one chain one after another
                 of = np.concatenate([parts(len(log_w)), parts(len(more.theta))])
@@ -250,9 +252,9 @@ def weigh(
         n_inner=K,
         thin=thin,
         walked=weigher.chains is not None,
-        stage_is_fine=bool(noisy or (doubt and not refused)),
+        stage_is_fine=bool(noisy or (doubt.what and not refused)),
         seconds=time.perf_counter() - began,
-        refused=refused or doubt,
+        refused=refused or doubt.what,
         interrupted=interrupted,
         start=start,
         points=weigher.points,

@@ -1,5 +1,7 @@
 """Importance weights: how they are smoothed, and whether they are good enough."""
 
+from typing import NamedTuple
+
 import arviz_stats  # noqa: F401  (imported to register the accessor of DataArrays)
 import numpy as np
 import xarray as xr
@@ -75,7 +77,15 @@ def refusal(log_w, single=()) -> str:
     return ""
 
 
-def doubt_of(log_w, single=(), draws: int = 0) -> str:
+class Doubt(NamedTuple):
+    """What leaves a doubt, if anything does, and what may settle it."""
+
+    what: str = ""
+    of_tail: bool = False  # so that a better proposal density may settle it
+    times: int = 1  # as many proposals, of the same one
+
+
+def doubt_of(log_w, single=(), draws: int = 0) -> Doubt:
     """Whether k-hat may be small by chance, or the sample is worth too little for its draws.
 
     Few weights of a heavy tail may look light. What is worth less than half of the draws shows in
@@ -83,8 +93,9 @@ def doubt_of(log_w, single=(), draws: int = 0) -> str:
     """
     khat, error = shape(log_w, single)
     if len(log_w) >= ENOUGH:
-        return ""
+        return Doubt()
     if not khat + error <= LARGEST_K:
-        return "unknown k-hat" if np.isnan(khat) else f"k-hat {khat:.2f} ± {error:.2f}"
-    ess = tail(log_w)[1]
-    return f"ESS {ess:.0f}" if ess < min(draws / 2, ENOUGH_ESS) else ""
+        what = "unknown k-hat" if np.isnan(khat) else f"k-hat {khat:.2f} ± {error:.2f}"
+        return Doubt(what, of_tail=True, times=4)
+    ess, needed = tail(log_w)[1], min(draws / 2, ENOUGH_ESS)
+    return Doubt(f"ESS {ess:.0f}", times=2 if 2 * ess > needed else 4) if ess < needed else Doubt()

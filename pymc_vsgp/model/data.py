@@ -32,8 +32,19 @@ def check_data(model: pm.Model) -> None:
                 "Call predictive after sampling."
             )
     for o in observations(model).values():
-        _check_observation(o)
+        _check_dims(model, o, _check_observation(o))
         _check_columns(model, o)
+
+
+def _check_dims(model: pm.Model, o: Observation, shape: tuple[int, ...]) -> None:
+    """Raise where there are more or fewer coordinates than rows: draws couldn't be labelled."""
+    for dim, n in zip(model.named_vars_to_dims.get(o.name, ()), shape, strict=False):
+        known = model.coords.get(dim)
+        if known is not None and len(known) != n:
+            raise ValueError(
+                f"{o.name!r} has {n} entries along {dim!r}, which has {len(known)} coordinates. "
+                f"Build the data with pm.Data(..., dims={dim!r}), and pass coords to pm.set_data."
+            )
 
 
 def _check_columns(model: pm.Model, o: Observation) -> None:
@@ -47,8 +58,11 @@ def _check_columns(model: pm.Model, o: Observation) -> None:
             )
 
 
-def _check_observation(o: Observation) -> None:
-    """Raise where inputs, observations or parameters of a likelihood are not what it takes."""
+def _check_observation(o: Observation) -> tuple[int, ...]:
+    """Return the shape of y.
+
+    Raises where inputs, observations or parameters of a likelihood are not what it takes.
+    """
     what = getattr(o.X, "name", None) or f"X of {o.name!r}"
     X = as_matrix(o.X, what)[1]
     y = as_target(o.y, None if X is None else len(X), o.name, 1 + o.likelihood.ndim_y, what)
@@ -64,3 +78,4 @@ def _check_observation(o: Observation) -> None:
         Xu = known_value(part.points)
         if Xu is not None and Xu.size:
             check_distinct(as_inputs(Xu, getattr(part.points, "name", None) or "Xu"))
+    return y.shape
