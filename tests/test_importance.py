@@ -23,7 +23,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE, simplify
 from pymc_vsgp.engine.sharded import mesh_of
-from pymc_vsgp.fit import importance, walk, weights
+from pymc_vsgp.fit import importance, newton, walk, weights
 from pymc_vsgp.fit.adaptation import Near, adapt, mixture, moments, of_epsilon, of_moments
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains
@@ -31,7 +31,7 @@ from pymc_vsgp.fit.collapsed import TOGETHER, collapse, recover
 from pymc_vsgp.fit.compiled import Jax, Numba, compiler
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import weigh
-from pymc_vsgp.fit.proposals import Along, Mixture, StudentT
+from pymc_vsgp.fit.proposals import Along, Bent, Mixture, StudentT
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.results.calibration import _from_prior
 
@@ -1164,10 +1164,39 @@ def test_long_tails_of_weak_data_are_proposed():
     assert min(small) > 0.02  # of the posterior is in that tail
 
 
-@pytest.mark.parametrize("mode", ["funnel", "normal"])
-def test_two_densities_are_proposed_where_one_does_not_fit(mode, rng):
+def banana(rng, d=5):
+    """Effects over their scale, whose products with it are known: not centered, and good data."""
+    known = rng.normal(2.0, 0.5, size=d - 1)
+
+    def logpdf(x):
+        scale = np.exp(-0.3 * x[:, 1:2])
+        rest = scipy.stats.norm.logpdf(np.delete(x, 1, axis=1), known * scale, 0.5 * scale)
+        return scipy.stats.norm.logpdf(x[:, 1]) + rest.sum(axis=1)
+
+    return logpdf
+
+
+def lopsided(rng, d=5):
+    """A long side and a short one, in a direction between the parameters."""
+    sides = [(0.5, -0.6, 0.4), (0.5, 0.6, 1.5)]
+    rotation = np.linalg.qr(rng.normal(size=(d, d)))[0]
+
+    def logpdf(x):
+        z = x @ rotation
+        one = [np.log(p) + scipy.stats.norm.logpdf(z[:, 0], m, sd) for p, m, sd in sides]
+        return np.logaddexp(*one) + scipy.stats.norm.logpdf(z[:, 1:]).sum(axis=1)
+
+    return logpdf
+
+
+def normal(rng, d=5):
+    return lambda x: scipy.stats.norm.logpdf(x).sum(axis=1)
+
+
+@pytest.mark.parametrize("of", [funnel, banana, lopsided, normal])
+def test_what_one_density_does_not_fit(of, rng):
     d = 5
-    logpdf = funnel(rng, d) if mode == "funnel" else lambda x: scipy.stats.norm.logpdf(x).sum(1)
+    logpdf = of(rng, d)
     near, rounds, worth = Near.one(np.zeros(d), np.eye(d)), [], []
     for _ in range(6):
         q = mixture(near, None, [])
@@ -1176,19 +1205,101 @@ def test_two_densities_are_proposed_where_one_does_not_fit(mode, rng):
         worth.append(weights.tail(batch.log_marginal - q.logpdf(theta))[1])
         rounds.append((q, batch))
         near = adapt(rounds, np.eye(d))
-    if mode == "normal":
-        assert len(near.shares) == 1
-        return
-    assert len(near.shares) == 2
     assert near.shares.sum() == pytest.approx(1.0)
-    # The one that is wide has the large scale, and one alone is worth less.
-    wide, narrow = sorted(zip(*near, strict=True), key=lambda of: -np.linalg.det(of[2]))
-    assert wide[1][0] > narrow[1][0]
-    mean, cov = near.moments
-    q = mixture(Near.one(mean, cov), None, [])
-    theta = q.draw(2000, rng)
-    _, alone = weights.tail(logpdf(theta) - q.logpdf(theta))
-    assert max(worth[3:]) > 1.5 * alone
+    if of is lopsided:
+        assert len(near.shares) == 2 and near.bent is None
+        # The one that is wide has the longer side.
+        wide, narrow = sorted(zip(*near[:3], strict=True), key=lambda of: -np.linalg.det(of[2]))
+        assert np.linalg.det(wide[2]) > 2.0 * np.linalg.det(narrow[2])
+    else:
+        assert len(near.shares) == 1 and (near.bent is None) == (of is normal)
+    if near.bent is not None:
+        k, slope = (0, 0.8) if of is funnel else (1, -0.3)
+        assert near.bent.k == k
+        np.testing.assert_allclose(near.bent.slopes / near.bent.scale[k], slope, rtol=0.35)
+    if of is not normal:  # one alone is worth less
+        q = mixture(Near.one(*near.moments), None, [])
+        theta = q.draw(2000, rng)
+        _, alone = weights.tail(logpdf(theta) - q.logpdf(theta))
+        assert max(worth[3:]) > (1.1 if of is lopsided else 1.5) * alone
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_bent_proposals(k, rng):
+    curve, slopes = np.array([[0.4], [0.7], [-0.3]]), np.array([-0.6])
+    q = Bent(np.array([0.5, -1.0]), np.array([2.0, 0.3]), k, curve, slopes, np.array([[0.8]]))
+    z = np.sinh(np.linspace(-7.0, 7.0, 1401))
+    w = np.gradient(z)
+    at = np.stack(np.meshgrid(z, z, indexing="ij"), axis=-1).reshape(-1, 2)
+    mass = np.exp(q.logpdf(q.center + q.scale * at)) * q.scale.prod() * np.outer(w, w).ravel()
+    assert mass.sum() == pytest.approx(1.0, abs=2e-3)
+    drawn = (q.draw(20_000, rng) - q.center) / q.scale
+    for inside in (
+        lambda x: x[:, k] < -1.0,
+        lambda x: x[:, 1 - k] > 1.0,
+        lambda x: (x[:, k] < -1.0) & (x[:, 1 - k] > 0.0),
+        lambda x: x[:, k] > 3.5,  # as far as it bends, and beyond
+        lambda x: (x[:, k] > 1.0) & (np.abs(x[:, 1 - k] - 0.5) < 0.3),
+    ):
+        expected = mass[inside(at)].sum()
+        error = np.sqrt(expected / len(drawn))
+        assert abs(inside(drawn).mean() - expected) < 4.0 * error + 1e-3
+
+
+def test_a_handful_of_likely_draws_bend_nothing(rng):
+    theta = rng.normal(size=(400, 3))
+    logp = np.where(np.arange(400) < 2, 1e5, 0.0) - (theta**2).sum(axis=1)
+    batch = Batch(theta, logp[:, None], np.zeros((400, 0)), np.zeros(400))
+    near = adapt([(Near.one(np.zeros(3), np.eye(3)).densities[0][1], batch)], np.eye(3))
+    assert near.bent is None and np.isfinite(near.moments[1]).all()
+
+
+@pytest.fixture(scope="module")
+def effects():
+    """Counts of groups: the scale of their effects bends the effects, which move all counts."""
+    rng = np.random.default_rng(3)
+    X = np.sort(rng.uniform(0.0, 10.0, (150, 1)), axis=0)
+    group = np.arange(150) % 10
+    y = rng.poisson(np.exp(np.sin(X[:, 0]) + 0.5 * rng.normal(size=10)[group]))
+    with pm.Model() as model:
+        ls = pm.InverseGamma("ls", mu=2, sigma=1)
+        cov = pm.HalfNormal("eta", 1) ** 2 * pm.gp.cov.Matern52(1, ls=ls)
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=np.linspace(0.0, 10.0, 15)[:, None])
+        effect = pm.Normal("effect", 0, 1, shape=10) * pm.HalfNormal("spread", 1)
+        gp.likelihood("y", vsgp.Poisson(exposure=pm.math.exp(effect[group])), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    return stage, Weigher(model)
+
+
+@pytest.mark.slow
+def test_effects_of_groups_are_weighed(effects):
+    stage, weigher = effects
+    found = [
+        weigh(stage, weigher, 4000, np.random.default_rng(seed), progressbar=False)
+        for seed in range(2)
+    ]
+    assert not any(f.refused for f in found)
+    assert np.mean([f.khat for f in found]) < 0.45
+    assert np.mean([f.ess / len(f.theta) for f in found]) > 0.25
+    levels = np.array([f.log_evidence for f in found])
+    assert np.ptp(levels) < 8.0 / np.sqrt(min(f.ess for f in found))
+
+
+@pytest.mark.slow
+def test_a_second_step_makes_weights_vary_less(effects, monkeypatch, rng):
+    stage, weigher = effects
+    points = weigher.points
+    center, cov = importance._estimate(points, stage)
+    theta = rng.multivariate_normal(center, cov, size=40)
+    epsilon = rng.normal(size=(40, 8, points.n_epsilon))
+    variance = {}
+    for steps in (1, 2):
+        monkeypatch.setattr(newton, "STEPS", steps)
+        logp, _ = Points(stage.model).refined()(theta, epsilon)
+        each = logp - scipy.stats.norm.logpdf(epsilon).sum(axis=-1)
+        variance[steps] = np.median(each.var(axis=1, ddof=1))
+    assert variance[2] < 0.7 * variance[1]
 
 
 def test_weights_that_differ_too_much_for_a_shape():

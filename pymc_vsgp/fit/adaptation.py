@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pymc_vsgp.fit.proposals import Along, Mixture, StudentT
+from pymc_vsgp.fit.proposals import FAR, Along, Bent, Mixture, StudentT
 from pymc_vsgp.fit.weights import finite, smooth_weights
 
 __all__ = ["Near", "adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"]
@@ -22,15 +22,22 @@ NARROWEST = 0.05  # variance of epsilon, over that of the stage
 FEW = 2.0  # draws for each number of a mean, that a covariance is not told by
 DRAWS, STEPS = 2000, 20
 GAIN = 0.05  # nats: a second density also makes up for the tails of the first
+BENDS, NEWTON = 3, 4  # steps that fit a density which is bent, ...
+FLATTEST, STEEPEST = 0.2, 1.0  # ... what keeps them short ...
+TOLD = 5.0  # ... and draws for each parameter that tell it
 NOISE = 2.0  # of a covariance of weighted draws, over that of as many as their sample is worth
 
 
 class Near(NamedTuple):
-    """Where most of theta is: a few normal densities, by their shares, means and covariances."""
+    """Where most of theta is: a few normal densities, by their shares, means and covariances.
+
+    Or one that is bent, with the mean and the covariance of all.
+    """
 
     shares: np.ndarray
     means: np.ndarray
     covariances: np.ndarray
+    bent: Bent | None = None
 
     @classmethod
     def one(cls, mean, cov) -> "Near":
@@ -46,9 +53,15 @@ class Near(NamedTuple):
         return mean, np.tensordot(self.shares, self.covariances, axes=1) + between
 
     @property
-    def densities(self) -> list[tuple[float, StudentT]]:
+    def densities(self) -> list[tuple[float, Any]]:
         """What theta is proposed from there, with its shares."""
-        return [(share, of_theta(m, _root(cov))) for share, m, cov in zip(*self, strict=True)]
+        if self.bent is not None:
+            return [(1.0, self.bent)]
+        return [(p, of_theta(m, _root(cov))) for p, m, cov in zip(*self[:3], strict=True)]
+
+    def level(self, theta) -> float:
+        """Mean log density."""
+        return float(Mixture(self.densities).logpdf(theta).mean())
 
 
 def mixture(near: Near, prior, elsewhere) -> Mixture:
@@ -112,27 +125,76 @@ def adapt(rounds, first) -> Near:
         return near
     # As many draws as tell what there is to tell, at equal distances along the weights.
     at = np.searchsorted(np.cumsum(w), (np.arange(DRAWS) + 0.5) / DRAWS).clip(max=len(w) - 1)
+    worth = min(ess, DRAWS)
     root = np.linalg.cholesky(cov)
-    two = _two(solve_triangular(root, away[at].T, lower=True).T, min(ess, DRAWS))
-    if two is None:
-        return near
-    covariances = root @ two.covariances @ root.T
-    return Near(two.shares, center + two.means @ root.T, covariances)
+    two = _two(solve_triangular(root, away[at].T, lower=True).T, worth)
+    if two is not None:
+        covariances = root @ two.covariances @ root.T
+        two = Near(two.shares, center + two.means @ root.T, covariances)
+    # As Akaike: what they have more of is fitted to the same draws.
+    level, best = near.level(theta[at]) + GAIN, near
+    others = ((two, (d + 1.0) * (d + 2.0) / 2.0), (_bent(near, away[at], worth), 2.0 * (d - 1.0)))
+    for other, n_more in others:
+        if other is not None and (found := other.level(theta[at]) - n_more / worth) >= level:
+            level, best = found, other
+    return best
+
+
+def _bent(near: Near, away, worth) -> Near | None:
+    """One density that is bent along the parameter which does most to the others.
+
+    Parameters that scale others make the posterior a funnel, or a banana.
+    """
+    n, d = away.shape
+    if d == 1 or worth < TOLD * d:
+        return None
+    scale = np.sqrt(np.diagonal(near.covariances[0]))
+    x = away / scale
+    k = int(np.argmax([_bend(x, j) for j in range(d)]))
+    basis, t = Bent.basis(x[:, k])
+    others = np.delete(x, k, axis=1)
+    slopes = np.zeros(d - 1)
+    for _ in range(BENDS):
+        precise = np.exp(-2.0 * t * slopes)
+        weighed = basis.T[None] * precise.T[:, None]
+        curve = np.linalg.solve(weighed @ basis, weighed @ others.T[..., None])[..., 0].T
+        squares = (others - basis @ curve) ** 2
+        for _ in range(NEWTON):
+            each = squares * np.exp(-2.0 * t * slopes)
+            each /= each.mean(axis=0)
+            first = (t * each).mean(axis=0)
+            second = 2.0 * ((t**2 * each).mean(axis=0) - first**2)
+            step = (first - t.mean()) / np.maximum(second, FLATTEST)
+            slopes = np.clip(slopes + step, -STEEPEST, STEEPEST)
+    left = (others - basis @ curve) * np.exp(-t * slopes)
+    prior = FEW * (d + 1)
+    second = left.T @ left / n
+    cov = (worth * second + prior * np.diag(np.diagonal(second))) / (worth + prior)
+    bent = Bent(near.means[0], scale, k, curve, slopes, np.linalg.cholesky(cov))
+    return near._replace(bent=bent)
+
+
+def _bend(x, k) -> float:
+    """How much an entry bends and scales the others, to first order; entries have variance one."""
+    t = np.clip(x[:, k], -FAR, FAR)
+    line = np.column_stack([np.ones_like(t), t])
+    others = np.column_stack([t**2, np.delete(x, k, axis=1)])
+    others -= line @ np.linalg.lstsq(line, others)[0]
+    others /= others.std(axis=0)
+    bends = others[:, :1].T @ others[:, 1:] / len(x)
+    scales = (t - t.mean()) @ (others[:, 1:] ** 2) / len(x)
+    return float((bends**2).sum() + (scales**2).sum() / 2.0)
 
 
 def _two(z, worth) -> Near | None:
-    """Two densities of draws with about unit covariance, where so many tell them from one.
+    """Two densities of draws with about unit covariance, where so many tell them.
 
-    Parameters that scale others make the posterior a funnel, and weak data make it lopsided.
+    Weak data make the posterior lopsided.
     """
     d = z.shape[1]
     splits = (z[:, k] > np.median(z[:, k]) for k in range(d))
-    level, near, of_first = max((_em(z, split, worth, 3) for split in splits), key=itemgetter(0))
-    if near is not None:
-        level, near, _ = _em(z, of_first, worth, STEPS)
-    one = of_theta(np.zeros(d), np.eye(d)).logpdf(z).mean()
-    # As Akaike: the mean and the covariance of the second are fitted to the same draws.
-    return None if (level - one - GAIN) * worth < (d + 1.0) * (d + 2.0) / 2.0 else near
+    _, near, of_first = max((_em(z, split, worth, 3) for split in splits), key=itemgetter(0))
+    return near if near is None else _em(z, of_first, worth, STEPS)[1]
 
 
 def _em(z, of_first, worth, steps):

@@ -6,12 +6,11 @@ In the coordinates of the Gaussian stage the posterior is close to
 
 so draws of that, with somewhat heavier tails, weighed by the target, are draws of the posterior,
 with no gradient, no warm-up, and nothing sequential. Each theta gets K draws of epsilon, and the
-mean of their weights, which
-estimates the weight of theta without bias: a pseudo-marginal method. A few rounds of some hundred
-proposals fit q to the target: a mixture of Student-t densities, of some that have a long tail along
-an axis, and of the prior. The last batch is drawn from a q that is fixed by then, so a
-Metropolis-Hastings chain that walks along it, and accepts by the ratio of weights, has the
-posterior as its stationary distribution.
+mean of their weights, which estimates the weight of theta without bias: a pseudo-marginal method. A
+few rounds of some hundred proposals fit q to the target: a mixture of Student-t densities, which
+may be bent, of some that have a long tail along an axis, and of the prior. The last batch is drawn
+from a q that is fixed by then, so a Metropolis-Hastings chain that walks along it, and accepts by
+the ratio of weights, has the posterior as its stationary distribution.
 
 Where epsilon has too many dimensions for normal proposals, chains at one theta draw it; see
 `chain`.
@@ -61,6 +60,7 @@ NORMAL = 1.6  # variance of log weights given theta, above which chains draw eps
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
+LIKELY = 30  # ESS of theta, from where weights tell what those of epsilon vary by
 NOISY_ROUNDS = 3  # that tell it: the first has a few weights of each theta, and no long tails yet
 
 
@@ -299,6 +299,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         if batch.log_variance > weigher.noisiest:
             return q, K, batch, refit
     spread: list[float] = []
+    typical: list[float] = []
+    worth: list[float] = []
     best_at, refined_at = 0, ROUNDS
     for i in range(ROUNDS):
         q = mixture(near, weigher.prior, elsewhere)
@@ -308,6 +310,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         weigher.adapt(batch, log_w)
         _, ess = tail(log_w)
         spread.append(batch.inner_variance(log_w))
+        typical.append(batch.log_variance)
+        worth.append(ess)
         if not np.isfinite(ess):  # nor is any weight
             break
         elif i < min(NOISY_ROUNDS, refined_at) and spread[i] > NOISY and weigher.refine():
@@ -315,8 +319,10 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         elif batch.log_variance > weigher.noisiest and points.n_epsilon > LARGEST:
             break
         elif K > 1 and (i < 2 or i == refined_at + 1):
-            if i == refined_at + 1 and spread[i] > 0.7 * spread[i - 1]:
-                weigher.take(weigher.plain)
+            if i == refined_at + 1:  # of likely theta, or of typical ones where few are likely
+                noise = spread if min(worth[-2:]) >= LIKELY else typical
+                if noise[i] > 0.7 * noise[i - 1]:
+                    weigher.take(weigher.plain)
             K = _n_inner(min(spread), *weigher.cost)
         elif ess > GOOD * n or (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
             break

@@ -14,6 +14,7 @@ from pymc_vsgp.fit.density import Points
 from pymc_vsgp.model.variable import inducing_variables
 
 LONG, LONG_DOF = 2.0, 2.0  # scale and degrees of freedom of a long tail
+FAR = 3.0  # standard deviations of a parameter, up to where it bends the others
 REDRAWS = 100  # at most; hardly any proposals come from the prior
 
 
@@ -73,6 +74,47 @@ class Along:
         constant = gammaln((nu + d - 1) / 2) - gammaln(nu / 2) - (d - 1) / 2 * np.log(nu * np.pi)
         log_det = np.log(np.diagonal(self.root)).sum()
         return constant - log_det - np.log(d) + logsumexp(log_t, axis=0)
+
+
+class Bent:
+    """Student-t proposals that are bent along one of the parameters.
+
+    Where the others are is quadratic in it, and their scales are log-linear. The scale of effects
+    does that to the effects of a hierarchical model, in either of its parameterizations.
+    """
+
+    def __init__(self, center, scale, k, curve, slopes, root):
+        self.center, self.scale, self.k = center, scale, k
+        self.curve, self.slopes, self.root = curve, slopes, root
+        d = len(center)
+        self.others = np.delete(np.arange(d), k)
+        self.log_scale = np.log(scale).sum() + np.log(np.diagonal(root)).sum()
+        self.straight = StudentT(np.zeros(d), 1.0, 5.0 + d)
+
+    @staticmethod
+    def basis(t):
+        """What the others are linear in, and their log scales: no further out than is known."""
+        t = np.clip(t, -FAR, FAR)
+        return np.stack([np.ones_like(t), t, t**2], axis=1), t[:, None]
+
+    def draw(self, n, rng):
+        """Draw n vectors."""
+        z = self.straight.draw(n, rng)
+        basis, t = self.basis(z[:, 0])
+        out = np.empty_like(z)
+        out[:, self.k] = z[:, 0]
+        out[:, self.others] = basis @ self.curve + np.exp(t * self.slopes) * (
+            z[:, 1:] @ self.root.T
+        )
+        return self.center + self.scale * out
+
+    def logpdf(self, theta):
+        """Log density of each vector."""
+        x = (theta - self.center) / self.scale
+        basis, t = self.basis(x[:, self.k])
+        away = (x[:, self.others] - basis @ self.curve) * np.exp(-t * self.slopes)
+        z = np.column_stack([x[:, self.k], solve_triangular(self.root, away.T, lower=True).T])
+        return self.straight.logpdf(z) - self.log_scale - t[:, 0] * self.slopes.sum()
 
 
 class Prior:
