@@ -160,9 +160,25 @@ def vague():
     gp.likelihood("y", vsgp.Poisson(), X=X, y=np.array([0, 1, 0, 0, 2, 0]))
 
 
+def effects(n=10):
+    """Counts of groups, whose effects have an unknown scale and are not centered."""
+    rng, X, f = _inputs(200)
+    group = np.arange(200) % n
+    spread = pm.HalfNormal("spread")
+    effect = pm.Normal("effect", shape=n) * spread
+    y = rng.poisson(np.exp(f + 0.5 * rng.normal(size=n)[group]))
+    _process(X).likelihood("y", vsgp.Poisson(exposure=pm.math.exp(effect[group])), X=X, y=y)
+
+
+def effects25():
+    """The same with more groups, of eight rows each."""
+    effects(25)
+
+
 SMALL = [
     gaussian, bernoulli, poisson, student_t, negative_binomial, gamma, beta, heteroskedastic,
     softmax, ordinal, fourier, two_lengthscales, outliers, separable, vague,
+    effects, effects25,
 ]  # fmt: skip
 
 
