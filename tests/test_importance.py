@@ -1286,6 +1286,16 @@ def test_effects_of_groups_are_weighed(effects):
     assert np.ptp(levels) < 8.0 / np.sqrt(min(f.ess for f in found))
 
 
+def test_noise_of_a_few_likely_theta_does_not_choose_coordinates():
+    """It is known as badly as they are few: of typical theta it is known well."""
+    Noise, calmer = importance.Noise, importance._calmer
+    assert calmer(Noise(1.6, 4.5, ess=22), Noise(1.6, 1.2, ess=4))
+    assert calmer(Noise(1.6, 4.5, ess=300), Noise(1.6, 1.2, ess=4))
+    assert not calmer(Noise(1.6, 4.5, ess=300), Noise(1.6, 1.2, ess=300))
+    assert calmer(Noise(1.6, 1.0, ess=300), Noise(0.8, 1.0, ess=300))
+    assert not calmer(Noise(1.6, 1.0, ess=4), Noise(0.2, 1.0, ess=4))
+
+
 @pytest.mark.slow
 def test_a_second_step_makes_weights_vary_less(effects, monkeypatch, rng):
     stage, weigher = effects

@@ -24,7 +24,7 @@ import time
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -298,9 +298,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
                 K, batch = 2, weigher(q, PROBES, 2)
         if batch.log_variance > weigher.noisiest:
             return q, K, batch, refit
-    spread: list[float] = []
-    typical: list[float] = []
-    worth: list[float] = []
+    noise: list[Noise] = []
     best_at, refined_at = 0, ROUNDS
     for i in range(ROUNDS):
         q = mixture(near, weigher.prior, elsewhere)
@@ -309,29 +307,40 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         weigher.adapt(batch, log_w)
         _, ess = tail(log_w)
-        spread.append(batch.inner_variance(log_w))
-        typical.append(batch.log_variance)
-        worth.append(ess)
+        noise.append(Noise(batch.inner_variance(log_w), batch.log_variance, ess))
         if not np.isfinite(ess):  # nor is any weight
             break
-        elif i < min(NOISY_ROUNDS, refined_at) and spread[i] > NOISY and weigher.refine():
+        elif i < min(NOISY_ROUNDS, refined_at) and noise[i].likely > NOISY and weigher.refine():
             refined_at = i
         elif batch.log_variance > weigher.noisiest and points.n_epsilon > LARGEST:
             break
         elif K > 1 and (i < 2 or i == refined_at + 1):
-            if i == refined_at + 1:  # of likely theta, or of typical ones where few are likely
-                noise = spread if min(worth[-2:]) >= LIKELY else typical
-                if noise[i] > 0.7 * noise[i - 1]:
-                    weigher.take(weigher.plain)
-            K = _n_inner(min(spread), *weigher.cost)
+            if i == refined_at + 1 and not _calmer(*noise[-2:]):
+                weigher.take(weigher.plain)
+            K = _n_inner(min(x.likely for x in noise), *weigher.cost)
         elif ess > GOOD * n or (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
             break
         elif weigher.adapted:
-            K = _n_inner(spread[-1], *weigher.cost)
+            K = _n_inner(noise[i].likely, *weigher.cost)
         if ess > best:
             best, best_at = ess, i
         near = adapt(rounds, first)
     return q, K, batch, refit
+
+
+class Noise(NamedTuple):
+    """What the weights of epsilon vary by given theta, and how many theta are likely."""
+
+    likely: float
+    typical: float
+    ess: float
+
+
+def _calmer(before: Noise, after: Noise) -> bool:
+    """Whether it is clearly less: for likely theta, or for typical ones where few are likely."""
+    told = min(before.ess, after.ess) >= LIKELY
+    a, b = (x.likely if told else x.typical for x in (before, after))
+    return b <= 0.7 * a
 
 
 def _probe(weigher: Weigher, q, K) -> Batch:
