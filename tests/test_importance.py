@@ -1304,12 +1304,12 @@ def test_a_second_step_makes_weights_vary_less(effects, monkeypatch, rng):
     theta = rng.multivariate_normal(center, cov, size=40)
     epsilon = rng.normal(size=(40, 8, points.n_epsilon))
     variance = {}
-    for steps in (1, 2):
+    for steps in ((1.0,), newton.STEPS):
         monkeypatch.setattr(newton, "STEPS", steps)
         logp, _ = Points(stage.model).refined()(theta, epsilon)
         each = logp - scipy.stats.norm.logpdf(epsilon).sum(axis=-1)
         variance[steps] = np.median(each.var(axis=1, ddof=1))
-    assert variance[2] < 0.7 * variance[1]
+    assert variance[newton.STEPS] < 0.7 * variance[1.0,]
 
 
 def test_weights_that_differ_too_much_for_a_shape():

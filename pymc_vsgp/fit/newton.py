@@ -26,7 +26,7 @@ from pymc_vsgp.fit.bound import whitened_coordinates
 from pymc_vsgp.inducing.coordinates import apply_sites, divide, inverse_transpose, times
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
-STEPS = 2
+STEPS = 1.0, 0.7  # the second is shorter: where classes are separable whole ones go back and forth
 
 
 class _Normal(NamedTuple):
@@ -38,14 +38,17 @@ class _Normal(NamedTuple):
     def at(self, epsilon):
         return divide(self.half + epsilon, self.L)
 
-    def stepped(self, a, G) -> "_Normal":
-        """Return where a natural-gradient step leads."""
-        L = cholesky(pt.eye(self.L.shape[-1], dtype="float64") - G, lower=True)
+    def stepped(self, length, a, G) -> "_Normal":
+        """Return where a natural-gradient step of this length leads."""
+        old = pt.matmul(self.L, self.L.mT)
+        P = old + length * (pt.eye(self.L.shape[-1], dtype="float64") - G - old)
+        L = cholesky(P, lower=True)
         # Where the likelihood is not log-concave that may be nowhere.
         good = pt.all(pt.isfinite(pt.diagonal(L, axis1=1, axis2=2)), axis=1)
         L = pt.switch(good[:, None, None], L, self.L)
         h = a - pt.matmul(G, divide(self.half, self.L)[..., None])[..., 0]
-        half = solve_triangular(L, h, lower=True, b_ndim=1)
+        before = pt.matmul(self.L, self.half[..., None])[..., 0]
+        half = solve_triangular(L, before + length * (h - before), lower=True, b_ndim=1)
         return _Normal(pt.switch(good[:, None], half, self.half), L)
 
 
@@ -59,9 +62,9 @@ def refined_logp(model: Model) -> list[Variable]:
     with whitened_coordinates(model):
         logp = simplify(model.logp())
     after = before
-    for _ in range(STEPS):
+    for length in STEPS:
         steps = _steps(logp, after)
-        after = {name: normal.stepped(*steps[name]) for name, normal in after.items()}
+        after = {name: normal.stepped(length, *steps[name]) for name, normal in after.items()}
     moved, stage, log_det = {}, [], 0.0
     for u in us:
         value, old, new = model.rvs_to_values[u], before[u.name], after[u.name]
