@@ -122,6 +122,12 @@ def regression(y, **kwargs):
     one(y, vsgp.Poisson(exposure=exposure), kernel=pm.gp.cov.Matern32, **kwargs)
 
 
+def effects(y):
+    """Observe a process with the effects of eight groups, whose scale is unknown."""
+    effect = pm.Normal("effect", shape=8) * pm.HalfNormal("spread", 0.5)
+    one(y, vsgp.Poisson(exposure=HOURS * pm.math.exp(effect[np.arange(N) % 8])))
+
+
 def covariate(y):
     """Observe many Fourier coefficients, with a covariate in the mean function."""
     b = pm.Normal("b", 0.0, 0.5, shape=2)
@@ -238,6 +244,7 @@ CASES = {
         COUNTS,
         lambda y: regression(y, inducing=vsgp.inducing.NearestNeighbors(X, m=10)),
     ),
+    "Poisson, group effects": (COUNTS, effects),
     "Poisson, covariate and many Fourier features": (COUNTS, covariate),
     "Poisson, a function by group": (COUNTS, by_group),
     "Poisson, sum of two functions": (COUNTS, summed),
