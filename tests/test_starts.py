@@ -10,6 +10,7 @@ from pymc.initial_point import make_initial_point_fn
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.fit import adaptation
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.initial import random_start, starts_of_chains
 from pymc_vsgp.fit.starts import search
@@ -51,8 +52,11 @@ def two_optima(share):
 
 
 @pytest.mark.slow
-def test_weights_lead_to_a_better_optimum():
-    """From the initial point, nearly all of y is noise."""
+@pytest.mark.parametrize("bent", [False, True])
+def test_weights_lead_to_a_better_optimum(bent, monkeypatch):
+    """From the initial point, nearly all of y is noise. Proposals that bend get there alone."""
+    if not bent:
+        monkeypatch.setattr(adaptation, "TOLD", np.inf)
     model = of_three_inputs()
     known = of_three_inputs(initval=[2.0, 2.0, 2.0, 20.0, 20.0, 20.0])
     with known:
@@ -65,7 +69,8 @@ def test_weights_lead_to_a_better_optimum():
     attrs = idata["posterior"].attrs
     assert attrs["method"] == "importance"
     assert attrs["refused"] == ""
-    assert idata["gaussian_stage"].attrs["elbo"] == pytest.approx(best.elbo, abs=0.05)
+    if not bent:
+        assert idata["gaussian_stage"].attrs["elbo"] == pytest.approx(best.elbo, abs=0.05)
     log_evidence = expected["posterior"].attrs["log_evidence"]
     assert attrs["log_evidence"] == pytest.approx(log_evidence, abs=0.2)
     for name in ("ls", "sd", "sigma"):
