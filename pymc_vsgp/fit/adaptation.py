@@ -168,8 +168,8 @@ def _bent(near: Near, away, worth) -> Near | None:
             slopes = np.clip(slopes + step, -STEEPEST, STEEPEST)
     left = (others - basis @ curve) * np.exp(-t * slopes)
     prior = FEW * (d + 1)
-    second = left.T @ left / n
-    cov = (worth * second + prior * np.diag(np.diagonal(second))) / (worth + prior)
+    found = left.T @ left / n
+    cov = (worth * found + prior * np.diag(np.diagonal(found))) / (worth + prior)
     bent = Bent(near.means[0], scale, k, curve, slopes, np.linalg.cholesky(cov))
     return near._replace(bent=bent)
 

@@ -312,7 +312,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
             break
         elif i < min(NOISY_ROUNDS, refined_at) and noise[i].likely > NOISY and weigher.refine():
             refined_at = i
-        elif batch.log_variance > weigher.noisiest and points.n_epsilon > LARGEST:
+        elif noise[i].typical > weigher.noisiest and points.n_epsilon > LARGEST:
             break
         elif K > 1 and (i < 2 or i == refined_at + 1):
             if i == refined_at + 1 and not _calmer(*noise[-2:]):

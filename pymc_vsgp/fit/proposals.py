@@ -4,9 +4,9 @@ import numpy as np
 import pymc as pm
 
 from pytensor.graph.traversal import ancestors
+from scipy import stats
 from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp
-from scipy.stats import t
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import unconstrained
@@ -70,7 +70,8 @@ class Along:
         z = solve_triangular(self.root, (theta - self.center).T, lower=True)
         squares = z**2
         beside = squares.sum(axis=0) - squares
-        log_t = -(nu + d - 1) / 2 * np.log1p(beside / nu) + t.logpdf(z, LONG_DOF, scale=LONG)
+        long = stats.t.logpdf(z, LONG_DOF, scale=LONG)
+        log_t = -(nu + d - 1) / 2 * np.log1p(beside / nu) + long
         constant = gammaln((nu + d - 1) / 2) - gammaln(nu / 2) - (d - 1) / 2 * np.log(nu * np.pi)
         log_det = np.log(np.diagonal(self.root)).sum()
         return constant - log_det - np.log(d) + logsumexp(log_t, axis=0)
