@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import scipy.integrate
 import scipy.linalg
@@ -23,7 +24,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE, simplify
 from pymc_vsgp.engine.sharded import mesh_of
-from pymc_vsgp.fit import importance, newton, walk, weights
+from pymc_vsgp.fit import density, importance, newton, walk, weights
 from pymc_vsgp.fit.adaptation import Near, adapt, mixture, moments, of_epsilon, of_moments
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.chain import Chains
@@ -33,6 +34,7 @@ from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.proposals import Along, Bent, Mixture, StudentT
 from pymc_vsgp.fit.weigher import Weigher
+from pymc_vsgp.likelihoods.quadrature import roughly
 from pymc_vsgp.results.calibration import _from_prior
 
 N = 40
@@ -328,8 +330,28 @@ def test_what_may_compile(monkeypatch, tmp_path):
     assert compiler(model, [simplify(model.logp())]) is None
 
 
+def summed():
+    """A sum of two processes, at inputs that repeat, with a mean."""
+    rng, X, f = inputs()
+    common, own = process(X, "w", 4), process(X, "v", 3)
+    X, y = np.repeat(X[::3], 3, axis=0)[:N], rng.poisson(np.exp(f))
+    vsgp.Coregionalized([1.0, -0.5], [common, own]).likelihood("y", vsgp.Poisson(), X=X, y=y)
+
+
+def by_group():
+    """A function of all groups, and one of the row's group."""
+    rng, X, f = inputs()
+    pm.modelcontext(None).add_coord("site", ["a", "b", "c"])
+    common = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(2, ls=2.0, active_dims=[0]))
+    common.prior("u", Xu=np.array([[1.0, 0.0], [3.0, 0.0], [5.0, 0.0]]))
+    own = process(X, "w", 4, by="site")
+    X = np.column_stack([X, np.arange(N) % 3])
+    f = vsgp.Coregionalized([1.0, 1.0], [common, own])
+    f.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(np.sin(X[:, 0]))))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, two, classes, of_rows])
+@pytest.mark.parametrize("build", [counts, two, classes, of_rows, summed, by_group])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -798,7 +820,9 @@ def test_noise_that_shows_late_calls_for_other_coordinates(monkeypatch, noise):
 
 @pytest.mark.slow
 def test_functions_that_share_data_are_proposed_together(monkeypatch):
-    """The stage has them independent. Classes tell their differences, and so correlate them."""
+    """By the moments of their proposals, where they take no step together."""
+    monkeypatch.setattr(newton, "JOINT", 0)
+    monkeypatch.setattr(density, "INTEGRAL", 0.0)  # so that there are many of epsilon
     rng = np.random.default_rng(5)
     X = np.linspace(0.0, 10.0, 40)[:, None]
     y = np.argmax(np.sin(X + np.arange(3.0)) + rng.gumbel(size=(40, 3)), axis=1)
@@ -824,6 +848,46 @@ def test_functions_that_share_data_are_proposed_together(monkeypatch):
     # With the same constant: proposals do not change the target.
     error = 4.0 * np.sqrt(1.0 / found[True].ess + 1.0 / found[False].ess)
     assert abs(found[True].log_evidence - found[False].log_evidence) < error
+
+
+def noise_given_theta(stage, rng):
+    """Variance of log weights of normal epsilon at typical theta."""
+    points = Points(stage.model)
+    theta = rng.multivariate_normal(*importance._estimate(points, stage), size=30)
+    epsilon = rng.normal(size=(30, 12, points.n_epsilon))
+    logp, _ = points.refined()(theta, epsilon)
+    return np.median((logp + (epsilon**2).sum(axis=-1) / 2.0).var(axis=1, ddof=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("W", [[1.0, 1.0], [[1.0, 0.3], [-0.5, 1.2], [0.7, 0.7]]])
+def test_a_step_of_several_functions_is_exact_where_noise_is_normal(W, monkeypatch, rng):
+    """An observation of a sum says nothing of its parts: they are correlated."""
+    _, X, f = inputs()
+    n = np.shape(W)[:-1]
+    with pm.Model():
+        gps = [process(X), process(X, "w", 4)]
+        lik, y = vsgp.Gaussian(pm.HalfNormal("sigma")), rng.normal(size=(N, *n))
+        vsgp.Coregionalized(W, gps).likelihood("y", lik, X=X, y=y + f.reshape(N, *[1] * len(n)))
+        stage = vsgp.fit_gaussian(progressbar=False)
+    assert noise_given_theta(stage, rng) < 1e-12
+    monkeypatch.setattr(newton, "JOINT", 0)
+    assert noise_given_theta(stage, rng) > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [classes, summed, by_group])
+def test_functions_that_share_data_take_a_step_together(build, monkeypatch, rng):
+    _, stage = made(build)
+    joint = noise_given_theta(stage, rng)
+    monkeypatch.setattr(newton, "JOINT", 0)
+    assert joint < 0.3 * noise_given_theta(stage, rng)
+
+
+def test_classes_without_second_derivatives_take_steps_alone():
+    """Robust-max says which function is the largest, and not by how much."""
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        roughly(lambda f: vsgp.RobustMax(3).log_prob(f, 1), pt.zeros((4, 3)), pt.ones((4, 3)))
 
 
 def test_a_theta_without_weight_hides_no_tail(rng):

@@ -16,6 +16,7 @@ from scipy import special, stats
 
 from pymc_vsgp import likelihoods
 from pymc_vsgp.likelihoods.mixed import Mixed
+from pymc_vsgp.likelihoods.quadrature import roughly
 
 N_DRAWS, CHUNK = 10_000_000, 250_000
 W = np.array([[1.0, -0.4], [0.3, 0.8]])
@@ -227,3 +228,34 @@ def test_expectation_is_the_mean_of_ten_million_draws():
     # Without the variances most means would be off by a tenth and more.
     assert 0.0 < error < 1e-3
     assert abs(got - mean) < 5 * error
+
+
+def about(fn, mu, gamma):
+    """What `roughly` says."""
+    m, g = pt.matrix("mu", shape=mu.shape), pt.matrix("gamma", shape=mu.shape)
+    graph = list(roughly(fn, m, g))
+    return pytensor.function([m, g], graph, mode="FAST_COMPILE")(mu, gamma)
+
+
+@pytest.mark.parametrize("K", [2, 3, 7])
+def test_rough_expectations_of_quadratics_are_exact(K, rng):
+    B, c = rng.normal(size=(K, K)), rng.normal(size=K)
+    mu, gamma = rng.normal(size=(5, K)), rng.gamma(1.0, size=(5, K))
+    value, bend = about(lambda f: pt.sum(f * c - f * pt.dot(f, B), axis=-1), mu, gamma)
+    exact = mu @ c - np.einsum("ni,ij,nj->n", mu, B, mu) - gamma @ np.diag(B)
+    np.testing.assert_allclose(value, exact, rtol=1e-10)
+    np.testing.assert_allclose(bend, np.broadcast_to(-B - B.T, (5, K, K)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("K", [3, 6])
+def test_rough_expectations_of_classes(K, rng):
+    """Coordinates of inducing values need no more: 400,000 draws tell how far off they are."""
+    mu, gamma = rng.normal(size=(1, K)), rng.gamma(1.0, size=(1, K))
+    lik = likelihoods.Softmax(K)
+    value, bend = about(lambda f: lik.log_prob(f, np.array([1])), mu, gamma)
+    f = mu + np.sqrt(gamma) * rng.normal(size=(400_000, K))
+    p = np.exp(f - special.logsumexp(f, axis=1, keepdims=True))
+    exact = p.T @ p / len(p) - np.diag(p.mean(axis=0))
+    assert abs(value[0] - np.log(p[:, 1]).mean()) < 0.05
+    assert np.abs(bend[0] - exact).max() < 0.15 * np.abs(exact).max()
+    np.testing.assert_allclose(bend[0].sum(axis=1), 0.0, atol=1e-12)  # differences alone count

@@ -84,9 +84,7 @@ def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):
     def compiled(power):
         block = pt.vector("block")
         outputs = [pt.sum(block**power), block]
-        op = BlockSum(
-            [block], outputs, n_rows=1, n_sums=1, shapes=[0, 0], rules=[None], block_size=8
-        )
+        op = BlockSum([block], outputs, n_rows=1, n_sums=1, rules=[None], block_size=8)
         return pytensor.function([y], op(y, return_list=True), mode="NUMBA")
 
     before = set(loops)

@@ -27,6 +27,7 @@ from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Covariance
 from pymc_vsgp.inducing.graphs import Moments, frontier
 from pymc_vsgp.inducing.repeats import AtDistinct
 from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.quadrature import roughly
 from pymc_vsgp.ops.rows import SMALLEST_BLOCK, Order
 
 ALL_ROWS = 2**62  # a block of any number of rows
@@ -75,6 +76,8 @@ class Recipe(NamedTuple):
     parts: tuple[Part, ...]
     params: dict[str, int]
     n_rows: int
+    coupled: bool = False
+    """Whether one of the sums is `Expected.joint`, and expectations are those at a few points."""
     few: bool = False
     """Whether the rows are fewer than the entries of the factor count for, as in a minibatch."""
     order: Order | None = None
@@ -160,6 +163,8 @@ class Expected(NamedTuple):
     """For each process the gradient of the sum in the means, K x M."""
     grams: list[TensorVariable]
     """Twice that in the covariances, K x M x M: ``A diag(2 d/d gamma) A^T``; or the diagonals."""
+    joint: TensorVariable | None = None
+    """All of these in one matrix, with what is between functions."""
 
 
 def stream_gaussian(
@@ -168,13 +173,15 @@ def stream_gaussian(
     roots: Sequence[Variable],
     rows: Variable | None = None,
     whole: Sequence[bool] = (),
+    coupled: bool = False,
 ) -> Expected:
     r"""Return a loop like that of `node` for whitened inducing values with a Gaussian density.
 
     Its terms are expectations under :math:`v \sim N(m, C C^\top)`: of what the terms of `node` are,
     given v. `means` and `roots` are m and C for each process of the node, with an axis of its
     functions in front; with `rows`, only those rows of the data count, for all of them. Those that
-    are `whole` are covariances in place of roots, and only a few rows take them.
+    are `whole` are covariances in place of roots, and only a few rows take them. With `coupled`
+    there is a joint matrix of all functions, and expectations are rough: coordinates need no more.
     """
     recipe = node.op.recipe
     alone = [node.inputs[p.v].type.ndim == 1 for p in recipe.parts]
@@ -188,6 +195,7 @@ def stream_gaussian(
     if any(whole):
         given = zip(recipe.parts, whole, strict=True)
         recipe = recipe._replace(parts=tuple(p._replace(covariance=w) for p, w in given))
+    recipe = recipe._replace(coupled=coupled)
     arguments, block_size = list(node.inputs), node.op.block_size
     for part, mean in zip(recipe.parts, means, strict=True):
         arguments[part.v] = mean
@@ -208,7 +216,8 @@ def stream_gaussian(
         slope, gram = new.outputs[rules[part.v]], new.outputs[rule.gram]
         slopes.append(slope[None] if one else slope.T)
         grams.append(gram[None] if one else gram)
-    return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams)
+    joint = new.outputs[new.op.n_sums - 1] if coupled else None
+    return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams, joint)
 
 
 def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
@@ -217,7 +226,7 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
     block = _block_of(_Same(recipe), types, n_roots)
     if block is None:
         return None
-    inner, n_sums, shapes, rules = block
+    inner, n_sums, rules = block
     widths = [p.conditional.width for p in recipe.parts]
     if any(p.conditional.whole for p in recipe.parts):
         block_size = ALL_ROWS
@@ -226,7 +235,6 @@ def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
         inner.outputs,
         n_rows=recipe.n_rows,
         n_sums=n_sums,
-        shapes=shapes,
         rules=rules,
         block_size=block_size,
         width=None if None in widths else max(widths),
@@ -251,6 +259,7 @@ class _Same:
             recipe.parts,
             tuple(recipe.params.items()),
             recipe.n_rows,
+            recipe.coupled,
             recipe.few,
             recipe.order,
             recipe.n_data,
@@ -312,9 +321,13 @@ def _block(recipe: Recipe, inputs, roots_at):
         c.spread(X, args, of, C) for (c, X, args), of, C in zip(given, pieces, roots, strict=False)
     ]
     mu, gamma = stack_latents(moments)
+    curvature: Any = None
     if extra:
         spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
-        terms = lik._expected_over_means(mu, gamma, spread, y)
+        if recipe.coupled:
+            terms, curvature = roughly(lambda f: lik.log_prob(f, y), mu, gamma + spread)
+        else:
+            terms = lik._expected_over_means(mu, gamma, spread, y)
     else:
         terms = lik.expected_logp(mu, gamma, y)
     if terms.type.ndim != 1 or frontier([terms], inputs):
@@ -357,13 +370,12 @@ def _block(recipe: Recipe, inputs, roots_at):
             into = row_outputs if i < n_rows else sums
             into[i] = into[i] + d if i in into else d
 
-    outputs, shapes = [value], [0]
+    outputs = [value]
     rules: list[Rule] = [None] * len(inputs)
     at_output: dict[int, int] = {}
     for i, s in sums.items():
         rules[i] = at_output[i] = len(outputs)
         outputs.append(s)
-        shapes.append(i)
     for j, (p, (c, _, args), adds) in enumerate(zip(parts, given, found, strict=True)):
         root = gram = None
         if roots:
@@ -371,9 +383,6 @@ def _block(recipe: Recipe, inputs, roots_at):
             diagonal = not p.covariance and c.diagonal(args, roots[j])
             rules[root] = Root(gram, diagonal, p.covariance)
             outputs.append(adds.gram)
-            # A root may have fewer columns than rows.
-            like_factor = adds.outer is not None and adds.gram.type.ndim == 2
-            shapes.append(p.at[1] if like_factor else root)
         if adds.outer is not None:
             if recipe.few and adds.whole is not None:
                 rules[p.at[1]] = Factor(len(outputs))
@@ -381,13 +390,24 @@ def _block(recipe: Recipe, inputs, roots_at):
             else:
                 rules[p.at[1]] = Factor(len(outputs), p.v, at_output[p.v], root, gram)
                 outputs.append(adds.outer)
-            shapes.append(p.at[1])
+    if curvature is not None:
+        A = []
+        for (c, *_), of, m in zip(given, pieces, moments, strict=True):
+            A += [c.loadings(of)] * (m.mu.type.shape[1] if m.mu.type.ndim > 1 else 1)
+        outputs.append(_joint(weights[:, None, None] * curvature, A))
     n_sums = len(outputs)
     outputs.append(terms)
-    shapes.append(0)
     rules[0] = n_sums
     for i, r in row_outputs.items():
         rules[i] = len(outputs)
         outputs.append(r)
-        shapes.append(i)
-    return outputs, n_sums, shapes, rules
+    return outputs, n_sums, rules
+
+
+def _joint(curvature, A) -> TensorVariable:
+    """Return the sum over rows of what second derivatives in f, N x K x K, are in all v."""
+    columns = []
+    for k, of_k in enumerate(A):
+        rows = pt.concatenate([a * curvature[:, i, k] for i, a in enumerate(A)])
+        columns.append(pt.dot(rows, of_k.T))
+    return pt.concatenate(columns, axis=1)

@@ -252,7 +252,6 @@ def drop_unused_outputs(fgraph, node):
         list(inner.inputs),
         [o for o, u in zip(inner.outputs, used, strict=True) if u],
         n_sums=sum(used[: op.n_sums]),
-        shapes=[s for s, u in zip(op.shapes, used, strict=False) if u],
         on_unused_input="ignore",
     )
     outputs = iter(smaller(*node.inputs, return_list=True))

@@ -35,11 +35,13 @@ from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
+from pymc_vsgp.ops.row_integral import RowIntegral
 from pymc_vsgp.ops.rows import Rows
 
 _log = logging.getLogger("pymc.vsgp")
 
 SHARE = 0.1  # of what compiling takes, before numpy's time is known
+INTEGRAL = 0.05  # of what an entry of an array costs: an operation within an integral
 TYPICAL = 20  # nodes of a quadrature that takes no more than it needs
 
 
@@ -160,12 +162,16 @@ class AtPoints:
         vectorized = over(vectorized, values, batched)
         loops = block_sums(*vectorized)
         others = [v.owner for v in ancestors(vectorized) if v.owner and type(v.owner.op) is Rows]
-        sizes = _sizes([*loops, *others], mesh)
+        rows = _numbers([*loops, *others], mesh)
+        sizes = [_entries(node, n) for node, n in zip([*loops, *others], rows, strict=True)]
+        integrals = [(0.0, 0.0), *(_integrals(*of) for of in zip(loops, rows, strict=False))]
         self._sizes = sizes[: len(loops)]
         self._rows = max((size for size, _ in sizes[len(loops) :]), default=1)
         self._widest = max((max(s) for s in points.shapes.values() if s), default=1)
         a, b = (sum(x) for x in zip(*self._sizes, strict=True)) if self._sizes else (1, 0)
-        self.cost = a * (3.0 + self._widest / 8.0), 10.0 * b + a / 4.0
+        of_theta, of_epsilon = (INTEGRAL * sum(x) for x in zip(*integrals, strict=True))
+        of_theta += a * (3.0 + self._widest / 8.0)
+        self.cost = of_theta, of_epsilon + 10.0 * b + a / 4.0
         if mesh is None:
             # Such as which rows are near which: once for all points.
             fixed = computed_first(vectorized, batched)
@@ -230,12 +236,21 @@ def computed_first(outputs, inputs) -> list[Variable]:
     return [v for v in frontier(outputs, inputs) if not isinstance(v, SharedVariable)]
 
 
-def _sizes(nodes, mesh=None) -> list[tuple[int, int]]:
-    """Return the entries of the largest arrays of some loops in vectorized graphs."""
+def _numbers(nodes, mesh=None) -> list[int]:
+    """Return the numbers of rows of some loops in vectorized graphs."""
     rows = function([], [n.inputs[0].shape[0] for n in nodes])()
     # Of all processes: these have to take the same decisions.
-    rows = gathered(mesh, rows).sum(axis=0)
-    return [_entries(node, int(n)) for node, n in zip(nodes, rows, strict=True)]
+    return [int(n) for n in gathered(mesh, rows).sum(axis=0)]
+
+
+def _integrals(node, n: int) -> tuple[float, float]:
+    """Operations of the integrals of a loop: for each theta, and for each epsilon."""
+    found = [0.0, 0.0]
+    for a in node.op.fgraph.apply_nodes:
+        op = getattr(a.op, "core_op", a.op)
+        if isinstance(op, RowIntegral):  # of points, rows and functions, or of epsilon, too
+            found[a.inputs[0].type.ndim > 3] += n * op.operations
+    return found[0], found[1]
 
 
 def _entries(node, n: int) -> tuple[int, int]:

@@ -8,6 +8,9 @@ same pass over the data that the stage takes, gives
 with a and G the gradient, and twice the gradient in the covariance, of the expected log density
 under :math:`v \sim N(m, C)` of the stage. Where the posterior of v is normal that is exact. Where
 it is not, a second step from there saves more draws than its pass over the data costs.
+
+Several functions take one step together. The stage has them independent, and data may correlate
+them: classes tell only differences, an observation of a sum only the sum.
 """
 
 from typing import NamedTuple
@@ -20,13 +23,14 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import cholesky, solve_triangular
 
 from pymc_vsgp.compile import simplify
-from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.blocks import Expected, stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
-from pymc_vsgp.fit.bound import whitened_coordinates
+from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import apply_sites, divide, inverse_transpose, times
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
 STEPS = 1.0, 0.7  # the second is shorter: where classes are separable whole ones go back and forth
+JOINT = 400  # numbers in inducing values that are correlated across functions
 
 
 class _Normal(NamedTuple):
@@ -34,6 +38,10 @@ class _Normal(NamedTuple):
 
     half: Variable
     L: Variable
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.half.type.shape
 
     def at(self, epsilon):
         return divide(self.half + epsilon, self.L)
@@ -61,23 +69,26 @@ def refined_logp(model: Model) -> list[Variable]:
     before = {u.name: _of_stage(model, u) for u in us}
     with whitened_coordinates(model):
         logp = simplify(model.logp())
-    after = before
-    for length in STEPS:
-        steps = _steps(logp, after)
-        after = {name: normal.stepped(length, *steps[name]) for name, normal in after.items()}
-    moved, stage, log_det = {}, [], 0.0
-    for u in us:
-        value, old, new = model.rvs_to_values[u], before[u.name], after[u.name]
-        # A variable of its own: the value stands for v in the log density.
-        epsilon = value.type()
-        moved[epsilon] = value
-        one = value.type.ndim == 1
-        v = new.at(epsilon[None] if one else epsilon)
-        (logp,) = graph_replace([logp], {value: v[0] if one else v})
-        stage.append((times(v, old.L) - old.half).ravel())
-        log_det += pt.log(pt.diagonal(new.L, axis1=1, axis2=2)).sum()
-    outputs = graph_replace([logp - log_det, pt.concatenate(stage)], moved, strict=False)
-    return list(simplify(outputs))
+    values = {u.name: model.rvs_to_values[u] for u in us}
+    # Variables of their own: the values stand for v in the log density.
+    epsilon = {name: value.type() for name, value in values.items()}
+    if joint := _joint(logp, before):
+        names, normal = joint
+        flat = pt.concatenate([epsilon[name].ravel() for name in names])
+        parts = split(normal.at(flat[None])[0], [before[name].shape for name in names])
+        v, factors = dict(zip(names, parts, strict=True)), [normal.L]
+    else:
+        after = before
+        for length in STEPS:
+            after = _stepped(logp, after, length)
+        v = {name: n.at(epsilon[name].reshape(n.shape)) for name, n in after.items()}
+        factors = [n.L for n in after.values()]
+    log_det = sum(pt.log(pt.diagonal(L, axis1=1, axis2=2)).sum() for L in factors)
+    stage = pt.concatenate([(times(v[n], old.L) - old.half).ravel() for n, old in before.items()])
+    placed = {value: v[n] if value.type.ndim == 2 else v[n][0] for n, value in values.items()}
+    (logp,) = graph_replace([logp], placed)
+    moved = {epsilon[name]: value for name, value in values.items()}
+    return list(simplify(graph_replace([logp - log_det, stage], moved, strict=False)))
 
 
 def _of_stage(model: Model, u) -> _Normal:
@@ -88,20 +99,46 @@ def _of_stage(model: Model, u) -> _Normal:
     return _Normal(*apply_sites(mean, R, *sites))
 
 
-def _steps(logp, before: dict[str, _Normal]) -> dict[str, list]:
-    """Return a and G of each process, from loops like those of a log density."""
+def _stepped(logp, before: dict[str, _Normal], length) -> dict[str, _Normal]:
+    """Return where a step of each process leads, on its own."""
     found: dict[str, list] = {name: [] for name in before}
     for node in block_sums(logp):
-        names = [p.conditional.process for p in node.op.recipe.parts]
-        if not set(names) <= set(before):
-            raise NotImplementedError("Inducing values are fixed.")
-        new = stream_gaussian(
-            node,
-            [divide(before[n].half, before[n].L) for n in names],
-            [inverse_transpose(before[n].L) for n in names],
-        )
+        names, new = _expected(node, before)
         for name, *step in zip(names, new.slopes, new.grams, strict=True):
             found[name].append(step)
     if not all(found.values()):
         raise NotImplementedError("A process has no loop over the data.")
-    return {n: [sum(x) for x in zip(*steps, strict=True)] for n, steps in found.items()}
+    steps = {n: [sum(x) for x in zip(*steps, strict=True)] for n, steps in found.items()}
+    return {name: normal.stepped(length, *steps[name]) for name, normal in before.items()}
+
+
+def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None:
+    """Return the processes of a loop, and where a step of all their functions together leads.
+
+    They are one vector there. None where there is one function, or no such step.
+    """
+    shapes = [normal.shape for normal in before.values()]
+    several = sum(K for K, _ in shapes) > 1 and sum(K * M for K, M in shapes) <= JOINT
+    loops = block_sums(logp)
+    if not several or len(loops) != 1:
+        return None
+    try:
+        names, new = _expected(loops[0], before, coupled=True)
+    except NotImplementedError:
+        return None
+    if len(names) < len(before) or new.joint is None:
+        return None
+    center = pt.concatenate([divide(before[n].half, before[n].L).ravel() for n in names])
+    slope = pt.concatenate([a.ravel() for a in new.slopes])
+    eye = pt.eye(center.type.shape[0], dtype="float64")
+    return names, _Normal(center[None], eye[None]).stepped(1.0, slope[None], new.joint[None])
+
+
+def _expected(node, before: dict[str, _Normal], coupled=False) -> tuple[list[str], Expected]:
+    """Return the processes of a loop, and one like it where they have these densities."""
+    names = [p.conditional.process for p in node.op.recipe.parts]
+    if not set(names) <= set(before):
+        raise NotImplementedError("Inducing values are fixed.")
+    means = [divide(before[n].half, before[n].L) for n in names]
+    roots = [inverse_transpose(before[n].L) for n in names]
+    return names, stream_gaussian(node, means, roots, coupled=coupled)

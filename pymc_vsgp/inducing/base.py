@@ -218,6 +218,10 @@ class Conditional(ABC):
         The mean is a vector, or a matrix with a column for each of several functions.
         """
 
+    def loadings(self, pieces) -> TensorVariable:
+        """Return A, M x B, such that the mean of f is that of the prior and ``A^T v``."""
+        raise NotImplementedError(f"Functions of {self.noun} are not coupled.")
+
     @abstractmethod
     def spread(self, X, args, pieces, root) -> TensorVariable:
         """Variance of the mean of f where the first arg has the covariance ``root root^T``."""

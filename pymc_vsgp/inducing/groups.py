@@ -131,6 +131,14 @@ class GivenByGroup(Conditional):
         mu = pt.switch(pt.eq(X[:, -1], group), mu, np.float64(np.nan))
         return Pieces(x, of, rank, group, A), Moments(mu, gamma[rank])
 
+    def loadings(self, pieces):
+        """Return A with the values of all groups, as `solve` does."""
+        return self._of_groups(pieces.A.T, pieces.group)
+
+    def _of_groups(self, A, group):
+        own = pt.eq(pt.arange(self.n_groups)[:, None], group[None, :])
+        return (own[:, None, :] * A[None, :, :]).reshape((-1, A.shape[1]))
+
     def spread(self, X, args, pieces, root):
         """Variance of the mean of f where the v of each group has its covariance."""
         return pt.sum(_times(pieces.A, root.mT[pieces.group]) ** 2, axis=1)
@@ -174,9 +182,7 @@ class GivenByGroup(Conditional):
 
     def solve(self, X, args):
         """Return A with the values of all groups, one after the other: zero but for the row's."""
-        A = self.base.solve(X[:, :-1], args)
-        own = pt.eq(pt.arange(self.n_groups)[:, None], X[:, -1][None, :])
-        return (own[:, None, :] * A[None, :, :]).reshape((-1, A.shape[1]))
+        return self._of_groups(self.base.solve(X[:, :-1], args), X[:, -1])
 
     def residual(self, X, Z, args):
         return self.base.residual(X[:, :-1], Z[:, :-1], args) * _same(Z, X)

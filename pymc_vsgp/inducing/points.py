@@ -161,6 +161,9 @@ class GivenDense(Conditional):
         gamma = pt.maximum(prior - explained, FLOOR * prior)
         return Pieces(Kuf, A, prior, mean, explained), Moments(mu, gamma)
 
+    def loadings(self, pieces):
+        return pieces.A
+
     def spread(self, X, args, pieces, root):
         return spread_of(pieces.A, root)
 

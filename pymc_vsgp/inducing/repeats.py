@@ -72,6 +72,10 @@ class AtDistinct:
         kept = Pieces(X[starts], distinct, pieces, Moments(mu, gamma), rank, further)
         return kept, Moments(at_rows, gamma[rank])
 
+    def loadings(self, pieces):
+        """Look up what the mean is made of."""
+        return self.base.loadings(pieces.pieces)[:, pieces.rank]
+
     def spread(self, X, args, pieces, root):
         """Look up the variance of the mean."""
         return self.base.spread(pieces.X, pieces.args, pieces.pieces, root)[pieces.rank]

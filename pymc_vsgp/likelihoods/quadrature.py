@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 import pytensor.tensor as pt
 
-from pytensor.gradient import disconnected_grad
+from pytensor.gradient import DisconnectedInputError, NullTypeGradError, disconnected_grad, grad
 from scipy.special import digamma
 
 from pymc_vsgp.ops.nodes import N_BEND, REACH, bend_nodes, stack, standard_deviation
@@ -90,6 +90,29 @@ def product_expectation(fn, mu, gamma, ndim, n_nodes=None, reach=REACH):
     columns = [(mu[..., k], gamma[..., k]) for k in range(mu.type.shape[-1] or 1)]
     n_nodes = n_nodes or N_PRODUCT[len(columns)]
     return nested(partial(expectation, n_nodes=n_nodes, reach=reach), fn, columns, ndim)
+
+
+def roughly(fn, mu, gamma):
+    """``E[fn(f)]`` for several independent normal f, about, and that of its second derivatives.
+
+    At a few points on either side of the mean, whose second moments are right, so that both are
+    exact where fn is quadratic. The functions are on the last axis of two. Raises
+    NotImplementedError where fn has no second derivatives.
+    """
+    if mu.type.ndim != 2:
+        raise NotImplementedError("There are not several functions.")
+    K = mu.type.shape[1]
+    z = np.random.default_rng(K).normal(size=(max(4, K + 2), K))
+    z = np.linalg.qr(z)[0] * np.sqrt(len(z))
+    z = np.concatenate([z, -z])
+    f = mu + standard_deviation(gamma) * z[:, None]
+    values = fn(f)
+    try:
+        slope = grad(values.sum(), f)
+        bends = [grad((slope * np.eye(K)[k]).sum(), f).mean(axis=0) for k in range(K)]
+    except (DisconnectedInputError, NullTypeGradError) as error:
+        raise NotImplementedError("There are no second derivatives.") from error
+    return values.mean(axis=0), pt.stack(bends, axis=-1)
 
 
 def nested(integral, fn, columns, ndim):

@@ -9,6 +9,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
+from pytensor.gradient import disconnected_grad
+
 from pymc_vsgp.likelihoods.classes import OfClasses, check_n_classes
 from pymc_vsgp.ops.log_sum_exp import expected_log_sum_exp, expected_softmax
 
@@ -39,7 +41,10 @@ class Softmax(OfClasses):
         return pt.eq(pt.as_tensor(y)[..., None], pt.arange(self.n_classes))
 
     def log_prob(self, f, y):
-        return self._known(y, self._of_class(f, y) - pt.logsumexp(f, axis=-1))
+        # Derivatives of `pt.logsumexp` take many points one by one.
+        top = disconnected_grad(pt.max(f, axis=-1, keepdims=True))
+        rest = pt.log(pt.exp(f - top).sum(axis=-1))
+        return self._known(y, self._of_class(f, y) - top[..., 0] - rest)
 
     def conditional_probabilities(self, f):
         """Probability of each class given f, on the last axis."""

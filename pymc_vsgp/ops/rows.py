@@ -47,8 +47,6 @@ class Rows(OpFromGraph):
         How many of the inputs, the first ones, have rows.
     n_sums : int
         How many of the outputs, the first ones, are sums over rows; the others have rows.
-    shapes : sequence of int
-        For each sum, the input whose shape it has; anything for a scalar.
     block_size : int, optional
         Rows in a block. By default what makes an M x B matrix fit into the cache.
     width : int, optional
@@ -66,7 +64,6 @@ class Rows(OpFromGraph):
         *,
         n_rows: int,
         n_sums: int,
-        shapes: Sequence[int],
         block_size: int | None = None,
         width: int | None = None,
         order: Order | None = None,
@@ -75,7 +72,6 @@ class Rows(OpFromGraph):
         super().__init__(list(inputs), list(outputs), **kwargs)
         self.n_rows = n_rows
         self.n_sums = n_sums
-        self.shapes = tuple(shapes)
         self.block_size = block_size
         self.width = width
         self.order = order
@@ -83,7 +79,7 @@ class Rows(OpFromGraph):
     @property
     def arguments(self) -> dict[str, Any]:
         """What it was made with, beside the graph."""
-        names = ("n_rows", "n_sums", "shapes", "block_size", "width", "order")
+        names = ("n_rows", "n_sums", "block_size", "width", "order")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -129,8 +125,6 @@ class Rows(OpFromGraph):
         pairs = zip(real, found, strict=True)
         by_input = {i: g for i, g in pairs if not isinstance(g.type, DisconnectedType)}
         real = sorted(by_input, key=lambda i: i < self.n_rows)
-        # The cotangents of rows are between the rows of this and what its rows share.
-        at = [i if i < self.n_rows else i + len(rows) for i in real]
         block = simplify_block(
             [*inner.inputs[: self.n_rows], *rows, *inner.inputs[self.n_rows :], *sums],
             [by_input[i] for i in real],
@@ -140,7 +134,6 @@ class Rows(OpFromGraph):
             block.outputs,
             n_rows=self.n_rows + len(rows),
             n_sums=sum(i >= self.n_rows for i in real),
-            shapes=at,
             block_size=self.block_size,
             width=self.width,
             on_unused_input="ignore",
@@ -213,7 +206,6 @@ def by_rows(
         block.outputs,
         n_rows=sum(i < len(rows) for i in used),
         n_sums=0,
-        shapes=(),
         width=width,
     )
     return op(*(given[i] for i in used))

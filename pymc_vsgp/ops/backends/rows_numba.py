@@ -12,7 +12,7 @@ from pytensor.link.numba.dispatch.basic import (
 from pymc_vsgp.ops.backends.linked_numba import by_address
 from pymc_vsgp.ops.rows import Rows, automatic_block
 
-VERSION = 5  # of the code below, for the cache of compiled functions
+VERSION = 6  # of the code below, for the cache of compiled functions
 
 
 @register_funcify_and_cache_key(Rows)
@@ -52,9 +52,8 @@ def _source(op, node):
             else:
                 body += ["for j in range(stop - start):", f"    y{i}[at[j]] = b{i}[j]"]
             continue
-        shape = f"x{op.shapes[i]}.shape" if output.ndim else "()"
-        lines.append(f"y{i} = np.zeros({shape})")
-        body.append(f"y{i} += b{i}" if output.ndim else f"y{i}[()] += b{i}[()]")
+        add = f"y{i} += b{i}" if output.ndim else f"y{i}[()] += b{i}[()]"
+        body += ["if start == 0:", f"    y{i} = b{i}.copy()", "else:", f"    {add}"]
     body += ["start = stop", "if start >= n:", "    break"]
     lines += ["while True:", *(f"    {line}" for line in body)]
     outputs = ", ".join(f"y{i}" for i in range(len(node.outputs)))
