@@ -370,6 +370,25 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", [Jax, pytest.param(Numba, marks=pytest.mark.long)])
+def test_a_step_of_several_functions_is_compiled(backend, rng, monkeypatch):
+    if backend is Jax:
+        pytest.importorskip("jax")
+    model, _ = made(summed)
+    points, theta, epsilon = points_of(model, rng, S=40)
+    expected = points.refined()(theta, epsilon)
+    monkeypatch.setattr(backend, "pays", 0.0)
+    monkeypatch.setattr(backend, "seconds", lambda self, *arrays: 0.0)
+    monkeypatch.setattr(density, "compiler", lambda *args: backend)
+    monkeypatch.setattr(density, "BATCH_BYTES", 20_000)
+    fn = Points(model).refined()
+    found = fn(theta, epsilon)
+    assert isinstance(fn.compiled, backend)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
 def test_weights_against_quadrature():
     """One inducing value and one parameter: the posterior from a grid, in numpy alone."""
     X, y = np.array([[0.0], [0.4], [-0.5], [1.0], [-1.2]]), np.array([3, 4, 2, 1, 0])
