@@ -903,6 +903,17 @@ def test_functions_that_share_data_take_a_step_together(build, monkeypatch, rng)
     assert joint < 0.3 * noise_given_theta(stage, rng)
 
 
+@pytest.mark.slow
+def test_location_and_scale_take_steps_alone(monkeypatch, rng):
+    """Together they would take twice the time, and weights vary as much."""
+    _, stage = made(two)
+    points, theta, epsilon = points_of(stage.model, rng)
+    found, _ = points.refined()(theta, epsilon)
+    monkeypatch.setattr(newton, "JOINT", 0)
+    alone, _ = Points(stage.model).refined()(theta, epsilon)
+    np.testing.assert_array_equal(found, alone)
+
+
 def test_classes_without_second_derivatives_take_steps_alone():
     """Robust-max says which function is the largest, and not by how much."""
     with pytest.raises(NotImplementedError, match="second derivatives"):

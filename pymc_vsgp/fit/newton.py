@@ -120,7 +120,7 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     shapes = [normal.shape for normal in before.values()]
     several = sum(K for K, _ in shapes) > 1 and sum(K * M for K, M in shapes) <= JOINT
     loops = block_sums(logp)
-    if not several or len(loops) != 1:
+    if not several or len(loops) != 1 or not loops[0].op.recipe.likelihood.coupled:
         return None
     try:
         names, new = _expected(loops[0], before, coupled=True)

@@ -52,6 +52,7 @@ class Likelihood:
     n_nodes: int | None = None  # of the quadrature in expected_logp; None is the rule's own choice
     sizes: tuple | None = None  # the same of log_predictive: see quadrature.log_expectation
     n_latent: int | None = 1  # functions that an observation depends on; None for any number
+    coupled: bool = True  # whether data correlate its functions, where there are several
     ndim_y: int = 0  # dimensions of one observation
     shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
     rules: dict[str, Rule] = {}  # what parameters may be

@@ -15,6 +15,7 @@ class TwoFunctions(Likelihood):
     """A family of two latent functions: f, by default the mean, and g, of the noise."""
 
     n_latent = 2
+    coupled = False  # what y says of location and of scale hardly depend on one another
     of_noise = "scale", np.exp
 
     def log_prob_at(self, f, g, y):
