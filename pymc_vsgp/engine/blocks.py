@@ -76,7 +76,7 @@ class Recipe(NamedTuple):
     parts: tuple[Part, ...]
     params: dict[str, int]
     n_rows: int
-    coupled: bool = False
+    joint: bool = False
     """Whether one of the sums is `Expected.joint`, and expectations are those at a few points."""
     few: bool = False
     """Whether the rows are fewer than the entries of the factor count for, as in a minibatch."""
@@ -173,15 +173,15 @@ def stream_gaussian(
     roots: Sequence[Variable],
     rows: Variable | None = None,
     whole: Sequence[bool] = (),
-    coupled: bool = False,
+    joint: bool = False,
 ) -> Expected:
     r"""Return a loop like that of `node` for whitened inducing values with a Gaussian density.
 
     Its terms are expectations under :math:`v \sim N(m, C C^\top)`: of what the terms of `node` are,
     given v. `means` and `roots` are m and C for each process of the node, with an axis of its
     functions in front; with `rows`, only those rows of the data count, for all of them. Those that
-    are `whole` are covariances in place of roots, and only a few rows take them. With `coupled`
-    there is a joint matrix of all functions, and expectations are rough: coordinates need no more.
+    are `whole` are covariances in place of roots, and only a few rows take them. With `joint`
+    there is a matrix of all functions, and expectations are rough: coordinates need no more.
     """
     recipe = node.op.recipe
     alone = [node.inputs[p.v].type.ndim == 1 for p in recipe.parts]
@@ -195,7 +195,7 @@ def stream_gaussian(
     if any(whole):
         given = zip(recipe.parts, whole, strict=True)
         recipe = recipe._replace(parts=tuple(p._replace(covariance=w) for p, w in given))
-    recipe = recipe._replace(coupled=coupled)
+    recipe = recipe._replace(joint=joint)
     arguments, block_size = list(node.inputs), node.op.block_size
     for part, mean in zip(recipe.parts, means, strict=True):
         arguments[part.v] = mean
@@ -216,8 +216,8 @@ def stream_gaussian(
         slope, gram = new.outputs[rules[part.v]], new.outputs[rule.gram]
         slopes.append(slope[None] if one else slope.T)
         grams.append(gram[None] if one else gram)
-    joint = new.outputs[new.op.n_sums - 1] if coupled else None
-    return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams, joint)
+    all_of_them = new.outputs[new.op.n_sums - 1] if joint else None
+    return Expected(new.outputs[0], new.outputs[new.op.n_sums], slopes, grams, all_of_them)
 
 
 def _node(recipe, arguments, block_size, n_roots=0) -> Apply | None:
@@ -259,7 +259,7 @@ class _Same:
             recipe.parts,
             tuple(recipe.params.items()),
             recipe.n_rows,
-            recipe.coupled,
+            recipe.joint,
             recipe.few,
             recipe.order,
             recipe.n_data,
@@ -324,7 +324,7 @@ def _block(recipe: Recipe, inputs, roots_at):
     curvature: Any = None
     if extra:
         spread = stack_latents([Moments(m.mu, e) for m, e in zip(moments, extra, strict=True)])[1]
-        if recipe.coupled:
+        if recipe.joint:
             terms, curvature = roughly(lambda f: lik.log_prob(f, y), mu, gamma + spread)
         else:
             terms = lik._expected_over_means(mu, gamma, spread, y)

@@ -164,12 +164,12 @@ class AtPoints:
         others = [v.owner for v in ancestors(vectorized) if v.owner and type(v.owner.op) is Rows]
         rows = _numbers([*loops, *others], mesh)
         sizes = [_entries(node, n) for node, n in zip([*loops, *others], rows, strict=True)]
-        integrals = [(0.0, 0.0), *(_integrals(*of) for of in zip(loops, rows, strict=False))]
+        integrals = [_integrals(*of) for of in zip(loops, rows, strict=False)]
         self._sizes = sizes[: len(loops)]
         self._rows = max((size for size, _ in sizes[len(loops) :]), default=1)
         self._widest = max((max(s) for s in points.shapes.values() if s), default=1)
         a, b = (sum(x) for x in zip(*self._sizes, strict=True)) if self._sizes else (1, 0)
-        of_theta, of_epsilon = (INTEGRAL * sum(x) for x in zip(*integrals, strict=True))
+        of_theta, of_epsilon = (INTEGRAL * sum(x[k] for x in integrals) for k in (0, 1))
         of_theta += a * (3.0 + self._widest / 8.0)
         self.cost = of_theta, of_epsilon + 10.0 * b + a / 4.0
         if mesh is None:

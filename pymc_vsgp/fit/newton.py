@@ -123,7 +123,7 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     if not several or len(loops) != 1 or not loops[0].op.recipe.likelihood.coupled:
         return None
     try:
-        names, new = _expected(loops[0], before, coupled=True)
+        names, new = _expected(loops[0], before, joint=True)
     except NotImplementedError:
         return None
     if len(names) < len(before) or new.joint is None:
@@ -134,11 +134,11 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     return names, _Normal(center[None], eye[None]).stepped(1.0, slope[None], new.joint[None])
 
 
-def _expected(node, before: dict[str, _Normal], coupled=False) -> tuple[list[str], Expected]:
+def _expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str], Expected]:
     """Return the processes of a loop, and one like it where they have these densities."""
     names = [p.conditional.process for p in node.op.recipe.parts]
     if not set(names) <= set(before):
         raise NotImplementedError("Inducing values are fixed.")
     means = [divide(before[n].half, before[n].L) for n in names]
     roots = [inverse_transpose(before[n].L) for n in names]
-    return names, stream_gaussian(node, means, roots, coupled=coupled)
+    return names, stream_gaussian(node, means, roots, joint=joint)
