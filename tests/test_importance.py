@@ -520,16 +520,95 @@ def test_chains_at_one_theta(many, rng):
     model, _, stage = many
     stage.apply()
     points = Points(model)
-    chains, theta = Chains(points), stage._theta_normal()[0]
+    density, theta = points.log_density(), stage._theta_normal()[0]
+    chains = Chains(points, density.outputs[0])
     chains.start(theta, rng)
     epsilon, logp = chains.draw(np.repeat(range(4), 3))
-    (expected,) = points.log_density()(theta[None], epsilon[None])
+    (expected,) = density(theta[None], epsilon[None])
     away = expected[0] - logp
     np.testing.assert_allclose(away, away[0], atol=1e-9 * np.abs(logp).max())
     assert len(np.unique(epsilon, axis=0)) > 8 and chains.n_gradients > 12 + 4 * 40
     assert not chains.complaint()
     chains._drawn = [list(away + rng.normal(size=100)) for away in (0.0, 0.0, 0.0, 2.0)]
     assert "R-hat 1." in chains.complaint()
+
+
+@pytest.fixture(scope="module")
+def labels():
+    """Classes that are nearly separable, so that proposals are not close to their posterior."""
+    rng = np.random.default_rng(5)
+    X = np.sort(rng.uniform(0.0, 10.0, size=(60, 1)), axis=0)
+    y = np.argmax(np.sin(X + np.arange(3.0)) + 0.4 * rng.gumbel(size=(60, 3)), axis=1)
+    with pm.Model():
+        scale = pm.HalfNormal("scale")
+        cov = scale**2 * pm.gp.cov.Matern52(1, ls=pm.LogNormal("ls", 0.7, 0.3))
+        gp = pm.gp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 6), n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=y)
+        return vsgp.fit_gaussian(progressbar=False)
+
+
+def with_chains(monkeypatch):
+    """Let chains draw epsilon in few dimensions, and in fitted coordinates."""
+    settings = {"MANY": 1, "NORMAL": -1.0, "NEARLY": np.inf, "FINE": -1.0, "MUCH_LESS": np.inf}
+    for name, value in settings.items():
+        monkeypatch.setattr(importance, name, value)
+
+
+@pytest.mark.slow
+def test_chains_in_fitted_coordinates(labels, monkeypatch, rng):
+    """At their theta all weights are the same; at others they vary less than in the stage's."""
+    weigher = Weigher(labels.model)
+    weigher.begin(rng)
+    assert weigher.walk(theta := labels._theta_normal()[0])
+    away = theta + np.array([[0.0, 0.0], [0.4, 0.0], [0.0, 0.4], [-0.4, -0.4]])
+    before = weigher.evaluate(np.repeat(away, 100, axis=0), 1).inner.reshape(4, 100)
+    known, spent = weigher.chains, weigher.chains.n_gradients
+    assert weigher.refine() and not weigher.refine()
+    assert weigher.chains is not known and weigher.n_evaluations == 400 + spent
+    np.testing.assert_array_equal(weigher.chains.theta, theta)
+    after = weigher.evaluate(np.repeat(away, 100, axis=0), 1).inner.reshape(4, 100)
+    for inner in (before, after):
+        np.testing.assert_allclose(inner[0], inner[0, 0], atol=1e-8)
+    assert (after[1:].var(axis=1) < 0.3 * before[1:].var(axis=1)).all()
+    # They stay there where that pays, and only where there is something to gain.
+    q = Near.one(theta, labels.theta_covariance).densities[0][1]
+    for fine, much_less, fitted in ((0.0, 1.0, True), (0.0, 0.0, False), (np.inf, 1.0, False)):
+        weigher.take(weigher.plain)
+        assert weigher.chains is known
+        monkeypatch.setattr(importance, "FINE", fine)
+        monkeypatch.setattr(importance, "MUCH_LESS", much_less)
+        batch = importance._probe_of_chains(weigher, q, 2)
+        assert batch.inner.shape == (importance.PROBES, 2)
+        assert (weigher.density is not weigher.plain) == fitted
+
+
+@pytest.mark.slow
+def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
+    weigher = Weigher(labels.model)
+    expected = weigh(labels, weigher, 1000, np.random.default_rng(1), progressbar=False)
+    with_chains(monkeypatch)
+    found = weigh(labels, weigher, 1000, np.random.default_rng(2), progressbar=False)
+    assert found.walked and not found.refused and not expected.refused
+    of = {}
+    for name, each in (("found", found), ("expected", expected)):
+        w = scipy.special.softmax(each.log_weight)
+        mean = w @ each.theta
+        of[name] = mean, np.sqrt(w @ (each.theta - mean) ** 2), each.ess
+    (a, sd, n), (b, other, m) = of.values()
+    assert (np.abs(a - b) < 4.0 * sd * np.sqrt(1.0 / n + 1.0 / m)).all()
+    np.testing.assert_allclose(sd, other, rtol=4.0 * np.sqrt(1.0 / n + 1.0 / m))
+
+
+@pytest.mark.slow
+def test_chains_propose_once_more_before_nuts(labels, monkeypatch):
+    asked = []
+    monkeypatch.setattr(importance, "doubt_of", lambda *args: asked.append(1) or DOUBT)
+    with_chains(monkeypatch)
+    settings = {"rng": np.random.default_rng(1), "progressbar": False}
+    found = weigh(labels, Weigher(labels.model), 400, **settings)
+    assert found.walked and found.refused == DOUBT.what
+    assert len(asked) == 2 and found.thin == 1
 
 
 @pytest.mark.slow

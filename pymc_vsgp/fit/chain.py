@@ -7,6 +7,8 @@ the same at all theta that are likely. So draws of a chain at one of them are pr
 .. math:: w = \frac{p(\theta, \epsilon, y)}{q(\theta)\, p(\epsilon \mid \theta_0, y)}
    \propto \frac{p(\theta, \epsilon, y)}{q(\theta)\, p(\theta_0, \epsilon, y)}
 
+Where its posterior differs too much, coordinates are fitted at each theta, as in `newton`.
+
 Steps of the chains solve the equations of the normal part exactly, so what is left decides how
 large they can be, and not the number of dimensions.
 
@@ -20,8 +22,9 @@ import numpy as np
 
 from arviz_stats.base import array_stats
 from pytensor.gradient import grad
+from pytensor.graph.basic import Variable
 
-from pymc_vsgp.compile import building, function, simplify
+from pymc_vsgp.compile import building, function
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.density import Points, computed_first
 
@@ -38,12 +41,14 @@ def parts(n: int) -> np.ndarray:
 
 
 class Chains:
-    """Chains of epsilon of `points`, at a theta that they are started at."""
+    """Chains of epsilon of `points`, at a theta that they are started at.
+
+    `logp` is a graph of the log density, which says in which coordinates they are.
+    """
 
     @building
-    def __init__(self, points: Points):
+    def __init__(self, points: Points, logp: Variable):
         self.points = points
-        logp = simplify(points.model.logp())
         outputs = [logp, *grad(logp, points.inner)]
         # What depends on theta alone is computed once.
         fixed = computed_first(outputs, points.inner)
@@ -53,7 +58,7 @@ class Chains:
 
     def start(self, theta: np.ndarray, rng) -> None:
         """Start at this theta, and tune the size of the steps."""
-        self.rng, self.n_gradients = rng, 0
+        self.theta, self.rng, self.n_gradients = theta, rng, 0
         self._known = self._fixed(*self._split(theta, self.points.outer))
         self._step = 0.5
         self._drawn: list[list[float]] = [[] for _ in range(CHAINS)]

@@ -142,18 +142,19 @@ class AtPoints:
 
     Attributes
     ----------
+    outputs : list of Variable
+        The graphs.
     cost : tuple of float
         That of a theta, and of an epsilon, in about the same unit.
     """
 
     def __init__(self, points: Values, outputs, mesh=None, compiling=False):
-        self.points = points
+        self.points, self.outputs = points, outputs
         outer, inner = points.outer, points.inner
         self.compiled: Compiled | None = None
         self._compiler: Any = None
         if mesh is not None:
             self.compiled = OnDevices(outer, inner, outputs, mesh)
-        self._outputs = outputs
         # First over epsilon, then over theta: what depends on theta alone is computed once.
         many = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inner]
         vectorized = over(_value_alone(outputs), inner, many)
@@ -226,7 +227,7 @@ class AtPoints:
             return
         compiler, self._compiler = self._compiler, None
         _log.info("%.3g s a point on numpy, so %s compiles it", seconds, compiler.name)
-        graph = self.points.outer, self.points.inner, self._outputs
+        graph = self.points.outer, self.points.inner, self.outputs
         some, known = ([x[: compiler.part] for x in of] for of in (arrays, known))
         self.compiled = adopted(compiler.name, partial(compiler, *graph), some, known, seconds)
 

@@ -60,6 +60,7 @@ NORMAL = 1.6  # variance of log weights given theta, above which chains draw eps
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
+FINE, MUCH_LESS = 0.15, 0.25  # variance where chains need none, and part of it that pays for them
 LIKELY = 30  # ESS of theta, from where weights tell what those of epsilon vary by
 NOISY_ROUNDS = 3  # that tell it: the first has a few weights of each theta, and no long tails yet
 
@@ -188,7 +189,7 @@ def weigh(
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
         q, K, batch, refit = _fit_proposal(weigher, stage, rng, walk)
-        # Chains that draw epsilon would take as long for so many more as NUTS takes in all.
+        # Where chains draw epsilon, several times as many would take as long as NUTS does.
         for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         start = (batch.theta, batch.epsilon, log_w)
@@ -215,11 +216,14 @@ def weigh(
     log_w, single, found, doubt = _judged(weigher, q, batch, draws)
     refused = refused or found
     told = len(log_w) >= FEW and np.isfinite(log_w).any()
-    may_refit = told and batch.theta.shape[1] > 0 and weigher.chains is None and not noisy
-    while (may_refit if refused else doubt.what) and not (interrupted or hopeless or for_nuts):
+    may_refit = told and batch.theta.shape[1] > 0 and not noisy
+    while (refused or doubt.what) and not (interrupted or hopeless):
+        again = may_refit and bool(refused or doubt.of_tail)
+        if not again and (refused or for_nuts):
+            break
         why = refused or f"{doubt.what} of {len(log_w)} proposals leaves a doubt"
         _log.info("importance: %s", why)
-        if again := may_refit and bool(refused or doubt.of_tail):
+        if again:
             # As many from a density that is fitted to all so far cost less than more from this one.
             may_refit, proposal, size = False, refit(q, batch), len(log_w)
         else:
@@ -295,7 +299,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
         nearly = NEARLY * points.n_epsilon
         if NORMAL < batch.log_variance < nearly and (walk is None or walk(points.model)):
             if weigher.walk(center):
-                K, batch = 2, weigher(q, PROBES, 2)
+                K = 2
+                batch = _probe_of_chains(weigher, q, K)
         if batch.log_variance > weigher.noisiest:
             return q, K, batch, refit
     noise: list[Noise] = []
@@ -350,6 +355,17 @@ def _probe(weigher: Weigher, q, K) -> Batch:
         other = weigher(q, PROBES, K)
         weigher.take(weigher.plain)
         batch = min(batch, other, key=lambda b: b.log_variance)
+    return batch
+
+
+def _probe_of_chains(weigher: Weigher, q, K) -> Batch:
+    """Let them draw in fitted coordinates, where log weights vary much less in these."""
+    batch = weigher(q, PROBES, K)
+    if batch.log_variance > FINE and weigher.refine():
+        other = weigher(q, PROBES, K)
+        if other.log_variance < MUCH_LESS * batch.log_variance:
+            return other
+        weigher.take(weigher.plain)
     return batch
 
 

@@ -35,7 +35,7 @@ class Weigher:
     @building
     def __init__(self, model: Model, mesh: Any = None, integrated: Collapsed | None = None):
         self.points = Points(model, mesh)
-        self.known: Chains | None = None
+        self.known: dict[Any, Chains] = {}
         self.n_noise = 0
         try:
             theta = np.zeros((2, self.points.n_theta))
@@ -70,12 +70,16 @@ class Weigher:
         """Let epsilon be in the coordinates of this density."""
         self.density, self.epsilon = density, of_epsilon(np.zeros(self.points.n_epsilon))
         self.moments: list[tuple] = []
+        if self.chains is not None:
+            self.n_evaluations += self.chains.n_gradients
+            self._start_chains(self.chains.theta)
 
     @property
     def cost(self) -> tuple[float, float]:
         """Of a theta, and of an epsilon, in about the same unit."""
         of_theta, of_epsilon = self.density.cost
-        return of_theta, of_epsilon + (0.0 if self.chains is None else OF_CHAINS * of_theta)
+        moves = 0.0 if self.chains is None else OF_CHAINS * self.plain.cost[0]
+        return of_theta, of_epsilon + moves
 
     def adapt(self, batch: Batch, log_w) -> None:
         """Propose epsilon with the moments that proposals in these coordinates found."""
@@ -106,7 +110,7 @@ class Weigher:
 
     def refine(self) -> bool:
         """Let epsilon be in coordinates that are fitted to the data at each theta."""
-        if self.chains is not None:
+        if self.density is not self.plain:
             return False
         try:
             self.take(self.points.refined())
@@ -118,10 +122,15 @@ class Weigher:
         """Let chains at this theta draw epsilon."""
         if self.points.mesh is not None:
             return False
-        self.known = self.known or Chains(self.points)
-        self.chains = self.known
-        self.chains.start(theta, self.rng)
+        self._start_chains(theta)
         return True
+
+    def _start_chains(self, theta) -> None:
+        """Start them in the coordinates of the density."""
+        if self.density not in self.known:
+            self.known[self.density] = Chains(self.points, self.density.outputs[0])
+        self.chains = self.known[self.density]
+        self.chains.start(theta, self.rng)
 
     def __call__(self, q, n, K) -> Batch:
         """Propose n of theta, with K of epsilon each."""
