@@ -60,7 +60,7 @@ NORMAL = 1.6  # variance of log weights given theta, above which chains draw eps
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
-FINE, MUCH_LESS = 0.15, 0.25  # variance where chains need none, and part of it that pays for them
+FINE, MUCH_LESS = 0.3, 0.25  # variance where chains need none, and part of it that pays for them
 LIKELY = 30  # ESS of theta, from where weights tell what those of epsilon vary by
 NOISY_ROUNDS = 3  # that tell it: the first has a few weights of each theta, and no long tails yet
 
