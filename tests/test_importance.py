@@ -1445,6 +1445,7 @@ def effects():
     return stage, Weigher(model)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_effects_of_groups_are_weighed(effects):
     stage, weigher = effects
