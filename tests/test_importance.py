@@ -590,12 +590,9 @@ def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
     with_chains(monkeypatch)
     found = weigh(labels, weigher, 1000, np.random.default_rng(2), progressbar=False)
     assert found.walked and not found.refused and not expected.refused
-    of = {}
-    for name, each in (("found", found), ("expected", expected)):
-        w = scipy.special.softmax(each.log_weight)
-        mean = w @ each.theta
-        of[name] = mean, np.sqrt(w @ (each.theta - mean) ** 2), each.ess
-    (a, sd, n), (b, other, m) = of.values()
+    each = (moments(of.theta, of.log_weight) for of in (found, expected))
+    (n, a, cov), (m, b, other_cov) = each
+    sd, other = (np.sqrt(np.diagonal(c)) for c in (cov, other_cov))
     assert (np.abs(a - b) < 4.0 * sd * np.sqrt(1.0 / n + 1.0 / m)).all()
     np.testing.assert_allclose(sd, other, rtol=4.0 * np.sqrt(1.0 / n + 1.0 / m))
 
