@@ -45,7 +45,7 @@ def subset(draw):
     same = equal if fixed else lambda *_: None
     outcome, Xu = plainly(given, lambda X: vsgp.inducing.subset(X, M, random_seed=seed()), same)
     if outcome == "right":
-        _placed(Xu, X, M)
+        _placed(Xu, given.plain, M)
     return outcome
 
 
@@ -63,9 +63,10 @@ def kmeans(draw):
         same,
     )
     if outcome == "right":
-        _placed(Xu, X, M)
-        inside = (np.asarray(Xu) >= X.min(axis=0)) & (np.asarray(Xu) <= X.max(axis=0))
-        near = np.isclose(Xu, X.min(axis=0)) | np.isclose(Xu, X.max(axis=0))
+        _placed(Xu, given.plain, M)
+        low, high = given.plain.min(axis=0), given.plain.max(axis=0)
+        inside = (np.asarray(Xu) >= low) & (np.asarray(Xu) <= high)
+        near = np.isclose(Xu, low) | np.isclose(Xu, high)
         holds((inside | near).all(), "has a centre outside of the data")
     return outcome
 
@@ -78,7 +79,7 @@ def grid(draw):
     given = inputs(draw, X)
     outcome, Xu = plainly(given, lambda X: vsgp.inducing.grid(X, n, margin=margin))
     if outcome == "right":
-        _placed(Xu, X)
+        _placed(Xu, given.plain)
     return outcome
 
 
@@ -98,7 +99,7 @@ def greedy_variance(draw):
         same,
     )
     if outcome == "right":
-        _placed(Xu, X, M)
+        _placed(Xu, given.plain, M)
     return outcome
 
 
@@ -184,7 +185,7 @@ def suggest(draw):
         for o in found.options.values():
             finite([o.left_out, o.seconds, o.n_inducing])
         if "Xu" in found.prior_kwargs:
-            _placed(found.prior_kwargs["Xu"], X)
+            _placed(found.prior_kwargs["Xu"], given.plain)
     return outcome
 
 
@@ -201,7 +202,7 @@ def neighbors(draw):
         given, lambda X: vsgp.inducing.NearestNeighbors(X, m, scale=scale), same
     )
     if outcome == "right":
-        _placed(found.Xu, X)
+        _placed(found.Xu, given.plain)
     return outcome
 
 

@@ -280,7 +280,8 @@ def coregionalized(draw):
     a = _density(found[0])
     finite(a, f"the density of y as {given_y.kind}")
     if given_y.plain is not None:
-        equal(a, _density(build(given.plain, y)[0]), f"{given.kind}, {given_y.kind}")
+        plain = build(given.plain, given_y.plain)[0]
+        equal(a, _density(plain), f"{given.kind}, {given_y.kind}")
         u = np.linspace(-1.0, 1.0, 8).reshape(2, 4)
         mean, variance = found[1].predict(given.plain, {"u": u}, diag=True, model=found[0])
         finite(mean), finite(variance)

@@ -251,6 +251,11 @@ LIKE = {
         X, columns=pd.MultiIndex.from_arrays([list("abcdefgh")[: X.shape[1]]] * 2)
     ),
 }
+# Other numbers, of a type that stands for them.
+WHOLE = {
+    "whole numbers": lambda X: np.clip(np.nan_to_num(3.0 * X), -9, 9).astype(int),
+    "booleans": lambda X: X > 0,
+}
 # What is no matrix of real, finite numbers.
 NONE = {
     "nan": lambda X: np.where(np.arange(X.size).reshape(X.shape) == X.size - 1, np.nan, X),
@@ -273,8 +278,6 @@ NONE = {
     "a function": lambda X: len,
     "float16": lambda X: np.clip(X, -9, 9).astype("float16"),
     "float32": lambda X: np.clip(X, -9, 9).astype("float32"),
-    "whole numbers": lambda X: np.clip(X, -9, 9).astype(int),
-    "booleans": lambda X: X > 0,
     "complex numbers": lambda X: X + 0j,
     "words": lambda X: X.astype(str),
     "missing objects": _object,
@@ -292,13 +295,15 @@ NONE = {
 
 def inputs(draw, X):
     """Return the inputs as one of many kinds of things."""
-    return spelled(X, one_of(draw, list(SAME), [*LIKE, *NONE]))
+    return spelled(X, one_of(draw, [*SAME, *WHOLE], [*LIKE, *NONE]))
 
 
 def spelled(X, kind):
     """Return the inputs as that kind of thing."""
     if kind in NONE:
         return Given(NONE[kind](X), None, kind)
+    if kind in WHOLE:
+        return Given(thing := WHOLE[kind](X), thing.astype("float64"), kind)
     return Given((SAME | LIKE)[kind](X), X, kind, kind in SAME)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from fuzzing import CASES, LIKE, NONE, SAME, Fault, Given, attempt, equal, plainly, spelled
+from fuzzing import CASES, LIKE, NONE, SAME, WHOLE, Fault, Given, attempt, equal, plainly, spelled
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -51,10 +51,10 @@ def test_an_exception_of_ours_or_a_right_answer(name, monkeypatch):
     run()
 
 
-X = np.linspace(0.0, 1.0, 6).reshape(3, 2)
+X = np.linspace(-1.0, 1.0, 6).reshape(3, 2)
 
 
-@pytest.mark.parametrize("kind", [*SAME, *LIKE, *NONE])
+@pytest.mark.parametrize("kind", [*SAME, *WHOLE, *LIKE, *NONE])
 def test_kinds_of_inputs(kind):
     """What is the same numbers is accepted by all, what is none by nobody."""
     given = spelled(X, kind)

@@ -7,6 +7,8 @@ import pytest
 
 from modes import RAW
 
+import pymc_vsgp.fit.approximation
+
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.bound import Bound
@@ -119,6 +121,28 @@ def test_small_sets_end_where_natural_gradients_do():
     assert abs(again.elbo - best.elbo) < 0.1
     np.testing.assert_allclose(few.mean["u"], best.mean["u"], atol=0.3)
     np.testing.assert_allclose(few.theta["lengthscale"], best.theta["lengthscale"], rtol=0.1)
+
+
+@pytest.mark.slow
+def test_a_sum_of_points_and_many_features_ends_where_natural_gradients_do(monkeypatch):
+    """The density of the points is held, and features are independent."""
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
+    rng = np.random.default_rng(3)
+    X = np.linspace(0.0, 6.0, N)[:, None]
+    with pm.Model() as model:
+        trend = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.Gamma("slow", 9, 3)))
+        trend.prior("a", X[::5])
+        rest = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=pm.Gamma("fast", 4, 8)))
+        rest.prior("b", inducing=vsgp.inducing.Fourier(9.0, 6))
+        total = vsgp.Coregionalized([1.0, 1.0], [trend, rest])
+        total.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(1.0 + np.sin(X[:, 0]))))
+    settings = {"progressbar": False, "random_seed": 1, "copy": True, "model": model}
+    best = vsgp.fit_gaussian(**settings)
+    few = vsgp.fit_gaussian(**settings, batch_size=12, maxiter=200)
+    again = vsgp.fit_gaussian(**settings, start=few, maxiter=1)
+    assert abs(again.elbo - best.elbo) < 0.1
+    for name in ("a", "b"):
+        np.testing.assert_allclose(few.mean[name], best.mean[name], atol=0.3)
 
 
 @pytest.mark.slow

@@ -124,17 +124,10 @@ class Minibatches(Natural):
         """Return an estimate of the ELBO there, and of what improves it."""
         return self.bound(theta, sites, moved, self.rows)
 
-    def blended(self, ev: Evaluation, step: float, sites: list[Any]) -> list[Any]:
-        """Return q a part of the way to where natural gradients point."""
-        held = [p.held for p in self.bound.processes]
-        # What is held is left out of the sites that the parent blends.
-        if not any(held):
-            return super().blended(ev, step, sites)
-        others = sites if all(held) else super().blended(ev, step, sites)
-        return [
-            _stepped(s, ev.linear[i], ev.precision[i], step) if held[i] else others[i]
-            for i, s in enumerate(sites)
-        ]
+    def _blended(self, i: int, ev: Evaluation, step: float, sites: Any) -> Any:
+        if self.bound.processes[i].held:
+            return _stepped(sites, ev.linear[i], ev.precision[i], step)
+        return super()._blended(i, ev, step, sites)
 
     def run(self, maxiter: int, keep: Callable[[State], None] = lambda state: None) -> None:
         """Take up to so many steps since it began, fewer where the ELBO stops rising.
