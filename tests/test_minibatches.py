@@ -7,9 +7,8 @@ import pytest
 
 from modes import RAW
 
-import pymc_vsgp.fit.approximation
-
 import pymc_vsgp as vsgp
+import pymc_vsgp.fit.approximation
 
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.minibatch import Batches, Minibatches, _from_sites, _stepped
