@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.gp.cov import BaseCovariance
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
@@ -395,6 +396,30 @@ def check_point(point: Any) -> dict[str, Any]:
     if not isinstance(point, Mapping | None):
         raise TypeError(f"point is {kind(point)}. Pass a dict of values by name.")
     return {n: as_real(x, f"point[{n!r}]") for n, x in (point or {}).items()}
+
+
+def mode_of(compile_kwargs: Any, default: Any = None) -> Any:
+    """Return the mode in arguments of the compilation, which takes nothing else."""
+    if not isinstance(compile_kwargs, Mapping | None):
+        raise TypeError(f"compile_kwargs is {kind(compile_kwargs)}. Pass a dict, or drop it.")
+    others = [name for name in compile_kwargs or {} if name != "mode"]
+    if others:
+        raise TypeError(f"compile_kwargs holds {others}, and only mode is taken. Drop the others.")
+    mode = (compile_kwargs or {}).get("mode", default)
+    check_mode(mode)
+    return mode
+
+
+def check_mode(mode: Any) -> None:
+    """Raise unless PyTensor has such a mode."""
+    try:
+        if isinstance(get_mode(mode), Mode):
+            return
+    except ValueError:
+        pass
+    raise ValueError(
+        f"PyTensor has no mode {mode!r}. Pass 'numba', 'jax', 'cvm', or a mode that you made."
+    )
 
 
 def check_built(model: Any) -> None:

@@ -734,3 +734,25 @@ def test_inputs_far_from_zero():
 def test_what_is_no_model(call, model):
     with pytest.raises(TypeError, match="model is .*, not a PyMC model. Pass the pm.Model, or"):
         call(model=model)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        vsgp.fit_gaussian,
+        vsgp.sample,
+        lambda **kwargs: vsgp.predict(None, XU, **kwargs),
+        lambda **kwargs: vsgp.log_predictive_density(None, XU, [1], **kwargs),
+    ],
+)
+def test_what_is_no_mode(call):
+    with pm.Model() as model:
+        observed()
+    with pytest.raises(TypeError, match="compile_kwargs is of type str. Pass a dict, or drop it."):
+        call(compile_kwargs="numba", model=model)
+    for mode in ("no such", 3):
+        with pytest.raises(ValueError, match=f"PyTensor has no mode {mode!r}. Pass 'numba', "):
+            call(compile_kwargs={"mode": mode}, model=model)
+    if call is not vsgp.sample:  # which has them for pm.sample
+        with pytest.raises(TypeError, match=r"holds \['q'\], and only mode is taken. Drop the"):
+            call(compile_kwargs={"q": 1}, model=model)

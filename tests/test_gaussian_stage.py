@@ -295,6 +295,22 @@ def test_advi_gives_the_same_kind_of_result(method, data, rng, default_mode):
     assert tree["posterior"]["u"].shape == (1, 50, M)
 
 
+def test_advi_is_compiled_as_asked(data, rng, monkeypatch):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
+    seen = {}
+
+    def fit(n, **kwargs):
+        seen.update(kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pm, "fit", fit)
+    asked = {"compile_kwargs": {"mode": RAW}}
+    with pytest.raises(KeyboardInterrupt):
+        vsgp.fit_gaussian("advi", model=model, progressbar=False, **asked)
+    assert seen["compile_kwargs"] == asked["compile_kwargs"]
+
+
 @pytest.mark.slow
 def test_draws_of_the_stage(data, rng):
     """As a sampler's: named, labelled, with the moments that the stage reports."""

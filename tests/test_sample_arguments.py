@@ -172,3 +172,14 @@ def test_the_number_of_draws_comes_first(stage, passed):
     assert passed(initvals={"s": 0.5})["draws"] == 3
     with pytest.raises(TypeError, match=r"sample\(stage=...\)"):
         vsgp.sample(stage, model=stage.model)
+
+
+@pytest.mark.parametrize("name", ["compile_kwargs", "fit_kwargs", "idata_kwargs", "nuts"])
+def test_what_is_no_dict(name, stage):
+    with pytest.raises(TypeError, match=f"{name} is of type int. Pass a dict, or drop it."):
+        vsgp.sample(stage=stage, model=stage.model, **{name: 3})
+
+
+def test_backend_that_there_is_none_of(stage):
+    with pytest.raises(ValueError, match="PyTensor has no mode 'no such'. Pass 'numba', 'jax', "):
+        vsgp.sample(stage=stage, model=stage.model, backend="no such")

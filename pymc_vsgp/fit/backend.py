@@ -149,10 +149,14 @@ def in_file(model: Model) -> bool:
     return any(mapped_array(v) is not None for v in ancestors(model.basic_RVs))
 
 
+def asked_for(kwargs: dict[str, Any]) -> Any:
+    """Return the mode that arguments of ``pm.sample`` name."""
+    return (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
+
+
 def warn_of_file(model: Model, nuts_sampler: str, kwargs: dict[str, Any]) -> None:
     """Warn where JAX is to sample a model that reads inputs from a file."""
-    backend = (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
-    jax = nuts_sampler in ("numpyro", "blackjax") or str(backend).lower() == "jax"
+    jax = nuts_sampler in ("numpyro", "blackjax") or str(asked_for(kwargs)).lower() == "jax"
     if jax and in_file(model):
         warnings.warn(
             "X is in a file, and JAX copies it into memory several times. "

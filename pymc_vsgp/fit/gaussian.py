@@ -15,7 +15,7 @@ import scipy.linalg
 from pymc.model.core import Model
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
-from pymc_vsgp.checks import check_number, check_real, kind, model_of
+from pymc_vsgp.checks import check_number, check_real, kind, mode_of, model_of
 from pymc_vsgp.compile import ONCE, building
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.advi import fit_advi
@@ -112,7 +112,7 @@ def fit_gaussian(
     progressbar : bool
         Whether to show the ELBO.
     compile_kwargs : dict, optional
-        Passed to the compilation of the ELBO; ``mode`` is its backend.
+        ``mode`` is the backend of the ELBO, such as ``"jax"``.
     devices : sequence of jax.Device, array of them, or jax.sharding.Mesh, optional
         Devices of JAX to spread the rows of the data over, such as ``jax.devices()``; for the
         method "natural". They stay there, and an evaluation adds up what the devices find. Data
@@ -161,8 +161,7 @@ def fit_gaussian(
         check_real("tol", tol)
     if not isinstance(start, GaussianStage | None):
         raise TypeError(f"start is {kind(start)}, not a GaussianStage. Pass an earlier result.")
-    if not isinstance(compile_kwargs, dict | None):
-        raise TypeError(f"compile_kwargs is {kind(compile_kwargs)}. Pass a dict, or drop it.")
+    mode = mode_of(compile_kwargs, ONCE)
     if check_number("n_starts", n_starts) > 1 and method not in ("natural", "minibatch"):
         raise ValueError(
             f"n_starts is {n_starts} and the method {method!r}. "
@@ -194,11 +193,12 @@ def fit_gaussian(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
         n = ITERATIONS["advi"] if maxiter is None else maxiter
+        if compile_kwargs:
+            kwargs["compile_kwargs"] = compile_kwargs
         return fit_advi(model, method, n, random_seed, progressbar, began, kwargs)
     if start is not None:
         _check_start(start, model)
         hand_over(model, start.sites, start.Xu)
-    mode = (compile_kwargs or {}).get("mode", ONCE)
     if move_inducing is None:
         move_inducing = _has_borders(model)
     settings = {"move_inducing": move_inducing, "batch_size": batch_size or BATCH, "mode": mode}

@@ -25,9 +25,9 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
-from pymc_vsgp.checks import check_number, check_real, kind, model_of
+from pymc_vsgp.checks import check_mode, check_number, check_real, kind, model_of
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
-from pymc_vsgp.fit.backend import at_once, choose, takes_long, warn_of_file
+from pymc_vsgp.fit.backend import asked_for, at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian
@@ -65,6 +65,7 @@ METRICS = {
     "transform_adapt",
     "use_grad_based_mass_matrix",
 }
+DICTS = {"compile_kwargs", "fit_kwargs", "idata_kwargs", "nuts"}
 # Those that are about the model that is sampled, inducing values included, ...
 WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
 # ... and those that nutpie can use while it writes to disk.
@@ -176,8 +177,10 @@ def sample(
         )
     if target_accept is not None:
         check_real("target_accept", target_accept, 0.0, 1.0)
-    if not isinstance(fit_kwargs, dict | None):
-        raise TypeError(f"fit_kwargs is {kind(fit_kwargs)}. Pass a dict, or drop it.")
+    for name, given in {"fit_kwargs": fit_kwargs, **kwargs}.items():
+        if name in DICTS and not isinstance(given, dict | None):
+            raise TypeError(f"{name} is {kind(given)}. Pass a dict, or drop it.")
+    check_mode(asked_for(kwargs))
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
     _check_kwargs(kwargs, stage, target_accept, store)
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
@@ -399,9 +402,8 @@ def _no_collapse(why: str | None = None) -> ValueError:
 
 def _default_sampler(kwargs) -> str:
     """Nutpie where it is installed and nothing asked for rules it out, as PyMC itself decides."""
-    mode = (kwargs.get("compile_kwargs") or {}).get("mode", kwargs.get("backend"))
     rules_out = {"step", "callback", "trace", "init", "return_inferencedata"} & set(kwargs)
-    linker = get_mode(mode).linker
+    linker = get_mode(asked_for(kwargs)).linker
     fits = isinstance(linker, NumbaLinker | JAXLinker)
     fits = fits and isinstance(kwargs.get("initvals"), dict | None)
     if importlib.util.find_spec("nutpie") and fits and not rules_out:

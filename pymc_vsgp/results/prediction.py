@@ -22,6 +22,7 @@ from pymc_vsgp.checks import (
     column_names,
     generator_of,
     match_columns,
+    mode_of,
 )
 from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import as_likelihood
@@ -143,7 +144,7 @@ def predict(
         _check_extended(idata, what)
     if of not in ("y", "f", "mean"):
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
-    mode = (compile_kwargs or {}).get("mode")
+    mode = mode_of(compile_kwargs)
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples, mode, _mesh(devices, mode))
     plan = make_plan(fit, what, of, quantiles, at, joint)
@@ -241,7 +242,7 @@ def log_predictive_density(
     DataArray, shape (N,)
         Its sum is a score of the model: higher is better.
     """
-    mode = (compile_kwargs or {}).get("mode")
+    mode = mode_of(compile_kwargs)
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples, mode)
     rows = rows_of(fit, Xnew)
