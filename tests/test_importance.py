@@ -265,6 +265,29 @@ def test_numpy_holds_rows_of_a_few_points():
     assert points.log_density()._rows >= 5 * N
 
 
+@pytest.mark.parametrize(("kind", "rows"), [("waves", 40), ("waves", 1000), ("neighbors", 40)])
+def test_numpy_takes_many_points_at_a_time(kind, rows, rng, monkeypatch):
+    """As many as the cache holds, where no matrix of M x M is made: of waves that are sums too."""
+    X = np.sort(rng.uniform(0.0, 1.0, size=(rows, 1)), axis=0)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=pm.Gamma("ls", 2, 4)))
+        if kind == "waves":
+            gp.prior("u", inducing=vsgp.inducing.Fourier(1.5, 100))
+        else:
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, 5))
+        gp.likelihood("y", vsgp.Poisson(), X, np.ones(rows))
+    points, theta, epsilon = points_of(model, rng, S=64)
+    fn = points.function([simplify(model.logp())])
+    on_numpy, sizes = fn._on_numpy, []
+    monkeypatch.setattr(fn, "_on_numpy", lambda *x: sizes.append(len(x[0])) or on_numpy(*x))
+    (found,) = fn(theta, epsilon)
+    assert max(sizes) > 20
+    monkeypatch.setattr("pymc_vsgp.fit.density.BATCH_BYTES", 1)
+    sizes.clear()
+    np.testing.assert_allclose(fn(theta, epsilon)[0], found, rtol=1e-10)
+    assert sizes == [1] * 64
+
+
 @pytest.mark.slow
 def test_devices_take_theta_alone(rng):
     """Where normal noise integrates out there is no epsilon."""

@@ -31,7 +31,7 @@ def features_of(D):
 @pytest.fixture
 def everywhere(monkeypatch):
     """Interpolate small data, too."""
-    monkeypatch.setattr(scattered, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(scattered, "FEWEST_ENTRIES", {1: 1, 2: 1})
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_bound_equals_that_of_the_waves(monkeypatch):
     """With hundreds of coefficients, whose squares are interpolated, too."""
     X, y = data_of(2, 50)
     found = []
-    for fewest in (1, 1000):
-        monkeypatch.setattr(scattered, "FEWEST_ROWS", fewest)
+    for fewest in (1, 10**6):
+        monkeypatch.setattr(scattered, "FEWEST_ENTRIES", {2: fewest})
         bound = Bound(build(X, y, features_of(2)), mode=RAW)
         rng = np.random.default_rng(1)
         sites = [Sites(*(rng.normal(size=x.shape) for x in s[:2])) for s in bound.no_sites()]

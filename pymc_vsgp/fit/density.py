@@ -31,8 +31,9 @@ from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.compiled import Compiled, OnDevices, adopted, compiler
 from pymc_vsgp.fit.newton import refined_logp
+from pymc_vsgp.inducing.coordinates import Rotated
 from pymc_vsgp.inducing.graphs import frontier
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
 from pymc_vsgp.ops.row_integral import RowIntegral
@@ -166,10 +167,11 @@ class AtPoints:
         rows = _numbers([*loops, *others], mesh)
         sizes = [_entries(node, n) for node, n in zip([*loops, *others], rows, strict=True)]
         integrals = [_integrals(*of) for of in zip(loops, rows, strict=False)]
-        self._sizes = sizes[: len(loops)]
+        self._sizes = [_entries(*of, exact=True) for of in zip(loops, rows, strict=False)]
         self._rows = max((size for size, _ in sizes[len(loops) :]), default=1)
-        self._widest = max((max(s) for s in points.shapes.values() if s), default=1)
-        a, b = (sum(x) for x in zip(*self._sizes, strict=True)) if self._sizes else (1, 0)
+        self._widest = _widest(points.shapes.values())
+        self._square = _widest(s for v, s in points.shapes.items() if v not in _alone(points.model))
+        a, b = (sum(x) for x in zip(*sizes[: len(loops)], strict=True)) if loops else (1, 0)
         of_theta, of_epsilon = (INTEGRAL * sum(x[k] for x in integrals) for k in (0, 1))
         of_theta += a * (3.0 + self._widest / 8.0)
         self.cost = of_theta, of_epsilon + 10.0 * b + a / 4.0
@@ -188,7 +190,7 @@ class AtPoints:
         is interrupted.
         """
         n, K = epsilon.shape[:2]
-        largest = max([self._widest**2, self._rows, *(max(a, K * b) for a, b in self._sizes)])
+        largest = max([self._square**2, self._rows, *(max(a, K * b) for a, b in self._sizes)])
         on_numpy = max(1, BATCH_BYTES // (8 * largest))
         known = self._first() if self.compiled is None else []
         parts: list[list] = []
@@ -244,6 +246,20 @@ def _numbers(nodes, mesh=None) -> list[int]:
     return [int(n) for n in gathered(mesh, rows).sum(axis=0)]
 
 
+def _widest(shapes) -> int:
+    return max((max(s) for s in shapes if s), default=1)
+
+
+def _alone(model: Model) -> set[Variable]:
+    """Return the inducing values that no matrix of M x M is made for."""
+    return {
+        model.rvs_to_values[u]
+        for u in inducing_variables(model)
+        if is_sparse(u)
+        or (is_independent(u) and not isinstance(model.rvs_to_transforms[u], Rotated))
+    }
+
+
 def _integrals(node, n: int) -> tuple[float, float]:
     """Operations of the integrals of a loop: for each theta, and for each epsilon."""
     found = [0.0, 0.0]
@@ -254,19 +270,29 @@ def _integrals(node, n: int) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _entries(node, n: int) -> tuple[int, int]:
-    """Entries of the largest arrays of a block: for each theta, and for each epsilon."""
+def _entries(node, n: int, exact: bool = False) -> tuple[int, int]:
+    """Entries of the largest arrays of a block: for each theta, and for each epsilon.
+
+    All of them have an axis of rows, as those that take the most time have; or, where it is to be
+    exact, those alone that depend on rows.
+    """
     n = min(n, node.op.block_size or n)
     found, graph = [n, n], node.op.fgraph
     # How many nodes a quadrature takes is open, too.
     rules = [a.inputs[2].type.shape[0] for a in graph.apply_nodes if isinstance(a.op, Nodes)]
     rule = min(max(rules, default=1), TYPICAL)
+    of_rows = set(graph.inputs[: node.op.n_rows]) if exact else graph.variables
+    for inner in graph.toposort() if exact else ():
+        if not of_rows.isdisjoint(inner.inputs):
+            of_rows.update(inner.outputs)
     for v in graph.variables:
         shape = getattr(v.type, "shape", ())
         # Points, points and epsilon, or points and rows: what else is open is as wide as most are.
         known = int(np.prod([d for d in shape if d]))
         unknown = shape.count(None)
-        if unknown >= 3:
+        if v not in of_rows:
+            found[1] = max(found[1], known if unknown >= 2 else 1)
+        elif unknown >= 3:
             found[1] = max(found[1], n * known * (rule if unknown > 3 else 1))
         elif unknown == 2:
             found[0] = max(found[0], n * known)

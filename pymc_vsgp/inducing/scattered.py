@@ -11,10 +11,10 @@ from pymc_vsgp.ops.interpolation import FromGrid
 from pymc_vsgp.ops.window import WIDTH, transform
 
 FINER = 2  # than waves need
-FEWEST_ROWS = 2000
-FEWEST_WAVES = {1: 16, 2: 100}  # by the number of inputs; in three a window has 512 places
-
+# By the number of inputs; in three a window has 512 places.
+FEWEST_WAVES = {1: 16, 2: 100}
 FEWEST_OF_A_SERIES = {1: 300}
+FEWEST_ENTRIES = {1: 32_000, 2: 200_000}  # of a matrix of all waves at all rows
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Scattered(Layout):
         if isinstance(other, Grid | Cells):
             return False
         fewest = FEWEST_WAVES if other is None else FEWEST_OF_A_SERIES
-        enough = features.n_features >= fewest.get(features.n_columns, np.inf)
-        return n_rows >= FEWEST_ROWS and enough
+        n, d = features.n_features, features.n_columns
+        return n >= fewest.get(d, np.inf) and n_rows * n >= FEWEST_ENTRIES[d]
 
     def axes(self, X):
         return [X]
