@@ -153,6 +153,11 @@ risk = np.exp(idata.posterior["u"] - idata.posterior["intercept"])
 mean, above = (r.mean(["chain", "draw"]).to_numpy() for r in (risk, risk > 1))
 births = sids.groupby("county", sort=False)["births"].sum().to_numpy()
 names = sids["county"].drop_duplicates().to_numpy()
+places = counties.to_numpy()
+named: list[int] = []  # those that stand out most, where their names don't overlap
+for i in np.argsort(-np.abs(above - 0.5)):
+    if len(named) < 5 and (np.hypot(*(places[named] - places[i]).T) > 60).all():
+        named.append(i)
 
 fig, axes = plt.subplots(2, 1, figsize=(8, 6.6), layout="constrained", sharex=True)
 for ax, title, values, style in (
@@ -160,13 +165,13 @@ for ax, title, values, style in (
     (axes[1], "Probability that it is above one", above, {"cmap": "PuOr_r", "vmin": 0, "vmax": 1}),
 ):
     dots = ax.scatter(
-        *counties.to_numpy().T, c=values, s=15 + births / 60, lw=0.4, edgecolor="black", **style
+        *places.T, c=values, s=15 + births / 60, lw=0.4, edgecolor="black", **style
     )
     fig.colorbar(dots, ax=ax, shrink=0.85).outline.set_visible(False)
-    for i in np.argsort(-np.abs(above - 0.5))[:5]:
+    for i in named:
         legible = {"color": "black", "bbox": {"fc": "white", "alpha": 0.7, "lw": 0.0, "pad": 1.0}}
         ax.annotate(
-            names[i], counties.iloc[i], xytext=(7, 5), textcoords="offset points", **legible
+            names[i], places[i], xytext=(7, 5), textcoords="offset points", **legible
         )
     ax.set(title=f"{title}; size: births", ylabel="km")
     ax.set_aspect("equal")

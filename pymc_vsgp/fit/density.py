@@ -290,11 +290,13 @@ def _entries(node, n: int, exact: bool = False) -> tuple[int, int]:
         # Points, points and epsilon, or points and rows: what else is open is as wide as most are.
         known = int(np.prod([d for d in shape if d]))
         unknown = shape.count(None)
+        if unknown < 2:
+            continue
         if v not in of_rows:
-            found[1] = max(found[1], known if unknown >= 2 else 1)
-        elif unknown >= 3:
+            found[1] = max(found[1], known)
+        elif unknown > 2:
             found[1] = max(found[1], n * known * (rule if unknown > 3 else 1))
-        elif unknown == 2:
+        else:
             found[0] = max(found[0], n * known)
     return found[0], found[1]
 
