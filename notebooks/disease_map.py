@@ -164,15 +164,11 @@ for ax, title, values, style in (
     (axes[0], "Relative risk, posterior mean", mean, {"cmap": "viridis"}),
     (axes[1], "Probability that it is above one", above, {"cmap": "PuOr_r", "vmin": 0, "vmax": 1}),
 ):
-    dots = ax.scatter(
-        *places.T, c=values, s=15 + births / 60, lw=0.4, edgecolor="black", **style
-    )
+    dots = ax.scatter(*places.T, c=values, s=15 + births / 60, lw=0.4, edgecolor="black", **style)
     fig.colorbar(dots, ax=ax, shrink=0.85).outline.set_visible(False)
     for i in named:
         legible = {"color": "black", "bbox": {"fc": "white", "alpha": 0.7, "lw": 0.0, "pad": 1.0}}
-        ax.annotate(
-            names[i], places[i], xytext=(7, 5), textcoords="offset points", **legible
-        )
+        ax.annotate(names[i], places[i], xytext=(7, 5), textcoords="offset points", **legible)
     ax.set(title=f"{title}; size: births", ylabel="km")
     ax.set_aspect("equal")
     ax.spines[["top", "right"]].set_visible(False)
