@@ -286,8 +286,9 @@ def coded(X: Any, by: str | None, model: pm.Model, what: str) -> Any:
     if labels is not None:
         at = pd.Index(labels).get_indexer(group)
         if (at < 0).any():
+            first, *_ = group[at < 0].tolist()
             raise ValueError(
-                f"{what} has {group[at < 0].iloc[0]!r} in the column {by!r}, but that is no {by!r} "
+                f"{what} has {first!r} in the column {by!r}, but that is no {by!r} "
                 f"of the model. Pass one of those in its coords, which has to have all of them."
             )
         group = at.astype("float64")

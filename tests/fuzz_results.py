@@ -295,6 +295,8 @@ def log_predictive_density(draw):
         Xnew[:, 1:] = np.arange(len(Xnew))[:, None] % 2
     given_y = vector(draw, COUNTS if recipe is not outputs else np.ones(N))
     given = inputs(draw, Xnew)
+    if given.kind == "None":  # the inputs of the data
+        given = spelled(Xnew, "lists")
     kwargs = {}
     if recipe is exposed:
         kwargs["likelihood"] = one_of(draw, RIGHT, OTHER)

@@ -90,6 +90,18 @@ def test_what_is_no_vector_of_labels(y, lik):
         lik.encode(y)
 
 
+@pytest.mark.parametrize("lik", [vsgp.Softmax(3), vsgp.Ordinal([0.0, 1.0], classes=list("abc"))])
+def test_nan_in_a_list_is_no_label(lik):
+    with pytest.raises(ValueError, match="y has no label in row 1. Drop that row"):
+        lik.encode(["a", np.nan, "b", "c"], None)
+
+
+@pytest.mark.parametrize("lik", [vsgp.Softmax(3), vsgp.Ordinal([0.0, 1.0], classes=list("abc"))])
+def test_lists_of_any_length_are_no_labels(lik):
+    with pytest.raises(TypeError, match="y is of type list, no array can be made of it. Pass"):
+        lik.encode([["a"], ["b", "c"]])
+
+
 @pytest.mark.slow
 def test_probabilities_with_cut_points_declared_by_dims():
     """Their number is known from the dimension, and the names of the classes are kept."""

@@ -253,6 +253,11 @@ class TestGreedyVariance:
             greedy_variance(X, 10, pm.gp.cov.Matern32(2, ls=ls)), greedy(X, 10)
         )
 
+    @pytest.mark.parametrize("cov_func", [len, None, 1.0, lambda *X: X[0]])
+    def test_what_is_no_kernel(self, X, cov_func):
+        with pytest.raises(TypeError, match="not a covariance function. Pass one of pm.gp.cov"):
+            greedy_variance(X, 3, cov_func)
+
     def test_parameter_without_value(self, X):
         ls = pt.scalar("ls", dtype="float64")
         kernel = pm.gp.cov.Matern32(2, ls=ls)

@@ -14,7 +14,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
 
-from pymc_vsgp.checks import check_point
+from pymc_vsgp.checks import check_kernel, check_point
 from pymc_vsgp.compile import function
 
 
@@ -22,11 +22,7 @@ def compile_kernel(
     cov_func: Callable[..., Variable], columns: int, point: Mapping[str, Any] | None
 ) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
     """Return functions for one column of the kernel matrix, and for its diagonal."""
-    if not callable(cov_func):
-        raise TypeError(
-            f"cov_func is of type {type(cov_func).__name__}, but a kernel is needed. "
-            "Pass a pm.gp.cov object."
-        )
+    check_kernel(cov_func)
     needed = getattr(cov_func, "input_dim", columns)
     if needed > columns:
         raise ValueError(

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
 
-from pymc_vsgp.checks import check_number, kind
+from pymc_vsgp.checks import as_array, check_number, kind
 from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
 
 
@@ -41,7 +41,7 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
     the labels in sorted order.
     """
     categorical = isinstance(getattr(y, "dtype", None), pd.CategoricalDtype)
-    if not categorical and np.asarray(y).dtype.kind not in "OUST":
+    if not categorical and as_array(y, "y").dtype.kind not in "OUST":
         return y, None
     labels = y if categorical else as_labels(y)
     labels = pd.Categorical(labels)
@@ -70,7 +70,9 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
 
 def as_labels(y: Any) -> np.ndarray:
     """Return labels as a vector, or raise ValueError."""
-    found = np.asarray(y)
+    found = np.asarray(as_array(y, "y"))
+    if found.dtype.kind in "US" and isinstance(y, list | tuple):
+        found = np.array(y, dtype=object)  # where numpy makes a word of nan
     if found.ndim != 1:
         what = f"has {found.ndim} dimensions" if found.ndim else f"is {kind(y)}"
         raise ValueError(f"y {what}. Pass a vector of labels, one for each row of X.")

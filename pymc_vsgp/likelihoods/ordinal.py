@@ -9,7 +9,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import explicit_graph_inputs
 
-from pymc_vsgp.checks import known_value
+from pymc_vsgp.checks import as_array, known_value
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.likelihoods.classes import OfClasses, as_labels, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
@@ -171,7 +171,7 @@ class Ordinal(OfClasses):
         """Return labels as integers in the order of the classes; integers as they are."""
         kind = getattr(y, "dtype", None)
         ordered = getattr(kind, "ordered", None)  # None unless categorical
-        if ordered is None and np.asarray(y).dtype.kind not in "OUST":
+        if ordered is None and as_array(y, "y").dtype.kind not in "OUST":
             if self.classes is None or isinstance(self.classes[0], str):
                 return y, None
             y = pd.Categorical(as_labels(y))

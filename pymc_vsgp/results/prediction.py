@@ -230,8 +230,8 @@ def log_predictive_density(
     ----------
     idata : DataTree
         Draws.
-    Xnew : array_like, shape (N, D)
-        Inputs.
+    Xnew : array_like, shape (N, D), or None
+        Inputs; None are those of the data.
     ynew : array_like, shape (N,)
         Observations.
     var_name, likelihood, num_samples, chunk_size, progressbar, compile_kwargs, model
