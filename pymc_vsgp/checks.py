@@ -370,6 +370,11 @@ def kind(thing: Any) -> str:
     return f"of type {type(thing).__name__}"
 
 
+def _said(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else kind(value)
+
+
 def model_of(model: Any) -> pm.Model:
     """Return the model, or that on the context stack."""
     found = pm.modelcontext(model)
@@ -419,7 +424,7 @@ def check_mode(mode: Any) -> None:
     except ValueError:
         pass
     raise ValueError(
-        f"PyTensor has no mode {mode!r}. Pass 'numba', 'jax', 'cvm', or a mode that you made."
+        f"PyTensor has no mode {_said(mode)}. Pass 'numba', 'jax', 'cvm', or a mode that you made."
     )
 
 
@@ -489,7 +494,7 @@ def check_real(
         wanted = f"from {least:g} to {most:g}"
         if most == np.inf:
             wanted = f"above {least:g}" if above else f"of at least {least:g}"
-        raise ValueError(f"{name} is {value!r}. Pass a number {wanted}.")
+        raise ValueError(f"{name} is {_said(value)}. Pass a number {wanted}.")
     return float(value)
 
 
@@ -501,14 +506,14 @@ def generator_of(random_seed: Any) -> np.random.Generator:
         return np.random.default_rng(random_seed)
     except (TypeError, ValueError):
         raise ValueError(
-            f"random_seed is {random_seed!r}. Pass a whole number, 0 or more, or a Generator."
+            f"random_seed is {_said(random_seed)}. Pass a whole number, 0 or more, or a Generator."
         ) from None
 
 
 def check_number(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number, or raise ValueError where it is none, or not large enough."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} is {value!r}. Pass a whole number, {least} or more.")
+        raise ValueError(f"{name} is {_said(value)}. Pass a whole number, {least} or more.")
     return int(value)
 
 

@@ -51,3 +51,10 @@ def test_neighbors_where_points_would_need_too_many(rng):
         assert "each given the 30 nearest" in repr(suggestion)
         u = vsgp.VariationalSparse(cov_func=cov).prior("u", **suggestion.prior_kwargs)
     assert u.owner.inputs[5].type.shape == (2000, 30)
+
+
+def test_a_range_of_next_to_nothing(rng):
+    """The kernel does not vary over it, as over a constant column."""
+    X = 1e-170 * rng.uniform(size=(9, 2))
+    options = vsgp.suggest_inducing(X, pm.gp.cov.ExpQuad(2, ls=1.0), draws=2).options
+    assert all(np.isfinite(o.left_out) for o in options.values())

@@ -756,3 +756,9 @@ def test_what_is_no_mode(call):
     if call is not vsgp.sample:  # which has them for pm.sample
         with pytest.raises(TypeError, match=r"holds \['q'\], and only mode is taken. Drop the"):
             call(compile_kwargs={"q": 1}, model=model)
+
+
+def test_long_arrays_are_not_said_in_full():
+    for call in (vsgp.Softmax, lambda x: vsgp.inducing.grid(XU, 2, margin=x)):
+        with pytest.raises(ValueError, match=r" is of type ndarray. Pass a (whole )?number"):
+            call(np.ones((9, 3)))

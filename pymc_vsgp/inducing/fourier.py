@@ -24,6 +24,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.checks import (
+    LARGEST,
     as_inputs,
     check_kernel,
     check_number,
@@ -146,7 +147,7 @@ class Fourier(Features, InducingVariables):
         covariates = tuple(np.delete(X, active, axis=1).mean(axis=0).tolist())
         X, cov_func = X[:, active], of_columns(cov_func, active)
         low, high = X.min(axis=0), X.max(axis=0)
-        width = np.where(high > low, high - low, 1.0)
+        width = np.where(high - low > 1.0 / LARGEST, high - low, 1.0)
         n_columns = len(width)
         # The kernel along each input, in units of the range.
         lags = np.linspace(0.0, 8.0, 1025)
