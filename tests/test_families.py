@@ -154,3 +154,21 @@ def test_c_agrees(inputs, rng, c_compiler):
         found.append(model.compile_fn([logp, *pt.grad(logp, model.value_vars)], mode=mode))
     v = {"u_whitened__": rng.normal(size=M)}
     same(*(fn(v) for fn in found), 1e-9)
+
+
+@pytest.mark.parametrize("size", [1e12, 1e15, 1e300])
+@pytest.mark.parametrize(
+    ("family", "limit", "y"),
+    [
+        (vsgp.NegativeBinomial, vsgp.Poisson(), [0.0, 2.0, 400.0]),
+        (lambda nu: vsgp.StudentT(nu, 0.5), vsgp.Gaussian(0.5), [0.0, 2.0, 5.0]),
+    ],
+)
+def test_limits_of_what_adds_variance(size, family, limit, y):
+    """Constants of large numbers cancel, and what is left must not be their rounding."""
+    mu, gamma, y = pt.constant([0.1, 0.6, 5.9]), pt.constant([0.3, 0.1, 0.05]), pt.constant(y)
+    for name in ("expected_logp", "log_predictive"):
+        found, expected = (
+            getattr(lik, name)(mu, gamma, y).eval(mode=RAW) for lik in (family(size), limit)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-6)

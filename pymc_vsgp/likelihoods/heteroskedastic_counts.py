@@ -10,22 +10,9 @@ from pymc_vsgp.likelihoods.base import COUNT, POSITIVE, WHOLE
 from pymc_vsgp.likelihoods.binomial import check_successes
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
 from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
+from pymc_vsgp.likelihoods.negative_binomial import log_rising
 from pymc_vsgp.likelihoods.poisson import Poisson
 from pymc_vsgp.likelihoods.quadrature import LEAN, expectation, log_expectation
-
-
-def log_rising(log_a, y):
-    r"""``log Gamma(a + y) - log Gamma(a)`` for ``a = exp(log_a)``, whatever its size, and y >= 0.
-
-    For a far above y by the expansion :math:`y \log a + y (y - 1) / 2 a - \ldots`, as the two terms
-    would cancel; :math:`\log \Gamma(a) = \log \Gamma(a + 1) - \log a` where a underflows.
-    """
-    edge = np.log(1e4) + pt.log1p(y)
-    small, large = pt.exp(pt.minimum(log_a, edge)), pt.exp(-pt.maximum(log_a, edge))
-    near = pt.gammaln(small + pt.maximum(y, 1.0)) - pt.gammaln(small + 1.0) + log_a
-    pairs = y * (y - 1.0) * large / 2.0
-    far = y * log_a + pairs * (1.0 - (2.0 * y - 1.0) * large / 6.0)
-    return pt.switch(y < 0.5, 0.0, pt.switch(log_a < edge, near, far))
 
 
 class Dispersed(TwoFunctions):

@@ -9,6 +9,21 @@ from pymc_vsgp.likelihoods.links import expected_softplus
 from pymc_vsgp.likelihoods.quadrature import ONE_PEAK
 
 
+def log_rising(log_a, y):
+    r"""``log Gamma(a + y) - log Gamma(a)`` for ``a = exp(log_a)``, whatever its size, and y >= 0.
+
+    For a far above y by the expansion :math:`y \log a + y (y - 1) / 2 a - \ldots`, as the two terms
+    would cancel; :math:`\log \Gamma(a) = \log \Gamma(a + 1) - \log a` where a underflows.
+    """
+    y = pt.as_tensor(y)
+    edge = np.log(1e4) + pt.log1p(y)
+    small, large = pt.exp(pt.minimum(log_a, edge)), pt.exp(-pt.maximum(log_a, edge))
+    near = pt.gammaln(small + pt.maximum(y, 1.0)) - pt.gammaln(small + 1.0) + log_a
+    pairs = y * (y - 1.0) * large / 2.0
+    far = y * log_a + pairs * (1.0 - (2.0 * y - 1.0) * large / 6.0)
+    return pt.switch(y < 0.5, 0.0, pt.switch(log_a < edge, near, far))
+
+
 class NegativeBinomial(LogLink):
     r"""Negative binomial counts of mean ``m = exposure * exp(f)``, variance ``m + m^2 / alpha``.
 
@@ -39,7 +54,7 @@ class NegativeBinomial(LogLink):
         return pt.log(self.exposure) - pt.log(self.alpha)
 
     def _combine(self, log_odds, softplus, y):
-        const = pt.gammaln(y + self.alpha) - pt.gammaln(self.alpha) - pt.gammaln(y + 1.0)
+        const = log_rising(pt.log(self.alpha), y) - pt.gammaln(y + 1.0)
         return const + y * log_odds - (y + self.alpha) * softplus
 
     def log_prob(self, f, y):

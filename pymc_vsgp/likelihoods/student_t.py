@@ -10,6 +10,7 @@ from pymc_vsgp.likelihoods.base import POSITIVE, Located
 from pymc_vsgp.likelihoods.gaussian import normal_logp
 from pymc_vsgp.likelihoods.quadrature import region_nodes
 
+LARGEST = 1e8  # nu: a t is a normal there, and its constant is a difference of large numbers
 SIZES = (61, 13, 5, 96)  # of the search for the region, and of the rule on it
 
 
@@ -35,23 +36,27 @@ class StudentT(Located):
     @property
     def log_norm(self):
         """Logarithm of the normalising constant."""
-        half = self.nu / 2.0
+        half = self._nu / 2.0
         return (
             pt.gammaln(half + 0.5)
             - pt.gammaln(half)
-            - pt.log(np.pi * self.nu * self.sigma**2) / 2.0
+            - pt.log(np.pi * self._nu * self.sigma**2) / 2.0
         )
 
+    @property
+    def _nu(self):
+        return pt.minimum(self.nu, LARGEST)
+
     def log_prob(self, f, y):
-        squared = ((y - f) / self.sigma) ** 2 / self.nu
-        return self.log_norm - (self.nu + 1.0) / 2.0 * pt.log1p(squared)
+        squared = ((y - f) / self.sigma) ** 2 / self._nu
+        return self.log_norm - (self._nu + 1.0) / 2.0 * pt.log1p(squared)
 
     def dist(self, f, **kwargs):
         return pm.StudentT.dist(nu=self.nu, mu=f, sigma=self.sigma, **kwargs)
 
     def bend(self, y):
         """Peak at y."""
-        return y, self.sigma * pt.sqrt(self.nu)
+        return y, self.sigma * pt.sqrt(self._nu)
 
     def log_predictive(self, mu, gamma, y):
         r"""``log E[p(y | f)]`` for f ~ N(mu, gamma).
@@ -63,8 +68,8 @@ class StudentT(Located):
         a smooth integral whatever gamma is. (In f it may have two peaks of unlike widths.)
         """
         mu, gamma, y = (pt.as_tensor(v) for v in (mu, gamma, y))
-        half = self.nu / 2.0
-        unit = pt.sqrt(2.0 / self.nu)
+        half = self._nu / 2.0
+        unit = pt.sqrt(2.0 / self._nu)
 
         def height(t):
             x = unit * t
