@@ -477,6 +477,12 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
             )
 
 
+def check_dim_name(name: str, dim: Any) -> None:
+    """Raise unless it is the name of a dimension, or None."""
+    if not isinstance(dim, str | None):
+        raise TypeError(f"{name} is {_said(dim)}. Pass the name of a dimension.")
+
+
 def check_names(name: str, value: Any) -> None:
     """Raise unless there are names, or none at all."""
     names = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)

@@ -638,6 +638,9 @@ FAILED_PRIORS = {
     "variance": lambda: pm.gp.VariationalSparse().prior("u", XU),
     "lengthscales": lambda: process(cov_func=pm.gp.cov.ExpQuad(2, ls=np.ones(3))).prior("u", XU),
     "coefficients": lambda: process(mean_func=pm.gp.mean.Linear(np.ones(3))).prior("u", XU),
+    "name of a dimension": lambda: with_prior(inducing_dims=0),
+    "name of another dimension": lambda: with_prior(output_dims=["a"]),
+    "one dimension for two": lambda: with_prior(n_outputs=2, output_dims="u_inducing"),
 }
 
 
@@ -762,3 +765,16 @@ def test_long_arrays_are_not_said_in_full():
     for call in (vsgp.Softmax, lambda x: vsgp.inducing.grid(XU, 2, margin=x)):
         with pytest.raises(ValueError, match=r" is of type ndarray. Pass a (whole )?number"):
             call(np.ones((9, 3)))
+
+
+@pytest.mark.parametrize("name", ["inducing_dims", "output_dims"])
+@pytest.mark.parametrize("dim", [0, True, [], b"a", ("a", "b")])
+def test_what_is_no_name_of_a_dimension(name, dim):
+    with pm.Model(), pytest.raises(TypeError, match=f"{name} is .* Pass the name of a dimension."):
+        with_prior(**{name: dim})
+
+
+@pytest.mark.parametrize("more", [{"output_dims": "u_inducing"}, {"inducing_dims": "u_output"}])
+def test_one_name_for_two_dimensions(more):
+    with pm.Model(), pytest.raises(ValueError, match="is the dimension of the functions, and that"):
+        with_prior(n_outputs=2, **more)

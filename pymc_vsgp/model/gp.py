@@ -168,7 +168,7 @@ class VariationalSparse(Base):
         check_new_name(model, name)
         check_jitter(jitter)
         output_dim = latents.output_coord(model, name, n_outputs, output_dims)
-        inducing_dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
+        inducing_dim = latents.inducing_coord(name, inducing_dims, (output_dim, by))
         n_groups = check_groups(model, by, inducing, n_outputs, output_dims)
         variables: InducingVariables
         if inducing is not None:

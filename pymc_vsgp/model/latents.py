@@ -21,6 +21,7 @@ from pymc_vsgp.checks import (
     as_target,
     check_columns,
     check_dim,
+    check_dim_name,
     check_names,
     check_new_name,
     check_number,
@@ -457,6 +458,7 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
 def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | None) -> str | None:
     """Check the number of functions of a process, and return the name of their dimension."""
     check_number("n_outputs", n_outputs)
+    check_dim_name("output_dims", output_dims)
     if n_outputs == 1 and output_dims is None:
         return None
     dim = output_dims if output_dims is not None else f"{name}_output"
@@ -465,5 +467,17 @@ def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | 
         raise ValueError(
             f"Dimension {dim!r} has length {known}, but n_outputs is {n_outputs}. "
             "Choose another name for the dimension, or as many functions."
+        )
+    return dim
+
+
+def inducing_coord(name: str, inducing_dims: str | None, others: Sequence[str | None]) -> str:
+    """Return the name of the dimension of inducing values, which is none of the others."""
+    check_dim_name("inducing_dims", inducing_dims)
+    dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
+    if dim in others:
+        raise ValueError(
+            f"{dim!r} is the dimension of the functions, and that of their inducing values. "
+            "Pass another name as inducing_dims."
         )
     return dim
