@@ -97,6 +97,8 @@ def likelihood(draw):
     u, y_name = option(draw, ["u", "\N{GREEK SMALL LETTER MU}"]), option(draw, ["y", "größe"])
     as_data = draw(st.sampled_from([("", "")] * 4 + [("data", ""), ("data with dims", "data")]))
     given = [inputs(draw, Xu), inputs(draw, X), vector(draw, COUNTS)]
+    if given[1].kind == "big-endian":  # which pm.Data does not take
+        as_data = ("", "")
 
     def build(*data, plain=False):
         with pm.Model(coords={"group": ["a", "b"], "obs": range(12)}) as model:

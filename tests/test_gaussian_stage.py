@@ -295,7 +295,7 @@ def test_advi_gives_the_same_kind_of_result(method, data, rng, default_mode):
     assert tree["posterior"]["u"].shape == (1, 50, M)
 
 
-def test_advi_is_compiled_as_asked(data, rng, monkeypatch):
+def test_advi_is_compiled_and_seeded_as_asked(data, rng, monkeypatch):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
     seen = {}
@@ -309,6 +309,10 @@ def test_advi_is_compiled_as_asked(data, rng, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         vsgp.fit_gaussian("advi", model=model, progressbar=False, **asked)
     assert seen["compile_kwargs"] == asked["compile_kwargs"]
+    for seed, passed in ((None, None), (7, 7), (2**70, int), (np.int64(3), int), (rng, int)):
+        with pytest.raises(KeyboardInterrupt):
+            vsgp.fit_gaussian("advi", model=model, progressbar=False, random_seed=seed)
+        assert seen["random_seed"] == passed or isinstance(seen["random_seed"], passed)
 
 
 @pytest.mark.slow

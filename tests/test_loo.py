@@ -247,3 +247,24 @@ def test_refusals():
         kfold(build, X, y, 2, per_observation=3)
     with pytest.raises(TypeError, match="returned int, not a model"):
         kfold(lambda X, y: 3, X, y, 2, **quiet)
+
+
+def test_a_tail_of_equal_weights(fitted):
+    """As of a few draws that a chain repeats, or of a class that is certain: nothing to smooth."""
+    model, idata, *_ = fitted
+    found = compute_pointwise(idata.copy(), model=model, **quiet)
+    plain = loo(found)
+    phi = found["log_potential"]["y"]
+    at = {"y_obs": 3}
+    assert phi.dims[-1] == "y_obs"
+    low = np.sort(phi[at].values.ravel())[len(phi["draw"]) // 2]
+    phi[at] = phi[at].clip(min=low)  # the largest weights are those of the lowest potential
+    equal = loo(found)
+    assert equal.pareto_k[3] == 0.0
+    others = np.arange(N) != 3
+    np.testing.assert_allclose(equal.elpd_i[others], plain.elpd_i[others], rtol=1e-10)
+    np.testing.assert_allclose(equal.pareto_k[others], plain.pareto_k[others], rtol=1e-10)
+    w = np.exp(-phi[at].values - np.max(-phi[at].values))
+    density = np.exp(found["log_predictive"]["y"][at].values)
+    wanted = np.log(np.sum(w * density) / w.sum())
+    np.testing.assert_allclose(equal.elpd_i[3], wanted, rtol=1e-10)

@@ -228,3 +228,16 @@ def test_text_axes_and_data_take_the_colors_of_a_style(line):
         other = plot_elbo(stage)
         for text in (*ax.get_xticklabels(), *other.get_yticklabels(), ax.xaxis.label):
             assert text.get_color() == "white"
+
+
+def test_inducing_points_of_groups():
+    """X has a column for the groups, and Xu has none."""
+    with pm.Model(coords={"group": ["a", "b"]}) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        X = np.linspace(0.0, 4.0, 12)[:, None]
+        gp.prior("u", X[::4], by="group")
+        gp.likelihood("y", vsgp.Poisson(), X=np.c_[X, np.arange(12) % 2], y=np.ones(12, int))
+    axes = plot_inducing(prior_draws(model), num_samples=5, model=model)
+    assert axes[0].get_xlabel() == "input"
+    assert "inducing inputs" in axes[0].get_legend_handles_labels()[1]
+    axes[0].figure.canvas.draw()

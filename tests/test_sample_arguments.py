@@ -180,6 +180,12 @@ def test_what_is_no_dict(name, stage):
         vsgp.sample(stage=stage, model=stage.model, **{name: 3})
 
 
+@pytest.mark.parametrize("sampler", ["no such", True, "", 0, []])
+def test_samplers_that_there_are_none_of(sampler, stage):
+    with pytest.raises(ValueError, match="There is no sampler .*Choose one of .*'nutpie', 'pymc'"):
+        vsgp.sample(stage=stage, model=stage.model, nuts_sampler=sampler)
+
+
 def test_backend_that_there_is_none_of(stage):
     with pytest.raises(ValueError, match="PyTensor has no mode 'no such'. Pass 'numba', 'jax', "):
         vsgp.sample(stage=stage, model=stage.model, backend="no such")

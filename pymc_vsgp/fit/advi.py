@@ -29,8 +29,8 @@ def fit_advi(
     times: list[float] = []  # of each iteration: the first one is over once all is compiled
     callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
     bound = Variables(model)
-    if isinstance(random_seed, np.random.Generator | np.random.RandomState):
-        random_seed = int(generator_of(random_seed).integers(2**31))  # `pm.fit` takes none of them
+    if not (random_seed is None or (isinstance(random_seed, int) and 0 <= random_seed < 2**32)):
+        random_seed = int(generator_of(random_seed).integers(2**31))  # `pm.fit` takes no others
     with model, whitened_coordinates(model):
         approx = pm.fit(
             n,

@@ -65,6 +65,7 @@ METRICS = {
     "transform_adapt",
     "use_grad_based_mass_matrix",
 }
+SAMPLERS = ["nutpie", "pymc", "numpyro", "blackjax"]
 DICTS = {"compile_kwargs", "fit_kwargs", "idata_kwargs", "nuts"}
 # Those that are about the model that is sampled, inducing values included, ...
 WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
@@ -180,6 +181,8 @@ def sample(
     for name, given in {"fit_kwargs": fit_kwargs, **kwargs}.items():
         if name in DICTS and not isinstance(given, dict | None):
             raise TypeError(f"{name} is {kind(given)}. Pass a dict, or drop it.")
+    if nuts_sampler not in (None, *SAMPLERS):
+        raise ValueError(f"There is no sampler {nuts_sampler!r}. Choose one of {SAMPLERS}.")
     check_mode(asked_for(kwargs))
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
     _check_kwargs(kwargs, stage, target_accept, store)

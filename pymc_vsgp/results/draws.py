@@ -383,4 +383,12 @@ class Fitted:
 
     def draw_y(self, at, f, start=0, *, rng: np.random.Generator) -> np.ndarray:
         """Draw observations given f at rows from `start`."""
-        return self._method("dist", at, {"f": f}, None, start, rng=rng)
+        try:
+            return self._method("dist", at, {"f": f}, None, start, rng=rng)
+        except ValueError as error:
+            if "too large" not in str(error):  # of numpy, for a Poisson's mean
+                raise
+            raise ValueError(
+                f"An observation has a mean that is too large to draw it: {error}. "
+                "Ask for 'mean' or 'f', or leave out rows that are far from the data."
+            ) from None

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from arviz_stats import loo as arviz_loo
+from arviz_stats.base import array_stats
 from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
@@ -371,7 +372,27 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
         check_real("reff", reff, above=True)
     else:
         reff = _relative_efficiency(idata["posterior"].to_dataset())
-    return phi.azstats.psislw(r_eff=reff, dim=["chain", "draw"])
+    dims = ["chain", "draw"]
+    try:
+        return phi.azstats.psislw(r_eff=reff, dim=dims)
+    except ValueError:  # all weights in the tail of an observation are the same
+        return xr.apply_ufunc(
+            _smoothed,
+            phi,
+            input_core_dims=[dims],
+            output_core_dims=[dims, []],
+            kwargs={"reff": reff},
+            vectorize=True,
+        )
+
+
+def _smoothed(phi: np.ndarray, reff: float) -> tuple[np.ndarray, float]:
+    """Return the same for one observation: where the tail has no shape, nothing is smoothed."""
+    try:
+        log_w, khat = array_stats.psislw(phi, r_eff=reff, axis=(-2, -1))
+    except ValueError:
+        return -phi - logsumexp(-phi), 0.0
+    return log_w, float(khat)
 
 
 def _logsumexp(array: xr.DataArray, dims: list[str]) -> xr.DataArray:

@@ -74,7 +74,8 @@ def plot_inducing(
 
 
 def _where(ax, check):
-    X, left = check.X, 100.0 * check.unexplained
+    n_inputs = min((Z.shape[1] for Z in check.Xu.values() if len(Z)), default=check.X.shape[1])
+    X, left = check.X[:, :n_inputs], 100.0 * check.unexplained  # without the column of groups
     if X.shape[1] == 1:
         order = np.argsort(X[:, 0])
         x, values = X[order, 0], left[order]
