@@ -228,3 +228,6 @@ def test_processes_that_do_not_fit_are_refused(processes, what, why):
 
 def test_one_process_has_all_rows():
     assert vsgp.local_rows(7) == slice(0, 7)
+    for wrong in (None, -1, 2.5, "7"):
+        with pytest.raises(ValueError, match="n is .* Pass a whole number, 0 or more"):
+            vsgp.local_rows(wrong)

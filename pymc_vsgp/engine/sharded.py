@@ -21,7 +21,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
-from pymc_vsgp.checks import generator_of, known_value
+from pymc_vsgp.checks import check_number, generator_of, known_value
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 
 __all__ = [
@@ -104,6 +104,7 @@ def local_rows(n: int) -> slice:
     _require_jax()
     import jax
 
+    n = check_number("n", n, 0)
     owners = np.array([d.process_index for d in jax.devices()])
     start, stop = ((owners < jax.process_index() + i).sum() for i in range(2))
     return slice(int(n * start // len(owners)), int(n * stop // len(owners)))
