@@ -68,6 +68,12 @@ def test_points_of_either_kind(Xu):
     np.testing.assert_allclose(first.priors[0].condition, np.linalg.cond(K), rtol=1e-6)
     with pytest.raises(ValueError, match=r"'scale', which is no variable of the model\. Use"):
         check_model({"scale": 1.0}, model=model)
+    for name, value, shape in (
+        ("u", np.zeros(M + 1), rf"\({M},\)"),
+        ("variance_log__", [1.0], r"\(\)"),
+    ):
+        with pytest.raises(ValueError, match=f"has shape .* has shape {shape}. Pass values of"):
+            check_model({name: value}, model=model)
 
 
 def test_rows_that_nearly_coincide(Xu):

@@ -161,6 +161,13 @@ def _values(model: pm.Model, point: dict[str, Any]) -> dict[str, np.ndarray]:
             f"point has a value for {unknown[0]!r}, which is no variable of the model. "
             f"Use some of {sorted(known)}."
         )
+    shapes = model.eval_rv_shapes() if point else {}
+    for name, value in point.items():
+        if np.shape(value) != (shape := tuple(map(int, shapes[name]))):
+            raise ValueError(
+                f"point[{name!r}] has shape {np.shape(value)}, and the variable has shape {shape}. "
+                "Pass values of that shape."
+            )
     at.update({k: np.asarray(v) for k, v in point.items() if k in at})
     # In order: a transform may depend on variables that come before its own.
     for rv in model.free_RVs:
