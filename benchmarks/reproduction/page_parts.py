@@ -18,10 +18,11 @@ def table(head, rows):
 
 def made_by(record):
     """Say what made a result, and of what package."""
-    minutes, versions = record["seconds"] / 60, record["versions"]
+    minutes, versions = round(record["seconds"] / 60), record["versions"]
+    took = "a minute" if minutes <= 1 else f"{minutes} minutes"
     packages = ", ".join(f"{name} {versions[name]}" for name in ("pymc", "pytensor", "nutpie"))
     commit = record.get("commit", "not recorded")
-    return f"`{record['command']}`, {minutes:.0f} minutes; commit {commit}, {packages}.\n"
+    return f"`{record['command']}`, {took}; commit {commit}, {packages}.\n"
 
 
 def sampling(how):
