@@ -96,6 +96,11 @@ def test_nan_in_a_list_is_no_label(lik):
         lik.encode(["a", np.nan, "b", "c"], None)
 
 
+def test_masked_labels_are_no_labels():
+    with pytest.raises(TypeError, match="y is a masked array.*Drop the masked rows of X and y"):
+        model_of(np.ma.array(LABELS, mask=np.arange(len(LABELS)) == 1), classes=NAMES)
+
+
 @pytest.mark.parametrize("lik", [vsgp.Softmax(3), vsgp.Ordinal([0.0, 1.0], classes=list("abc"))])
 def test_lists_of_any_length_are_no_labels(lik):
     with pytest.raises(TypeError, match="y is of type list, no array can be made of it. Pass"):

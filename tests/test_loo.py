@@ -268,3 +268,10 @@ def test_a_tail_of_equal_weights(fitted):
     density = np.exp(found["log_predictive"]["y"][at].values)
     wanted = np.log(np.sum(w * density) / w.sum())
     np.testing.assert_allclose(equal.elpd_i[3], wanted, rtol=1e-10)
+
+
+def test_a_tail_that_is_too_short_is_not_one_of_equal_weights(fitted):
+    model, idata, *_ = fitted
+    found = compute_pointwise(idata.copy(), model=model, **quiet)
+    with pytest.raises(ValueError, match="at least 5"):
+        loo(found, reff=2000.0)

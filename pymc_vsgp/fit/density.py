@@ -170,7 +170,8 @@ class AtPoints:
         self._sizes = [_entries(*of, exact=True) for of in zip(loops, rows, strict=False)]
         self._rows = max((size for size, _ in sizes[len(loops) :]), default=1)
         self._widest = _widest(points.shapes.values())
-        self._square = _widest(s for v, s in points.shapes.items() if v not in _alone(points.model))
+        alone = _alone(points.model)
+        self._square = _widest(s for v, s in points.shapes.items() if v not in alone)
         a, b = (sum(x) for x in zip(*sizes[: len(loops)], strict=True)) if loops else (1, 0)
         of_theta, of_epsilon = (INTEGRAL * sum(x[k] for x in integrals) for k in (0, 1))
         of_theta += a * (3.0 + self._widest / 8.0)

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
 
-from pymc_vsgp.checks import as_array, check_number, kind
+from pymc_vsgp.checks import as_array, as_target, check_number, kind
 from pymc_vsgp.likelihoods.base import Likelihood, is_count, require
 
 
@@ -70,7 +70,9 @@ def code_labels(y: Any, n_classes: int | None, classes: Any, name: str) -> tuple
 
 def as_labels(y: Any) -> np.ndarray:
     """Return labels as a vector, or raise ValueError."""
-    found = np.asarray(as_array(y, "y"))
+    found = as_array(y, "y")
+    if isinstance(found, np.ma.MaskedArray):
+        as_target(found, None)  # which refuses it, as it does numbers
     if found.dtype.kind in "US" and isinstance(y, list | tuple):
         found = np.array(y, dtype=object)  # where numpy makes a word of nan
     if found.ndim != 1:

@@ -375,7 +375,7 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
     dims = ["chain", "draw"]
     try:
         return phi.azstats.psislw(r_eff=reff, dim=dims)
-    except ValueError:  # all weights in the tail of an observation are the same
+    except ValueError:  # as where all weights in the tail of an observation are the same
         return xr.apply_ufunc(
             _smoothed,
             phi,
@@ -390,7 +390,9 @@ def _smoothed(phi: np.ndarray, reff: float) -> tuple[np.ndarray, float]:
     """Return the same for one observation: where the tail has no shape, nothing is smoothed."""
     try:
         log_w, khat = array_stats.psislw(phi, r_eff=reff, axis=(-2, -1))
-    except ValueError:
+    except ValueError as error:
+        if "the same" not in str(error):
+            raise
         return -phi - logsumexp(-phi), 0.0
     return log_w, float(khat)
 
