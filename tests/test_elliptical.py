@@ -84,6 +84,18 @@ def two_processes():
     return model, us
 
 
+def one_of_two():
+    """The other one has coordinates of a stage of its own."""
+    model, us = two_processes()
+    rng = np.random.default_rng(2)
+    sites = {
+        name: Sites(rng.normal(size=(1, n)), rng.normal(size=(1, n, n)))
+        for name, n in (("u", 4), ("w", 2))
+    }
+    hand_over(model, sites, {})
+    return model, us[:1]
+
+
 def exact():
     model = reference.latent()
     return model, [model["f"]]
@@ -111,6 +123,7 @@ MODELS = [
     features,
     two_outputs,
     two_processes,
+    one_of_two,
     exact,
     rotated,
     several_normals,
@@ -208,6 +221,11 @@ def test_errors():
             EllipticalSlice(us, n_updates=0)
         step = EllipticalSlice(us, compile_kwargs={"mode": RAW})
     hand_over(model, {"u": Sites(np.zeros((1, 4)), np.zeros((1, 4, 4)))}, {})
+    with pytest.raises(ValueError, match="built before a Gaussian stage.*Build the step after"):
+        step.setup_chain(1, 0, 1)
+    model, us = two_processes()
+    step = EllipticalSlice(us[:1], model=model, compile_kwargs={"mode": RAW})
+    hand_over(model, {"w": Sites(np.zeros((1, 2)), np.zeros((1, 2, 2)))}, {})
     with pytest.raises(ValueError, match="built before a Gaussian stage.*Build the step after"):
         step.setup_chain(1, 0, 1)
     with pm.Model():

@@ -70,6 +70,17 @@ def test_what_is_held(which, rng):
     np.testing.assert_allclose(found, exact, rtol=1e-5)
 
 
+def test_noise_of_surrogate_data_is_that_of_the_way_back(rng):
+    """Without tuning, too: else a move and its reverse have other data."""
+    model = reference.latent()
+    step = a_step(model, schemes=("surrogate",), tune=False)
+    point, _ = step.step(model.initial_point())
+    theta = step.parameters.of(point)
+    here, there = (step._place(step.parameters.put(point, theta + x)) for x in (0.0, 0.7))
+    assert not np.allclose(here.prior_variance, there.prior_variance)
+    np.testing.assert_array_equal(step._surrogate(here)[1], step._surrogate(there)[1])
+
+
 @pytest.mark.slow
 def test_posterior():
     """Of parameters and function, by quadrature."""

@@ -215,6 +215,16 @@ def test_beside_other_steps(tmp_path):
     np.testing.assert_array_equal(twice.values, 2.0 * f.values)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_without_tuning_nothing_is_tuned(cores):
+    """PyMC sets `tune` of a step that is alone, where chains run one after another."""
+    with reference.latent() as model:
+        step = PseudoMarginal([model["ls"], model["sd"]], tune=False, **QUICK)
+        settings = {"chains": 2, "cores": cores, "compute_convergence_checks": False}
+        idata = pm.sample(3, tune=5, step=step, random_seed=3, **settings)
+    assert (idata["sample_stats"]["scaling"] == step.walks[0].scale).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [[0, 0, 1, 2], [1, 2, 3, 0]])
 def test_observations_in_another_order(order):

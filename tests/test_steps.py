@@ -152,3 +152,21 @@ def test_chains_in_processes(which):
     assert (sd[0] != sd[1]).any()
     accept = one["sample_stats"]["accept"].values
     assert ((accept >= 0.0) & (accept <= 1.0)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["surrogate", "laplace"])
+def test_a_later_step_in_processes(which):
+    """What another step has moved is seen, though PyMC moves it in place there."""
+    found = []
+    for cores in (2, 1):
+        with reference.latent() as model:
+            ls, sd = model["ls"], model["sd"]
+            kept = (
+                Interweaving([ls], **FAST) if which == "surrogate" else PseudoMarginal([ls], **FAST)
+            )
+            settings = {"tune": 20, "chains": 2, "random_seed": 3, "cores": cores} | FAST
+            found.append(pm.sample(20, step=[kept, pm.Metropolis([sd], **FAST)], **settings))
+    one, two = found
+    for name, x in one["posterior"].data_vars.items():
+        np.testing.assert_array_equal(x, two["posterior"][name], err_msg=name)

@@ -33,6 +33,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
@@ -76,10 +77,10 @@ def split(flat: Any, shapes: Iterable[tuple[int, ...]]) -> list[Any]:
 
 
 @contextmanager
-def whitened_coordinates(model: Model) -> Iterator[None]:
-    """Context in which the inducing values of a model have whitened coordinates."""
+def whitened_coordinates(model: Model, of: Iterable[Variable] | None = None) -> Iterator[None]:
+    """Context in which inducing values of a model, by default all, have whitened coordinates."""
     transforms = model.rvs_to_transforms
-    kept = {u: transforms[u] for u in inducing_variables(model)}
+    kept = {u: transforms[u] for u in (inducing_variables(model) if of is None else of)}
     transforms.update({u: whitened(u) for u in kept})
     try:
         yield

@@ -45,6 +45,11 @@ class _Place(NamedTuple):
     def f(self) -> np.ndarray:
         return self.c + self.B @ self.nu
 
+    @property
+    def prior_variance(self) -> np.ndarray:
+        """Of f."""
+        return (self.B**2).sum(axis=1)
+
 
 class Interweaving(WalkingStep):
     r"""Metropolis updates of parameters given the latent values, in turns with elliptical slices.
@@ -167,7 +172,7 @@ class Interweaving(WalkingStep):
         for scheme, walk in zip(self.schemes, self.walks, strict=True):
             here, accept = self._update(here, scheme, walk)
             stats[f"accept_{scheme}"] = accept
-            if self.tune:
+            if self._tuning:
                 walk.learn(self.parameters.of(here.point), accept)
         nu, level, n = here.nu, here.log_likelihood, 0
         for _ in range(self.n_updates):
@@ -175,9 +180,9 @@ class Interweaving(WalkingStep):
             n += more
         values = zip(self.latents.values, self._values(nu, *here.known), strict=True)
         new = here.point | {v.name: x for v, x in values}
-        self._left = dict(new)
-        self._here = here._replace(point=new, nu=nu, log_likelihood=level)
-        if self.tune and self._sees:
+        self._leave(new)
+        self._here = here._replace(point=self._left, nu=nu, log_likelihood=level)
+        if self._tuning and self._sees:
             self._see(self._here)
         stats["accept"] = float(np.mean([stats[f"accept_{s}"] for s in self.schemes]))
         return new, [stats | {"scaling": self.walks[-1].scale, "n_evaluations": n}]
@@ -235,9 +240,10 @@ class Interweaving(WalkingStep):
 
     def _surrogate(self, here: _Place) -> tuple[np.ndarray, np.ndarray]:
         """Draw surrogate data of the values of the function."""
-        prior = (here.B**2).sum(axis=1)
-        if self.n_seen > 1:
-            prior = self.prior_seen / self.n_seen
+        if not self.prior_seen.any():
+            self.prior_seen = here.prior_variance
+        # Not that at these parameters: the noise must be the same for the way back.
+        prior = self.prior_seen / (self.n_seen + 1)
         # Half the prior variance is left until there is something to go by.
         n = self.n_seen + 20.0
         posterior = (self.scatter_seen + 20.0 * prior / 2.0) / n
@@ -251,7 +257,7 @@ class Interweaving(WalkingStep):
         away = here.f - self.mean_seen
         self.mean_seen = self.mean_seen + away / self.n_seen
         self.scatter_seen = self.scatter_seen + away * (here.f - self.mean_seen)
-        self.prior_seen = self.prior_seen + (here.B**2).sum(axis=1)
+        self.prior_seen = self.prior_seen + here.prior_variance
 
 
 def _given(place: _Place, g, deviation) -> tuple[np.ndarray, np.ndarray, float]:

@@ -30,7 +30,7 @@ from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.model.variable import InducingRV, whitened
+from pymc_vsgp.model.variable import InducingRV, inducing_variables, whitened
 
 HELD_BYTES = 1_000_000_000
 """A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
@@ -118,7 +118,7 @@ class Latents:
         """Return the log density of all other variables, potentials included, as a graph of nu."""
         model, rvs = self.model, {m.rv for m in self.members}
         terms = [rv for rv in model.basic_RVs if rv not in rvs]
-        with whitened_coordinates(model):
+        with whitened_coordinates(model, [m.rv for m in self.members if m.is_inducing]):
             logp = simplify(model.logp(vars=[*terms, *model.potentials]))
         inducing = [m.is_inducing for m in self.members]
         swaps = {
@@ -174,7 +174,9 @@ class Latents:
             )
 
     def _kinds(self):
-        return [type(self.model.rvs_to_transforms[m.rv]) for m in self.members]
+        """Of the members, and of processes beside them, which the log density has as they are."""
+        rvs = dict.fromkeys([*(m.rv for m in self.members), *inducing_variables(self.model)])
+        return [type(self.model.rvs_to_transforms[rv]) for rv in rvs]
 
 
 @dataclass_state

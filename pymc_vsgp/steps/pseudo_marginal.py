@@ -130,9 +130,9 @@ class PseudoMarginal(WalkingStep):
         if accepted:
             self.current = found
             point = proposed | self.predictor.values_at(proposed, found.nu)
-        if self.tune:
+        if self._tuning:
             walk.learn(self.parameters.of(point), accept)
-        self._left = dict(point)
+        self._leave(point)
         stats = {
             "accept": accept,
             "accepted": float(accepted),
@@ -181,7 +181,7 @@ class PseudoMarginal(WalkingStep):
         chosen = nu[self.rng.choice(len(w), p=w / w.sum())]
         ess = float(1.0 / (w**2).sum())
         # Tuning on estimates would take sticking for steps that are too long.
-        log_evidence = q.log_evidence if self.tune else float(total) - np.log(len(w))
+        log_evidence = q.log_evidence if self._tuning else float(total) - np.log(len(w))
         return Estimate(log_evidence, chosen, ess, q.n_iterations)
 
     def stop_tuning(self) -> None:

@@ -134,12 +134,21 @@ class WalkingStep(LatentStep):
         self.walks = [RandomWalk(self.parameters.size, target) for _ in range(n_walks)]
         self._left: dict | None = None
 
+    @property
+    def _tuning(self) -> bool:
+        """Whether to tune now. PyMC sets `tune` for all steps, also for one that does not."""
+        return self.tune and self._tunes
+
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         self._left = None
-        self.tune = self._tunes and tune > 0
+        self.tune = tune > 0
         for walk in self.walks:
             walk.restart()
         super().setup_chain(rng, tune, draws)
+
+    def _leave(self, point) -> None:
+        """Keep a copy of a point: where chains run in processes, PyMC writes into its arrays."""
+        self._left = {name: np.array(x) for name, x in point.items()}
 
     def _left_at(self, point) -> bool:
         """Whether other steps left the point where this one did."""
