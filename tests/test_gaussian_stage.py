@@ -569,3 +569,37 @@ def test_no_class_of_many_is_given_up():
         gp.likelihood("y", vsgp.RobustMax(K), X=X, y=y)
         stage = vsgp.fit_gaussian(maxiter=4, move_inducing=False, random_seed=1, progressbar=False)
     assert stage.elbo > -460.0  # -569 before
+
+
+def test_what_was_compiled_before_another_fit_is_of_the_same_coordinates():
+    """Its own are in the model meanwhile. Sites are data of the model, which graphs look at."""
+    X = np.linspace(0.0, 5.0, 12)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=pm.LogNormal("ls")))
+        u = gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(X, 3))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=np.arange(12) % 4)
+        vsgp.fit_gaussian(maxiter=2, progressbar=False)
+    names = ["u_sites_linear", "u_sites_root"]
+    before = [model[name] for name in names], list(u.owner.inputs), list(model.named_vars)
+    values = [x.get_value() for x in before[0]]
+    Fitter(model)
+    after = [model[name] for name in names], list(u.owner.inputs), list(model.named_vars)
+    for a, b in zip(before, after, strict=True):
+        assert len(a) == len(b)
+    assert all(a is b for a, b in zip(before[0] + before[1], after[0] + after[1], strict=True))
+    assert set(before[2]) == set(after[2])
+    for x, value in zip(after[0], values, strict=True):
+        np.testing.assert_array_equal(x.get_value(), value)
+        assert sum(x is d for d in model.data_vars) == 1
+
+
+@pytest.mark.parametrize("name", ["start", "tol"])
+def test_advi_starts_at_the_initial_point(name):
+    """It continues from no stage, and does not stop by a tolerance."""
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=1.0))
+        gp.prior("u", Xu=np.linspace(0.0, 5.0, 4)[:, None])
+        gp.likelihood("y", vsgp.Poisson(), X=np.arange(5.0)[:, None], y=np.arange(5))
+        asked = {"start": vsgp.fit_gaussian(maxiter=1, progressbar=False), "tol": 1.0}
+    with pytest.raises(ValueError, match="takes neither start= nor tol="):
+        vsgp.fit_gaussian("advi", model=model, **{name: asked[name]})

@@ -18,6 +18,7 @@ import scipy.special
 import scipy.stats
 import xarray as xr
 
+from pytensor.conditional.op import ifelse
 from pytensor.graph.traversal import graph_inputs
 
 import pymc_vsgp as vsgp
@@ -1516,3 +1517,63 @@ def test_weights_that_differ_too_much_for_a_shape():
     np.testing.assert_allclose(mean, [0.0, 1.0], atol=1e-70)
     assert ess == 1.0 and np.isfinite(covariance).all()
     assert weights.refusal(log_w)
+
+
+@pytest.mark.slow
+def test_chains_start_with_weights_of_the_density_that_they_walk_on(rng, monkeypatch):
+    """Also where that is fitted again, since the first one was refused."""
+    model, stage = made(counts)
+    judged, first = [], []
+
+    def doubtful(weigher, q, batch, draws):
+        judged.append(q)
+        found = real(weigher, q, batch, draws)
+        return (*found[:2], "k-hat 0.90" if len(judged) == 1 else "", found[3])
+
+    def noting(self, q, n, K):
+        first.append(called(self, q, n, K))
+        return first[-1]
+
+    real, called = importance._judged, Weigher.__call__
+    monkeypatch.setattr(importance, "_judged", doubtful)
+    monkeypatch.setattr(Weigher, "__call__", noting)
+    found = weigh(stage, Weigher(model), 500, rng, progressbar=False)
+    old, new = judged[0], judged[-1]
+    assert old is not new
+    theta, _, log_w = found.start
+    np.testing.assert_array_equal(theta, first[-1].theta)
+    np.testing.assert_allclose(log_w, first[-1].log_marginal - new.logpdf(theta))
+    assert not np.allclose(old.logpdf(theta), new.logpdf(theta))
+
+
+@pytest.mark.slow
+def test_what_takes_one_point_at_a_time_is_drawn():
+    """A graph that branches, as the density does not."""
+    model, _ = made(counts)
+    with model:
+        ls = model["ls_u"]
+        pm.Deterministic("larger", ifelse(pt.gt(ls, 1.0), 2.0 * ls, ls))
+        idata = vsgp.sample(60, random_seed=1, progressbar=False)
+    found = idata["posterior"]
+    assert found.attrs["method"] == "importance"
+    ls = found["ls_u"]
+    assert 0.05 < float((ls > 1.0).mean()) < 0.95
+    np.testing.assert_allclose(found["larger"], ls * np.where(ls > 1.0, 2.0, 1.0))
+
+
+def test_mass_of_proposals_where_they_have_a_density(rng):
+    """The evidence is the mean weight times that."""
+
+    class Halved(StudentT):
+        def draw(self, n, rng):
+            theta = super().draw(n, rng)
+            return np.where(theta > 0.0, theta, np.nan)
+
+    whole, half = (kind(np.zeros(1), np.eye(1), 5.0) for kind in (StudentT, Halved))
+    whole.center = np.array([20.0])
+    q = Mixture([(0.6, whole), (0.4, half)])
+    theta = q.draw(40_000, rng)
+    assert q.kept == pytest.approx(0.8, abs=0.01)
+    target = 0.5 * np.exp(whole.logpdf(theta)) + np.exp(half.logpdf(theta))
+    mean = np.mean(target / np.exp(q.logpdf(theta)))
+    assert mean * q.kept == pytest.approx(1.0, abs=0.02)

@@ -1,5 +1,7 @@
 """Ctrl-C: what was drawn is kept, whichever stage it meets."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -256,3 +258,45 @@ def test_replicates_and_folds_end(stage, second_call_interrupted):
         _Sampler(build(X, shared), shared, 100, 5)(Y, 1)
     with pytest.raises(KeyboardInterrupt, match="too few draws"):
         vsgp.kfold(build, X, Y, 2, **QUICK)
+
+
+def test_curvature_is_finished(stage, monkeypatch):
+    """It is the last thing that a fit does: a second Ctrl-C does not take the rounds with it."""
+    monkeypatch.setattr(Natural, "curvature", once(Natural.curvature))
+    again = vsgp.fit_gaussian(model=build(X, Y), progressbar=False)
+    np.testing.assert_array_equal(again.theta_covariance, stage.theta_covariance)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StopIteration])
+def test_advi(error, caplog):
+    """Ctrl-C is no end that a callback decides on."""
+
+    def stop(approx, losses, i):
+        if i == 4:
+            raise error
+
+    settings = {"callbacks": [stop], "maxiter": 20, "model": build(X, Y)}
+    some = vsgp.fit_gaussian("advi", **settings, **QUICK)
+    assert len(some.elbo_history) == some.n_steps < 20
+    assert some.interrupted == (error is KeyboardInterrupt)
+    assert ("Interrupted after" in caplog.text) == some.interrupted
+
+
+def test_fewer_proposals_than_chains_are_no_interrupt(stage, monkeypatch):
+    """A few that were refused lead to NUTS, however many chains there are to be."""
+    few = SimpleNamespace(
+        log_weight=np.zeros(3), interrupted=False, refused="k-hat 2.00", may_be_elsewhere=False
+    )
+    monkeypatch.setattr(sampling, "weigh", lambda *args, **kwargs: few)
+    rng, how = np.random.default_rng(1), {"give_up": True, "progressbar": False}
+    assert sampling._by_importance(stage, 10, 4, None, None, rng, None, how) is few
+    few.interrupted, few.thin = True, 1
+    with pytest.raises(KeyboardInterrupt, match="Before each chain had a draw"):
+        sampling._by_importance(stage, 10, 4, None, None, rng, None, how)
+
+
+def test_a_handful_of_draws(stage, second_call_interrupted):
+    """More proposals than were asked for, of which an interrupt leaves less than one a draw."""
+    second_call_interrupted(after=9)
+    with pytest.raises(KeyboardInterrupt, match="Before each chain had a draw"):
+        vsgp.sample(10, stage=stage, model=stage.model, **QUICK)

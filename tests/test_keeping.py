@@ -16,7 +16,7 @@ from modes import of_users
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.fit.store import _lengths, _rectangle
+from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
@@ -272,3 +272,24 @@ def test_refusals(moved, tmp_path):
         vsgp.open_draws(tmp_path / "empty.zarr")
     with pytest.raises(ValueError, match="Only nutpie writes draws.*Drop store"):
         vsgp.sample(store=tmp_path / "x.zarr", nuts_sampler="pymc", model=build(), **quiet)
+
+
+def test_numbers_of_the_model_that_are_not_finite_are_draws(tmp_path):
+    """What was not written is NaN, and so may be what a model computes."""
+    dims = ("chain", "draw")
+    written = np.where(np.arange(6) < np.array([[6], [5]]), 1.0, np.nan)
+    posterior = {"a_log__": (dims, written), "a": (dims, np.exp(written))}
+    posterior["borders"] = ((*dims, "cut"), np.stack([-np.inf * written, written], axis=-1))
+    posterior["root"] = (dims, np.full((2, 6), np.nan))
+    stored = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(posterior),
+            "sample_stats": xr.Dataset({"step_size": (dims, written)}),
+        }
+    )
+    found = _of_nutpie(stored, tmp_path)["posterior"]
+    assert dict(found.sizes) == {"chain": 2, "draw": 5, "cut": 2}
+    assert set(found.data_vars) == {"a", "borders", "root"}
+    stored["sample_stats"] = xr.DataTree(xr.Dataset({"step_size": (dims, np.nan * written)}))
+    with pytest.raises(ValueError, match="No draw after tuning has been written"):
+        _of_nutpie(stored, tmp_path)

@@ -20,10 +20,11 @@ from pymc_vsgp.progress import progress
 N, M, K = 24, 5, 3
 
 
-def of_classes(likelihood=None, mean=0.0):
+def of_classes(likelihood=None, mean=0.0, swap=False):
     rng = np.random.default_rng(1)
     y = np.arange(N) % K
     X = rng.normal(size=(K, 2))[y] + 0.5 * rng.normal(size=(N, 2))
+    y = y[::-1] if swap else y
     with pm.Model() as model:
         lengthscale = pm.Gamma("lengthscale", 3, 2)
         gp = vsgp.VariationalSparse(
@@ -261,6 +262,12 @@ def test_checkpoints_that_do_not_fit(tmp_path):
     (tmp_path / "text").write_text("draws")
     with pytest.raises(ValueError, match="is not a checkpoint of fit_gaussian"):
         fitted(checkpoint=tmp_path / "text")
+    (tmp_path / "part").write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match="is not a checkpoint of fit_gaussian"):
+        fitted(checkpoint=tmp_path / "part")
+    for other in ({"likelihood": vsgp.RobustMax(K)}, {"swap": True}):
+        with pytest.raises(ValueError, match="is of another model, of other data"):
+            fitted(of_classes(**({"mean": 0.4} | other)), checkpoint=path)
     for wrong in (tmp_path, tmp_path / "no" / "fit"):
         with pytest.raises(ValueError, match="is no file in a folder that exists"):
             fitted(checkpoint=wrong)

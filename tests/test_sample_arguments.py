@@ -143,12 +143,34 @@ def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
     assert idata["posterior"]["u"].shape == (1, 3, 4)
 
 
+def test_names_are_picked_of_draws_by_importance(stage):
+    """They are no setting of NUTS."""
+    quick = {"random_seed": 1, "progressbar": False, "model": stage.model}
+    idata = vsgp.sample(50, stage=stage, var_names=["u", "twice"], **quick)
+    assert idata["posterior"].attrs["method"] == "importance"
+    assert set(idata["posterior"].data_vars) == {"u", "twice"}
+    whole = vsgp.sample(50, stage=stage, **quick)
+    np.testing.assert_array_equal(whole["posterior"]["u"], idata["posterior"]["u"])
+
+
+def test_a_line_says_which_argument_is_of_nuts(passed, caplog):
+    caplog.set_level("INFO", "pymc.vsgp")
+    passed(initvals={"s": 0.5})
+    assert "NUTS draws, as you passed nuts_sampler, compile_kwargs, initvals" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("asked", "error", "words"),
     [
         ({"drawz": 3}, TypeError, r"takes \['drawz'\]. Check the spelling"),
         ({"nuts_sampler_kwargs": {}}, TypeError, r"Pass nuts=\{...\} instead"),
         ({"target_accept": 0.9, "nuts": {"target_accept": 0.8}}, ValueError, "given twice"),
+        (
+            {"var_names": ["s", "z"]},
+            ValueError,
+            r"var_names is \['s', 'z'\]. Pass .* of \['s', 'u'",
+        ),
+        ({"var_names": "s"}, ValueError, "var_names is 's'. Pass a list of names"),
         ({"draws": 0}, ValueError, "draws is 0. Pass a whole number, 1 or more"),
         ({"chains": 1.5}, ValueError, "chains is 1.5. Pass a whole number"),
         ({"tune": -1}, ValueError, "tune is -1. Pass a whole number, 0 or more"),
@@ -189,3 +211,31 @@ def test_samplers_that_there_are_none_of(sampler, stage):
 def test_backend_that_there_is_none_of(stage):
     with pytest.raises(ValueError, match="PyTensor has no mode 'no such'. Pass 'numba', 'jax', "):
         vsgp.sample(stage=stage, model=stage.model, backend="no such")
+
+
+@pytest.mark.parametrize("asked", [{"copy": True}, {"model": None}])
+def test_the_stage_is_of_the_model_that_is_sampled(asked, stage):
+    with pytest.raises(ValueError, match="the stage is of the model that is sampled. Drop them"):
+        vsgp.sample(model=stage.model, fit_kwargs=asked)
+
+
+def test_a_path_is_looked_at_before_anything_is_fitted(stage, monkeypatch, tmp_path):
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.fit_gaussian", None)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "y").touch()
+    with pytest.raises(FileExistsError, match="Pass a new path"):
+        vsgp.sample(model=stage.model, store=tmp_path / "x")
+    with pytest.raises(ValueError, match="Only nutpie writes draws"):
+        vsgp.sample(model=stage.model, store=tmp_path / "z", nuts_sampler="pymc")
+
+
+def test_without_parameters_the_inducing_values_are_sampled():
+    """There would be nothing left, were they integrated out."""
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Gaussian(0.5), X=X, y=np.sin(X[:, 0]))
+    idata = vsgp.sample(model=model, method="nuts", **QUICK)
+    assert idata["posterior"]["u"].shape == (1, 3, 4)
+    with pytest.raises(ValueError, match="parameters beside it.*Drop collapse=True"):
+        vsgp.sample(model=model, method="nuts", collapse=True, **QUICK)

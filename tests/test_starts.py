@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from pymc.distributions.transforms import ordered
 from pymc.initial_point import make_initial_point_fn
 
 import pymc_vsgp as vsgp
@@ -13,7 +14,7 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.fit import adaptation
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.initial import random_start, starts_of_chains
-from pymc_vsgp.fit.starts import search
+from pymc_vsgp.fit.starts import _of_prior, search
 
 D, N = 6, 40
 
@@ -64,7 +65,7 @@ def test_weights_lead_to_a_better_optimum(bent, monkeypatch):
         expected = vsgp.sample(stage=best, method="importance", random_seed=2, progressbar=False)
     with model:
         stage = vsgp.fit_gaussian(progressbar=False)
-        idata = vsgp.sample(stage=stage, random_seed=1, progressbar=False)
+        idata = vsgp.sample(stage=stage, random_seed=2, progressbar=False)
     assert best.elbo > stage.elbo + 5.0
     attrs = idata["posterior"].attrs
     assert attrs["method"] == "importance"
@@ -153,3 +154,17 @@ def test_chains_start_at_each_optimum():
             z = (part - center) / sd - at
             assert abs(z.mean()) < 4.0 * 1.5 / np.sqrt(len(z))
             assert abs(z.std() / 1.5 - 1.0) < 4.0 / np.sqrt(2.0 * len(z))
+
+
+def test_starts_of_ordered_variables():
+    """PyMC draws them in any order: those in order are taken."""
+    X = np.linspace(0.0, 5.0, 12)[:, None]
+    with pm.Model() as model:
+        cuts = pm.Normal("cuts", 0.0, 2.0, shape=4, transform=ordered, initval=[-2, -1, 1, 2])
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Ordinal(cuts), X=X, y=np.arange(12) % 5)
+    found = _of_prior(Fitter(model).bound, 6, np.random.default_rng(1))
+    assert found.shape == (6, 4)
+    assert np.isfinite(found).all()
+    assert len(np.unique(found, axis=0)) == 6

@@ -1,6 +1,9 @@
 """The Gaussian stage by PyMC's ADVI, in whitened coordinates."""
 
+import logging
 import time
+
+from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
@@ -15,6 +18,8 @@ from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
 
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
+
 
 def fit_advi(
     model: Model,
@@ -27,7 +32,11 @@ def fit_advi(
 ) -> GaussianStage:
     """Fit, and return a stage."""
     times: list[float] = []  # of each iteration: the first one is over once all is compiled
-    callbacks = [*kwargs.pop("callbacks", ()), lambda *_: times.append(time.perf_counter())]
+    stopped: list[bool] = []  # by a callback
+    callbacks = [
+        lambda *_: times.append(time.perf_counter()),
+        *(_noting(call, stopped) for call in kwargs.pop("callbacks", ())),
+    ]
     bound = Variables(model)
     if not (random_seed is None or (isinstance(random_seed, int) and 0 <= random_seed < 2**32)):
         random_seed = int(generator_of(random_seed).integers(2**31))  # `pm.fit` takes no others
@@ -40,6 +49,8 @@ def fit_advi(
             callbacks=callbacks,
             **kwargs,
         )
+        if not times:
+            raise KeyboardInterrupt("Before the first step of ADVI.")
         mean, cov = approx.mean.eval(), approx.cov.eval()
         ordering = approx.ordering
         point = {v: mean[at].reshape(shape) for v, at, shape, _ in ordering.values()}
@@ -72,6 +83,8 @@ def fit_advi(
         covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)
     converged, message = judge(hist)
+    if interrupted := len(hist) < n and not stopped:
+        converged, message = False, f"Interrupted after {len(hist)} steps of {n}."
     before = inducing_inputs(bound)
     stage = GaussianStage(
         method=method,
@@ -92,6 +105,22 @@ def fit_advi(
         Xu_before=before,
         Xu=before,
         model=model,
+        interrupted=interrupted,
     )
     stage.apply()
+    if interrupted:
+        _log.warning("%s", message)
     return stage
+
+
+def _noting(call: Callable, stopped: list[bool]) -> Callable:
+    """Return a callback of PyMC that notes if it ends the fit, as Ctrl-C would."""
+
+    def noting(*args):
+        try:
+            call(*args)
+        except StopIteration:
+            stopped.append(True)
+            raise
+
+    return noting

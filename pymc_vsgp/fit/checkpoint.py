@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class State:
     rng: Any
     data: list[int]
     """Numbers of rows, and of those in a batch."""
+    value: float = np.nan
+    """ELBO of the next batch, of a state that is written: another model has another one."""
 
     def again(self) -> "State":
         """Return the same for another run, which counts its steps anew.
@@ -48,7 +51,7 @@ class State:
         return replace(self, counts=counts)
 
 
-PLAIN = ("counts", "rng", "data")
+PLAIN = ("counts", "rng", "data", "value")
 
 
 def as_path(path: Any, name: str = "path") -> Path:
@@ -72,23 +75,24 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path) as file:
+            with self.path.open("rb") as opened, np.load(opened) as file:
                 plain = json.loads(str(file["plain"]))
                 names = [f.name for f in fields(State) if f.name not in (*PLAIN, "q")]
                 q = [(file[f"q{i}"], file[f"r{i}"]) for i in range(plain.pop("processes"))]
                 return State(q=q, **{name: file[name] for name in names}, **plain)
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
             raise ValueError(
                 f"{self.path} is not a checkpoint of fit_gaussian. Pass a path of its own."
             ) from error
 
-    def keep(self, state: State) -> None:
-        """Write the state, if that was a while ago."""
-        if time.monotonic() - self.written > SECONDS:
-            self.write(state)
+    @property
+    def due(self) -> bool:
+        """Whether it was a while ago that the state was written."""
+        return time.monotonic() - self.written > SECONDS
 
-    def write(self, state: State) -> None:
+    def write(self, state: State, value: float) -> None:
         """Write the state. A run that is killed meanwhile leaves the one before."""
+        state = replace(state, value=value)
         arrays = {f.name: getattr(state, f.name) for f in fields(State) if f.name not in PLAIN}
         for i, (a, b) in enumerate(q := arrays.pop("q")):
             arrays |= {f"q{i}": a, f"r{i}": b}

@@ -120,15 +120,21 @@ class Points(Values):
 
     def at(self, variables: Sequence[Variable], points: Sequence[Mapping]) -> list[np.ndarray]:
         """Return variables of the model at points by name."""
-        try:
-            fn = self.variables(variables)
-        except NotImplementedError:  # a graph that takes one point at a time
-            columns = zip(*at_points(self.model, variables, points), strict=True)
-            return [np.stack(column) for column in columns]
         theta = np.array([self.ravel(point) for point in points])
         parts = [[np.empty(0), *(np.ravel(p[v.name]) for v in self.inner)] for p in points]
-        epsilon = np.array([np.concatenate(each) for each in parts])
-        return [x[:, 0] for x in fn(theta, epsilon[:, None])]
+        return self.drawn(variables, theta, np.array([np.concatenate(each) for each in parts]))
+
+    def drawn(self, variables: Sequence[Variable], theta, epsilon) -> list[np.ndarray]:
+        """Return variables of the model at theta, S x d, and epsilon, S x m."""
+        try:
+            return [x[:, 0] for x in self.variables(variables)(theta, epsilon[:, None])]
+        except NotImplementedError:  # a graph that takes one point at a time
+            names = [v.name for v in (*self.outer, *self.inner)]
+            columns = self.split(theta, epsilon)
+            points = [dict(zip(names, each, strict=True)) for each in zip(*columns, strict=True)]
+            return [
+                np.stack(x) for x in zip(*at_points(self.model, variables, points), strict=True)
+            ]
 
     @building
     def _known(self, key, build, mesh=None) -> Any:

@@ -27,7 +27,7 @@ from pymc_vsgp.fit.exact import ExactBound, ResponseBound
 from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
-from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs
+from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs, insist
 from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.copies import copy_of
@@ -193,6 +193,10 @@ def fit_gaussian(
                 "ADVI does not move inducing inputs. Use method='natural', or move_inducing=False."
             )
         n = ITERATIONS["advi"] if maxiter is None else maxiter
+        if start is not None or tol is not None:
+            raise ValueError(
+                "ADVI takes neither start= nor tol=. Drop them, or use another method."
+            )
         if compile_kwargs:
             kwargs["compile_kwargs"] = compile_kwargs
         return fit_advi(model, method, n, random_seed, progressbar, began, kwargs)
@@ -357,11 +361,7 @@ class Fitter:
                     steps = EPOCHS * fit.n_data // fit.n_rows
                     maxiter = min(max(steps, FEWEST), ITERATIONS["minibatch"])
                 _resume(fit, start, checkpoint)
-                if checkpoint is None:
-                    fit.run(maxiter)
-                else:
-                    fit.run(maxiter, checkpoint.keep)
-                    checkpoint.write(fit.reached)
+                fit.run(maxiter, checkpoint)
             else:
                 if hasattr(bound, "refresh"):
                     bound.refresh()
@@ -372,7 +372,7 @@ class Fitter:
                 if isinstance(bound, ResponseBound):
                     fit.evaluation = bound.with_q(fit.theta)
             fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
-            theta_covariance = fit.curvature()
+            theta_covariance = insist(fit.curvature)
         ev = fit.evaluation
         after = dict(before)
         for shared, x in zip(bound.moving, fit.moved, strict=False):
@@ -408,12 +408,15 @@ class Fitter:
 def _resume(fit: Minibatches, start: GaussianStage | None, checkpoint: Checkpoint | None) -> None:
     """Let a fit go on from a file, or from an earlier one of the same kind."""
     if checkpoint is not None and (state := checkpoint.read()) is not None:
-        if not fit.takes(state):
+        known = fit.takes(state)
+        if known:
+            fit.resume(state)
+            known = np.isclose(fit.next_value(), state.value, rtol=1e-6, equal_nan=True)
+        if not known:
             raise ValueError(
                 f"{checkpoint.path} is of another model, of other data or of another batch_size. "
                 "Pass what that fit had, or another path."
             )
-        fit.resume(state)
     elif start is not None and start.state is not None and fit.takes(start.state):
         fit.resume(start.state.again())
 

@@ -192,7 +192,7 @@ def weigh(
         # Where chains draw epsilon, several times as many would take as long as NUTS does.
         for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
-        start = (batch.theta, batch.epsilon, log_w)
+        first = batch
         khat, ess = tail(log_w)
         hopeless = give_up and (ess < max(0.02 * len(log_w), 2.0) or khat > 1.0)
         interrupted, refused = False, ""
@@ -243,8 +243,12 @@ def weigh(
                 batch = batch.ordered(np.argsort(of, kind="stable"))
         log_w, single, refused, doubt = _judged(weigher, q, batch, draws)
     khat, ess = shape(log_w, single)[0], tail(log_w)[1]
+    # A chain compares weights under one density, also where that was fitted anew.
+    start = first.theta, first.epsilon, first.log_marginal - q.logpdf(first.theta)
     order = _order(weigher.points, stage)
-    log_z = logsumexp(log_w) - np.log(len(log_w)) if weigher.chains is None else np.nan
+    log_z = np.nan
+    if weigher.chains is None:
+        log_z = logsumexp(log_w) - np.log(len(log_w)) + np.log(q.kept)
     return Weighed(
         theta=batch.theta,
         epsilon=batch.epsilon,

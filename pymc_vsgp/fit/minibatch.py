@@ -7,7 +7,6 @@ Rows are drawn without replacement until all had their turn. So the mean of the 
 has hardly any noise of sampling, and says when to stop.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +14,10 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri
 
 from pymc_vsgp.fit.bound import Evaluation
-from pymc_vsgp.fit.checkpoint import State
+from pymc_vsgp.fit.checkpoint import Checkpoint, State
 from pymc_vsgp.fit.following import coefficients_following, following
 from pymc_vsgp.fit.natural import Natural, definite
+from pymc_vsgp.fit.stage import insist
 from pymc_vsgp.inducing.coordinates import Sites, sites_of
 
 __all__ = ["Minibatches", "judge"]
@@ -129,24 +129,27 @@ class Minibatches(Natural):
             return _stepped(sites, ev.linear[i], ev.precision[i], step)
         return super()._blended(i, ev, step, sites)
 
-    def run(self, maxiter: int, keep: Callable[[State], None] = lambda state: None) -> None:
-        """Take up to so many steps since it began, fewer where the ELBO stops rising.
+    def next_value(self) -> float:
+        """Return the ELBO of the next batch, by which a model and its data are known again."""
+        return float(self.evaluate(self.theta, self.sites, self.moved).value)
 
-        `keep` is given the state after each.
-        """
+    def run(self, maxiter: int, checkpoint: Checkpoint | None = None) -> None:
+        """Take up to so many steps since it began, fewer where the ELBO stops rising."""
         end = self.begun + maxiter
         known = self.state()
         try:
             while self.taken < end and not self.converged:
                 self._step((end - self.taken) / (COOLING * maxiter))
-                keep(known := self.state())
+                known = self.state()
+                if checkpoint is not None and checkpoint.due:
+                    checkpoint.write(known, self.next_value())
         except KeyboardInterrupt:
             if not known.counts["taken"]:
                 raise
             self.resume(known)
             self.interrupted = True
         self.reached = known
-        self._finish()
+        insist(self._finish, checkpoint)
 
     def _step(self, cooling: float) -> None:
         ev = self.evaluate(self.theta, self.sites, self.moved)
@@ -207,7 +210,9 @@ class Minibatches(Natural):
     def _mean(self) -> float:
         return float(np.mean(self.noisy[-max(self.epoch, 20) :]))
 
-    def _finish(self):
+    def _finish(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is not None:
+            checkpoint.write(self.reached, self.next_value())
         flat, self.message = judge(self.noisy, 0.0, self.epoch)
         if self.converged:
             self.message = f"Stopped after {self.taken} steps: the ELBO no longer rose."

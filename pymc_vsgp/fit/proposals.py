@@ -152,6 +152,7 @@ class Mixture:
 
     def __init__(self, parts):
         self.parts = [(share, q) for share, q in parts if share > 0.0]
+        self.n_drawn = self.n_again = 0
 
     def draw(self, n, rng):
         """Draw, in random order, as nearly as many from each part as its share.
@@ -163,12 +164,20 @@ class Mixture:
         counts = np.floor(n * shares).astype(int)
         counts[0] += n - counts.sum()
         theta = self._of_each(counts, rng)
+        self.n_drawn += n
         for _ in range(REDRAWS):
             if (ok := np.isfinite(theta).all(axis=1)).all():
                 break
-            again = self._of_each(rng.multinomial(n - ok.sum(), shares / shares.sum()), rng)
+            missing = n - int(ok.sum())
+            again = self._of_each(rng.multinomial(missing, shares / shares.sum()), rng)
             theta = np.concatenate([theta[ok], again])
+            self.n_drawn, self.n_again = self.n_drawn + missing, self.n_again + missing
         return rng.permutation(theta)
+
+    @property
+    def kept(self) -> float:
+        """Mass of this density where theta has one: the part of the draws that were kept."""
+        return 1.0 - self.n_again / max(self.n_drawn, 1)
 
     def _of_each(self, counts, rng):
         """Draw these numbers of the parts."""

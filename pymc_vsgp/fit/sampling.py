@@ -34,7 +34,7 @@ from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian
 from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.initial import starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
-from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of
+from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of, insist
 from pymc_vsgp.fit.starts import all_of, search
 from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
@@ -50,13 +50,14 @@ SEARCHES = 2  # for other optima, where weights are refused
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
-EITHER = {"quiet", "cores", "blas_cores", "compute_convergence_checks"}  # no choice of a method
+# Those that choose no method.
+EITHER = {"quiet", "cores", "blas_cores", "compute_convergence_checks", "var_names"}
 METHODS = ("auto", "importance", "nuts")
 
 # Arguments of pm.sample, which takes those of its step methods too, without a look at them.
 KNOWN = {m.name for m in STEP_METHODS}.union(
     *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
-)
+) - {"self", "args", "kwargs", "vars"}
 
 # Settings of nutpie that say how it finds its metric.
 METRICS = {
@@ -165,8 +166,10 @@ def sample(
         raise ValueError(
             f"{of_nuts} are settings of NUTS, and the method is 'importance'. Drop one of them."
         )
-    if method == "auto" and (of_nuts or store is not None):
+    of_nuts += ["store"] if store is not None else []
+    if method == "auto" and of_nuts:
         method = "nuts"
+        _log.info("NUTS draws, as you passed %s", ", ".join(of_nuts))
     if stage is not None and not isinstance(stage, GaussianStage):
         raise TypeError(
             f"stage is of type {type(stage).__name__}, not a GaussianStage. "
@@ -185,8 +188,15 @@ def sample(
         raise ValueError(f"There is no sampler {nuts_sampler!r}. Choose one of {SAMPLERS}.")
     check_mode(asked_for(kwargs))
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
-    _check_kwargs(kwargs, stage, target_accept, store)
+    _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store)
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
+    if store is not None:
+        check_new(store)
+        if method == "nuts" and nuts_sampler != "nutpie":
+            raise ValueError(
+                f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
+                "Drop store, and save the draws with idata.to_zarr."
+            )
     mesh = None
     if devices is not None:
         mesh = mesh_of(devices)
@@ -217,17 +227,14 @@ def sample(
                 how["walk"] = lambda m: takes_long(model, m is not model, (draws + tune) * chains)
             found = _by_importance(stage, draws, chains, collapse, store, rng, mesh, how)
         if isinstance(found, xr.DataTree):
-            return found
+            return _picked(found, kwargs.get("var_names"))
         if found is not None:
             stage, starts, refused = found.stage, found.better, found.refused
-    if store is not None and nuts_sampler != "nutpie":
-        raise ValueError(
-            f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
-            "Drop store, and save the draws with idata.to_zarr."
-        )
     # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
     whole_only = sorted(WHOLE_ONLY & set(kwargs))
-    possible = nuts_sampler in ("nutpie", "pymc") and can_collapse(model)
+    # Without parameters nothing would be left to sample.
+    possible = nuts_sampler in ("nutpie", "pymc") and len(model.free_RVs) > 1
+    possible = possible and can_collapse(model)
     if collapse and (whole_only or not possible):
         raise _no_collapse(f"{whole_only} are of the whole model" if whole_only else None)
     possible = possible and not whole_only
@@ -307,12 +314,17 @@ def sample(
     if choice is not None and nuts_sampler == "nutpie":  # others do more than compile
         choice.remember(attrs["compile_time"])
     if whole is not None:
-        _kept(complete, idata, model, whole, rng)
+        insist(complete, idata, model, whole, rng)
     if mesh is not None:
         add_data(idata, model)
+    idata["gaussian_stage"] = xr.DataTree(dataset_of(stage))
+    return _picked(idata, var_names)
+
+
+def _picked(idata: xr.DataTree, var_names) -> xr.DataTree:
+    """Return draws of these variables alone, if there are names."""
     if var_names is not None:
         idata["posterior"] = xr.DataTree(idata["posterior"].to_dataset()[list(var_names)])
-    idata["gaussian_stage"] = xr.DataTree(dataset_of(stage))
     return idata
 
 
@@ -322,8 +334,6 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
     None where the density of many points can't be computed at once.
     """
     model = stage.model
-    if store is not None:
-        check_new(store)
     possible = can_collapse(model)
     if collapse and not possible:
         raise _no_collapse()
@@ -341,11 +351,11 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
             return None
         for left in reversed(range(SEARCHES + 1)):
             found = weigh(stage, weigher, draws * chains, rng, **how)
-            if len(found.log_weight) < chains:
+            if found.interrupted and len(found.log_weight) < chains * found.thin:
                 raise KeyboardInterrupt("Before each chain had a draw.")
             stays = not how["give_up"] or found.interrupted
             if stays or not found.refused:
-                idata = _kept(draws_of, found, model, whole, chains, rng)
+                idata = insist(draws_of, found, model, whole, chains, rng)
                 found = replace(found, refused=found.refused or disagreement(idata, found))
             natural = stage.method == "natural" and mesh is None
             if not (left and natural and found.may_be_elsewhere):
@@ -383,14 +393,6 @@ def _drawn_with(whole: Collapsed, model: Model, n: int) -> bool:
     return few and not any(map(is_sparse, inducing_variables(model)))
 
 
-def _kept(what, *args):
-    """Call, and again if that is interrupted: what was drawn before is not to be lost."""
-    try:
-        return what(*args)
-    except KeyboardInterrupt:
-        return what(*args)
-
-
 def _say_interrupted(idata) -> None:
     kept = idata["posterior"].sizes["draw"]
     _log.warning("Interrupted: %d draws of each chain are kept.", kept)
@@ -398,7 +400,8 @@ def _say_interrupted(idata) -> None:
 
 def _no_collapse(why: str | None = None) -> ValueError:
     why = why or (
-        "that takes one process that is seen by vsgp.Gaussian alone, and nutpie or PyMC's sampler"
+        "that takes one process that is seen by vsgp.Gaussian alone, parameters beside it, and "
+        "nutpie or PyMC's sampler"
     )
     return ValueError(f"The inducing values don't integrate out: {why}. Drop collapse=True.")
 
@@ -414,12 +417,16 @@ def _default_sampler(kwargs) -> str:
     return "pymc"
 
 
-def _check_kwargs(kwargs, stage, target_accept, store) -> None:
+def _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store) -> None:
     """Refuse by name what can't be passed on."""
     if "step" in kwargs and stage is None:
         raise ValueError(
             "step was built before the Gaussian stage set the sampler's coordinates. "
             "Run fit_gaussian first, then build the step, and pass both."
+        )
+    if taken := sorted({"copy", "model"} & set(fit_kwargs or ())):
+        raise ValueError(
+            f"fit_kwargs has {taken}, and the stage is of the model that is sampled. Drop them."
         )
     if unknown := sorted(set(kwargs) - KNOWN):
         raise TypeError(
@@ -439,6 +446,10 @@ def _check_kwargs(kwargs, stage, target_accept, store) -> None:
         raise ValueError(
             "target_accept is given twice. Pass it to sample, or in nuts={...}, but not both."
         )
+    names = kwargs.get("var_names")
+    known = [v.name for v in model.unobserved_RVs]
+    if names is not None and (isinstance(names, str) or not all(n in known for n in names)):
+        raise ValueError(f"var_names is {names!r}. Pass a list of names, of {known}.")
     refused = sorted(set(kwargs) - TO_DISK) if store is not None else []
     if refused:
         raise TypeError(

@@ -2,7 +2,7 @@
 
 import weakref
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ from pymc_vsgp.model.variable import (
 _BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
 
 
-@dataclass
+@dataclass(eq=False)
 class GaussianStage:
     """A Gaussian fit of a model with variationally sparse processes.
 
@@ -253,19 +253,22 @@ def dataset_of(stage: GaussianStage) -> xr.Dataset:
 @contextmanager
 def sites_put_in(model: Model, sites: dict[str, Sites]) -> Iterator[None]:
     """Context in which a model has sites of its own, apart from those that it has otherwise."""
-
-    def put(sites):
-        for u in us:
-            _set_sites(model, u, None)
-            _set_sites(model, u, sites.get(u.name))
-
-    us = inducing_variables(model)
-    kept = {u.name: _sites_of(model, u) for u in us}
-    put(sites)
+    kept = {}
+    for u in inducing_variables(model):
+        data = [model[name] for name in site_names(u) if name in model.named_vars]
+        kept[u] = model.rvs_to_transforms[u], list(u.owner.inputs), data
+        _set_sites(model, u, None)
+        _set_sites(model, u, sites.get(u.name))
     try:
         yield
     finally:
-        put(kept)
+        # The variables themselves: what was compiled before looks at them.
+        for u, (transform, inputs, data) in kept.items():
+            _set_sites(model, u, None)
+            model.rvs_to_transforms[u] = transform
+            u.owner.inputs[:] = inputs
+            for x in data:
+                model.register_data_var(x)
 
 
 @contextmanager
@@ -280,6 +283,14 @@ def _applied(stage: GaussianStage) -> Iterator[None]:
         finally:
             for name, value in inputs.items():
                 model[name].set_value(value)
+
+
+def insist(what: Callable, *args):
+    """Call, and again if that is interrupted: what was found before is not to be lost."""
+    try:
+        return what(*args)
+    except KeyboardInterrupt:
+        return what(*args)
 
 
 def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) -> None:
@@ -307,16 +318,6 @@ def reset(model: Model | None = None) -> None:
         _set_sites(model, u, None)
     for name, value in _BEFORE.pop(model, {}).items():
         model[name].set_value(value)
-
-
-def _sites_of(model: Model, u) -> Sites | None:
-    """Return the sites of a variable, or None if it has none."""
-    known = [model[name].get_value() for name in site_names(u) if name in model.named_vars]
-    if not known:
-        return None
-    linear, root, *slope = known
-    by_column = type(model.rvs_to_transforms[u]) in (Diagonal, SparseTied)
-    return Sites(linear, root[:, :, 0] if by_column else root, *slope)
 
 
 def site_names(u) -> list[str]:

@@ -16,6 +16,7 @@ from pymc_vsgp.fit.stage import GaussianStage
 APART = 3.0  # standard deviations between optima that are different ones
 STARTS = 4  # where weights are refused: NUTS takes longer than all of them
 BETTER = 1.0  # nats, from where another optimum is worth new proposals
+MORE = 200  # times as many draws of the prior, where some of them have no density
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
@@ -28,16 +29,14 @@ def best_of(
     """
     rng = np.random.default_rng(random_seed)
     try:
-        graphs = unconstrained(variables.model, variables.others)
-        drawn = pm.draw(graphs, n - 1, random_seed=int(rng.integers(2**31)), mode=ONCE)
+        flat = _of_prior(variables, n - 1, rng)
     except NotImplementedError:
         raise ValueError(
             "Starts are drawn from the prior, and a parameter has an improper one. "
             "Give it a proper prior, or drop n_starts."
         ) from None
-    flat = np.concatenate([np.reshape(x, (n - 1, -1)) for x in drawn], axis=1)
     stages = [first]
-    for i, theta in enumerate(flat.astype("float64"), start=2):
+    for i, theta in enumerate(flat, start=2):
         interrupted = False
         try:
             stages.append(fit(theta))
@@ -61,6 +60,21 @@ def best_of(
         f"{share[1]:.0%}. "
         "sample() proposes from all of them; compare with method='nuts' and many chains."
     )
+
+
+def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:
+    """Draw n of theta from the prior, fewer where hardly any draw is where it has a density.
+
+    PyMC draws ordered variables in any order, but their density is of those in order.
+    """
+    graphs, kept = unconstrained(variables.model, variables.others), np.empty((0, 0))
+    for wanted in (n, n * MORE):
+        drawn = pm.draw(graphs, wanted, random_seed=int(rng.integers(2**31)), mode=ONCE)
+        flat = np.concatenate([np.reshape(x, (wanted, -1)) for x in drawn], axis=1)
+        kept = flat[np.isfinite(flat).all(axis=1)][:n].astype("float64")
+        if len(kept) == n:
+            break
+    return kept
 
 
 def search(stage: GaussianStage, theta: np.ndarray, fitter: Any, random_seed, progressbar):

@@ -183,7 +183,10 @@ def sample_to_disk(
         ) from None
     seconds = time.perf_counter() - began
     tree = xr.open_datatree(path, **FOLDER)
-    tree = _of_nutpie(tree, path, not discard_tuned_samples)
+    try:
+        tree = _of_nutpie(tree, path, not discard_tuned_samples)
+    except ValueError:  # nutpie ends like that where it is interrupted
+        raise KeyboardInterrupt("Before there was a draw after tuning.") from None
     tree["posterior"].attrs |= {"sampling_time": seconds, "tuning_steps": tune}
     return tree
 
@@ -251,17 +254,20 @@ def _lacks_inducing(tree: xr.DataTree, model: Model) -> bool:
 def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.DataTree:
     """Give what nutpie wrote the shape of what ``pm.sample`` returns."""
     if "posterior" not in stored.children:
-        return stored
+        raise ValueError(
+            f"{path} has the groups {list(stored.children)}, but no posterior. "
+            "Pass the path of draws, or wait until the sampler has begun."
+        )
     tree = xr.DataTree()
     for kind in ("", "warmup_") if warmup else ("",):
-        posterior, stats = (stored[f"{kind}{g}"] for g in ("posterior", "sample_stats"))
-        # Values on the sampler's scale are of no use to others, and take as much room again.
-        kept = posterior.to_dataset().drop_vars(
-            [n for n in posterior.variables if str(n).endswith("__")]
-        )
-        stats = stats.to_dataset()
+        kept, stats = (stored[f"{kind}{g}"].to_dataset() for g in ("posterior", "sample_stats"))
         stats = stats[[n for n, v in stats.data_vars.items() if v.dims == ("chain", "draw")]]
-        chains, n = _rectangle(_lengths(kept))
+        # Numbers that are always finite: what a model computes of its variables need not be.
+        own = [n for n in kept.data_vars if str(n).endswith("__")]
+        lengths = np.minimum(_lengths(stats[["step_size"]]), _lengths(kept[own]))
+        # Values on the sampler's scale are of no use to others, and take as much room again.
+        kept = kept.drop_vars(own)
+        chains, n = _rectangle(lengths)
         if not n:
             raise ValueError(
                 f"No draw after tuning has been written to {path} yet. Wait, or sample again."
@@ -280,11 +286,11 @@ def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.Data
     return tree
 
 
-def _lengths(posterior: xr.Dataset) -> np.ndarray:
+def _lengths(finite: xr.Dataset) -> np.ndarray | float:
     """Draws that each chain has: what was not written reads as nan."""
-    total = posterior.sizes["draw"]
-    lengths = np.full(posterior.sizes["chain"], total)
-    for v in posterior.data_vars.values():
+    total = finite.sizes.get("draw", 0)
+    lengths: np.ndarray | float = np.inf
+    for v in finite.data_vars.values():
         if v.dtype.kind != "f":
             continue
         first = v.isel({d: 0 for d in v.dims if d not in ("chain", "draw")})

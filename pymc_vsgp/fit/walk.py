@@ -48,8 +48,8 @@ def draws_of(
     epsilon = np.concatenate([found.epsilon, found.start[1]])[place, draw]
     target = model if whole is None else whole.model
     variables = [*target.free_RVs, *target.deterministics]
-    values = found.points.variables(variables)(theta, epsilon[:, None])
-    posterior = {v.name: x[:, 0][inverse] for v, x in zip(variables, values, strict=True)}
+    values = found.points.drawn(variables, theta, epsilon)
+    posterior = {v.name: x[inverse] for v, x in zip(variables, values, strict=True)}
     tree = xr.DataTree()
     data = label(model, posterior)
     tree["posterior"] = xr.DataTree(data.assign_coords(_counted(state.shape)))
