@@ -470,7 +470,8 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
             continue
         value = known_value(param)
         shape = param.type.shape if value is None else value.shape
-        if len(shape) > 1 + lik.ndim_y or shape[0] not in (1, n_data, None):
+        lengths = (n_data, None) if lik._goes_with_rows(name) else (1,)
+        if len(shape) > 1 + lik.ndim_y or shape[0] not in lengths:
             raise ValueError(
                 f"{name} of {type(lik).__name__} has shape {tuple(shape)}, but {rows_of} has "
                 f"{n_data} rows. Pass one value, or one for each row of {rows_of}."

@@ -6,8 +6,11 @@ import pytensor.tensor as pt
 import pytest
 
 from modes import RAW
+from pymc.distributions.transforms import ordered
 
 import pymc_vsgp as vsgp
+
+from pymc_vsgp.engine.vectorized import Batched
 
 N = 20
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -151,3 +154,71 @@ def test_a_gradient_that_is_nan_far_from_the_data():
         pytest.raises(ValueError, match=r"no finite gradient where f is far .*method='advi'"),
     ):
         vsgp.fit_gaussian(progressbar=False)
+
+
+@pytest.mark.parametrize("size", [{"shape": 2}, {"dims": "cut"}], ids=str)
+@pytest.mark.parametrize("rows", [N, 2])
+def test_a_vector_that_all_rows_share(rows, size):
+    """Also where it is as long as there are rows. Cut-points of the model have a family, too."""
+    y, found = np.minimum(COUNTS, 2), []
+    for make in (
+        vsgp.Ordinal,
+        lambda c: lambda f: pm.OrderedLogistic.dist(eta=f, cutpoints=c),
+    ):
+
+        def likelihood(model, make=make):
+            model.add_coord("cut", ["a", "b"])
+            cuts = pm.Normal("c", 0.0, 2.0, transform=ordered, initval=[-1.0, 0.5], **size)
+            return make(cuts)
+
+        model = build(likelihood, y, rows, block_size=7)
+        point = model.initial_point() | {"u_whitened__": np.linspace(-1.0, 1.0, 5)}
+        found.append([model.compile_logp(mode=RAW)(point), model.compile_dlogp(mode=RAW)(point)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def test_weights_of_the_model_that_all_rows_share():
+    """As with these weights from outside."""
+    found = []
+    for given in (True, False):
+
+        def likelihood(model, given=given):
+            w = pm.Dirichlet("w", np.ones(2))
+            w = np.array([0.5, 0.5]) if given else w
+            sds = (1.0, 3.0)
+            return lambda f: pm.Mixture.dist(w=w, comp_dists=[pm.Normal.dist(f, s) for s in sds])
+
+        model = build(likelihood, REAL, block_size=7)
+        assert model.initial_point()["w_simplex__"] == pytest.approx(0.0)
+        found.append(model.compile_logp(mode=RAW)(model.initial_point()))
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_densities_of_pymc_are_scored():
+    """PyTensor looked at shapes within shapes for ever."""
+    y = np.minimum(COUNTS, 3)
+    with build(lambda model: CASES["cut points"][0], y) as model:
+        idata = vsgp.fit_gaussian(progressbar=False).to_datatree(40, random_seed=1)
+    known = build(lambda model: vsgp.Ordinal(CUTS), y)
+    a, b = (vsgp.compute_pointwise(idata, model=m, progressbar=False) for m in (model, known))
+    for group in ("log_potential", "log_predictive"):
+        np.testing.assert_allclose(a[group]["y"], b[group]["y"], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 1), (1, 1)])
+def test_draws_of_scipy_have_all_axes(shape):
+    """SciPy drops those of length one."""
+    f = pt.dvector("f")
+    skewed = vsgp.Custom(lambda f: pm.SkewNormal.dist(mu=f, sigma=1.0, alpha=2.0))
+    draw = Batched([f], [], [skewed.dist(f)])
+    (drawn,) = draw([np.zeros(shape)], [], np.random.default_rng(1))
+    assert drawn.shape == shape
+    assert len(np.unique(drawn)) == drawn.size
+
+
+@pytest.mark.parametrize("n", [1, 2.5, 0])
+def test_number_of_nodes(n):
+    with pytest.raises(ValueError, match=f"n_nodes is {n}. Pass a whole number, 2 or more"):
+        vsgp.Custom(lambda f: pm.Normal.dist(f, 1.0), n_nodes=n)

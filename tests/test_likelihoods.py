@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 import pytest
 import reference
 
+from modes import RAW
 from scipy import special
 
 import pymc_vsgp.likelihoods as likelihoods
@@ -427,3 +428,26 @@ def test_predictive_probability_of_huge_counts(gamma):
     f = np.log(y / 2.0)
     wanted = -(np.log(2 * np.pi * gamma) + (f - 6.0) ** 2 / gamma) / 2 - np.log(y)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("link", ["logit", "probit", "cloglog"])
+def test_no_trials_say_nothing(link):
+    n, y = np.array([0.0, 3.0]), np.array([0.0, 2.0])
+    family = likelihoods.Binomial(n, link)
+    family.check_params()
+    family.check_observed(y)
+    found = family.expected_logp(np.full(2, 0.4), np.full(2, 1.3), y).eval()
+    alone = likelihoods.Binomial(3, link).expected_logp(0.4, 1.3, 2.0).eval()
+    np.testing.assert_allclose(found, [0.0, alone], atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", [RAW, pytest.param("NUMBA", marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_numbers_are_not_made_arrays(link, mode):
+    """Constants too, which are a graph without inputs."""
+    family = likelihoods.Bernoulli(link)
+    for method in ("expected_logp", "log_predictive"):
+        found = getattr(family, method)(0.4, 1.3, 1).eval(mode=mode)
+        several = getattr(family, method)(np.full(2, 0.4), np.full(2, 1.3), np.ones(2)).eval()
+        assert found.shape == ()
+        np.testing.assert_allclose(np.full(2, found), several)

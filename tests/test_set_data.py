@@ -7,6 +7,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 
+from modes import RAW
 from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
@@ -36,9 +37,9 @@ def model_of(likelihood, y=COUNTS, **data):
     [
         (vsgp.Poisson, {"exposure": np.arange(N)}, "exposure must be positive"),
         (lambda half: vsgp.Poisson(exposure=half / 2), {"half": np.zeros(N)}, "exposure must be"),
-        (vsgp.Binomial, {"n": np.full(N, 2.5)}, "n must be a positive whole"),
+        (vsgp.Binomial, {"n": np.full(N, 2.5)}, "n must be a whole number"),
         (vsgp.Binomial, {"n": np.full(N, 2)}, "from 0 to n, but row 3 is 3"),
-        (vsgp.HeteroskedasticBetaBinomial, {"n": np.full(N, 0)}, "n must be a positive whole"),
+        (vsgp.HeteroskedasticBetaBinomial, {"n": np.full(N, -1)}, "n must be a whole number"),
         (vsgp.Gaussian, {"sigma": -1.0}, "sigma must be positive"),
         (vsgp.StudentT, {"nu": 3.0, "sigma": 0.0}, "sigma must be positive"),
         (vsgp.Ordinal, {"cutpoints": [2.0, 1.0, 3.0]}, "cut-points must be finite and increase"),
@@ -55,7 +56,7 @@ REPLACED = {
     "y outside": ({"seen": COUNTS - 1}, "row 0 is -1"),
     "y above n": ({"seen": COUNTS + 5}, "row 2 is 7"),
     "n below y": ({"n": np.full(N, 2)}, "row 3 is 3"),
-    "n fractional": ({"n": np.full(N, 4.5)}, "n must be a positive whole"),
+    "n fractional": ({"n": np.full(N, 4.5)}, "n must be a whole number"),
     "fewer y": ({"seen": COUNTS[:5]}, "x has 12 rows but y has 5"),
     "fewer n": ({"n": np.full(7, 6)}, r"\(7,\), but x has 12 rows"),
     "Xu twice": ({"u_Xu": np.ones_like(XU)}, "Rows 0 and 1 of Xu are equal"),
@@ -161,3 +162,26 @@ def test_results_count_observations():
             for use in uses:
                 with pytest.raises(ValueError, match=wanted):
                     use(idata)
+
+
+@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.slow), RAW], ids=str)
+def test_inputs_and_observations_of_different_lengths(mode):
+    """Numba would take the rows that both have."""
+    with pm.Model(coords={"row": range(N)}) as model:
+        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", COUNTS, dims="row")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(X.shape[1], ls=1.0))
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=seen, dims="row", block_size=5)
+    logp, point = model.compile_logp(mode=mode), model.initial_point()
+    assert np.isfinite(logp(point))
+    model["x"].set_value(np.concatenate([X, X + 0.1]))
+    with pytest.raises(ValueError, match="have different lengths. Set all of them anew"):
+        logp(point)
+
+
+def test_data_of_one_number_are_no_rows():
+    """One number has no length; the block of rows would look for more of them."""
+    with pytest.raises(
+        ValueError, match=r"exposure of Poisson has shape \(1,\), but X has 12 rows"
+    ):
+        model_of(vsgp.Poisson, exposure=np.array([2.0]))

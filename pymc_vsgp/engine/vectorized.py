@@ -174,6 +174,7 @@ class Batched:
                 found, self.bytes[key] = _measured(fn, arguments, len(each))
             else:
                 found = fn(*arguments)
+            found = _with_all_axes(fn, found)
             yield [np.broadcast_to(x, (stop - at, *x.shape[1:])) for x in found]
             at = stop
 
@@ -196,7 +197,16 @@ def _spread(inputs, outputs, mesh) -> Any:
 
 def _one_by_one(fn, each, same):
     for i in range(len(each[0]) if each else 1):
-        yield [np.asarray(x)[None] for x in fn(*(x[i] for x in each), *same)]
+        found = fn(*(x[i] for x in each), *same)
+        yield [x[None] for x in _with_all_axes(fn, found)]
+
+
+def _with_all_axes(fn, found) -> list[np.ndarray]:
+    """Put back axes of length one, which scipy's draws lack in front."""
+    out = []
+    for v, x in zip(fn.maker.fgraph.outputs, found, strict=False):  # then come updates of the seed
+        out.append(np.asarray(x)[(None,) * (v.type.ndim - np.ndim(x))])
+    return out
 
 
 def _measured(fn, arguments, n_each):

@@ -29,7 +29,6 @@ def is_count(y):
 
 
 POSITIVE = Rule(lambda x: x > 0, "positive and finite")
-COUNT = Rule(lambda x: (x > 0) & (x == np.floor(x)), "a positive whole number")
 WHOLE = Rule(is_count, "a whole number, 0 or more")
 
 
@@ -201,7 +200,8 @@ class Likelihood:
         return kind.ndim > 0 and kind.shape[0] != 1
 
     def _ndim(self, *args):
-        return max(pt.as_tensor(x).ndim for x in (*args, *self._params.values()))
+        by_row = [p for name, p in self._params.items() if name not in self.shared_params]
+        return max(pt.as_tensor(x).ndim for x in (*args, *by_row))
 
     def _of_columns(self, fn, mu, gamma):
         """Return fn as a function of each latent function, and moments of so many."""

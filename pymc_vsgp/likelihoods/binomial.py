@@ -5,7 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.checks import known_value
-from pymc_vsgp.likelihoods.base import COUNT, Likelihood, is_count, require
+from pymc_vsgp.likelihoods.base import WHOLE, Likelihood, is_count, require
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
 from pymc_vsgp.likelihoods.quadrature import ONE_PEAK
 
@@ -25,7 +25,7 @@ class Binomial(Likelihood):
 
     sizes = ONE_PEAK
 
-    rules = {"n": COUNT}
+    rules = {"n": WHOLE}
 
     def __init__(self, n, link="logit"):
         self.link = find_link(link, BINARY_LINKS)

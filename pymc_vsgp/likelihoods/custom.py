@@ -18,6 +18,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 
+from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, require
 from pymc_vsgp.likelihoods.quadrature import N_PRODUCT
 
@@ -30,14 +31,20 @@ class Custom(Likelihood):
     are products of such rules, for standard deviations up to 4 and 2; each observation then takes
     1,681 and 15,625 evaluations of the log density.
 
+    A density that falls like ``exp(f)``, such as that of a count, has most of its expectation where
+    f is large. Its relative error is 3e-5 at a standard deviation of 3, and 1e-3 at 4. Families
+    with a closed form, such as :class:`Poisson`, have no such limit.
+
     Parameters
     ----------
     dist_fn : callable
         Takes f, or up to three latent functions, and returns an unregistered PyMC distribution
-        (``pm.X.dist(...)``) of one number for each entry of f. Variables it captures become the
-        parameters p0, p1, ..., and so do arrays and terms with an entry for each row, such as
-        ``exposure``, ``W @ b`` or ``b[group]``. Weights of a mixture that differ by row have to be
-        a ``pm.Data``.
+        (``pm.X.dist(...)``) of one number for each entry of f. The last axis of f has the rows, and
+        there may be one of quadrature nodes before it: write ``f[..., None]`` for an axis of
+        components. Variables it captures become the parameters p0, p1, ..., and so do arrays and
+        terms with an entry for each row, such as ``exposure``, ``W @ b`` or ``b[group]``. All rows
+        share arrays along an axis of their own, such as cut-points or the weights of a mixture.
+        Weights that differ by row have to be a ``pm.Data``.
     n_nodes : int, optional
         Number of quadrature nodes for each function; by default 101, 41 or 25.
 
@@ -54,10 +61,14 @@ class Custom(Likelihood):
     def __init__(self, dist_fn, n_nodes=None):
         self.dist_fn = dist_fn
         n_latent = self.n_latent = count_latents(dist_fn)
+        if n_nodes is not None:
+            check_number("n_nodes", n_nodes, 2)
         self.n_nodes = n_nodes or N_PRODUCT[n_latent]
         rv, captured = self._call(*(pt.dvector(f"f{i}") for i in range(n_latent)))
         self.discrete = rv.dtype.startswith(("int", "uint"))
-        super().__init__(**{f"p{i}": value for i, value in enumerate(captured)})
+        named = {f"p{i}": value for i, value in enumerate(captured)}
+        self.shared_params = tuple(name for name, value in named.items() if captured[value])
+        super().__init__(**named)
 
     def _call(self, *f):
         """Call dist_fn; return its distribution and the variables it captured."""
@@ -146,47 +157,69 @@ def count_latents(dist_fn):
 def captured_variables(rv, *f):
     """Variables of the model that `rv` depends on beside `f`, in a fixed order.
 
-    Those are its roots, random variables, and whatever else has a name, or is made of more than
-    one entry for each row; and arrays from outside that go with the rows. Other expressions between
-    them and f are not: PyMC may build the same one twice, or broadcast it to the shape of f.
+    With each, whether it is an array that all rows share, such as cut-points. The variables are its
+    roots, random variables, and whatever else has a name, or is made of more than one entry for
+    each row; and arrays from outside that go with the rows. Other expressions between them and f
+    are not: PyMC may build the same one twice, or broadcast it to the shape of f.
     """
     depends: set[Variable] = set(f)
-    frontier: list[tuple[Variable, bool]] = []
+    frontier: list[tuple[Variable, bool, bool]] = []
     for node in io_toposort([], [rv]):
         if depends & set(node.inputs) or rv in node.outputs:
             depends.update(node.outputs)
-            by_row = _by_row(node, f[0].type.ndim)
-            frontier.extend((x, x in by_row) for x in node.inputs)
-    captured = []
+            by_row, shared = _by_row(node, f[0].type.ndim), _shared(node, f[0].type.ndim)
+            frontier.extend((x, x in by_row, x in shared) for x in node.inputs)
+    captured: dict[Variable, bool] = {}
     while frontier:
-        var, goes_with_rows = frontier.pop(0)
+        var, goes_with_rows, shared = frontier.pop(0)
+        if var in captured:
+            captured[var] &= shared
         if var in depends or var in captured:
             continue
         if isinstance(var, Constant):
             if goes_with_rows and var.type.ndim == 1 and var.type.shape != (1,):
-                captured.append(var)
+                captured[var] = False
             continue
         op = var.owner.op if var.owner else None
         random = isinstance(op, RandomVariable | SymbolicRandomVariable)
         if op is None or var.name or random or _reduces(var):
             if isinstance(var.type, TensorType):  # not a random generator
-                captured.append(var)
+                captured[var] = shared and var.type.ndim > 0
         else:
             same = isinstance(op, Elemwise)
             same |= isinstance(op, DimShuffle) and op.new_order[-1:] == (0,)
-            frontier.extend((x, goes_with_rows and same) for x in var.owner.inputs)
+            frontier.extend((x, goes_with_rows and same, shared) for x in var.owner.inputs)
     return captured
 
 
 def _by_row(node, ndim):
     """Inputs of a node that go with its output entry by entry, where that has these dimensions."""
-    if isinstance(node.op, RandomVariable | SymbolicRandomVariable):
-        ndims = node.op.ndims_params  # None of hurdles, which do not tell
-        params = node.op.dist_params(node) if ndims else ()
-        return {x for x, n in zip(params, ndims or (), strict=True) if n == 0}
-    if isinstance(node.op, Elemwise) and node.outputs[0].type.ndim == ndim:
+    if node.default_output().type.ndim != ndim:
+        return set()
+    if isinstance(node.op, Elemwise):
         return set(node.inputs)
-    return set()
+    return {x for x, n in _parameters(node) if n == 0}
+
+
+def _shared(node, ndim):
+    """Inputs of a node that all entries of its output share, where rows have that many dimensions.
+
+    Of a random variable those with no more dimensions than it takes for one number; of arrays with
+    an axis more than the rows, which comes last, those that have no rows.
+    """
+    of_entries = {x for x, n in _parameters(node) if 0 < n == x.type.ndim}
+    if node.default_output().type.ndim <= ndim:
+        return of_entries
+    by_axis = node.inputs if isinstance(node.op, Elemwise) else [x for x, _ in _parameters(node)]
+    return of_entries | {x for x in by_axis if x.type.broadcastable[0]}
+
+
+def _parameters(node):
+    """Parameters of a random variable, each with the dimensions that it takes for one number."""
+    if not isinstance(node.op, RandomVariable | SymbolicRandomVariable):
+        return []
+    ndims = node.op.ndims_params  # None of hurdles, which do not tell
+    return list(zip(node.op.dist_params(node), ndims, strict=True)) if ndims else []
 
 
 def _rebuilt(outs, old, new):

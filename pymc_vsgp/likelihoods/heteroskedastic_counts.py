@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 
 from scipy.special import expit
 
-from pymc_vsgp.likelihoods.base import COUNT, POSITIVE, WHOLE
+from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE
 from pymc_vsgp.likelihoods.binomial import check_successes
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
 from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
@@ -104,7 +104,7 @@ class HeteroskedasticBetaBinomial(Dispersed):
     """
 
     of_noise = "concentration", np.exp
-    rules = {"n": COUNT}
+    rules = {"n": WHOLE}
 
     def __init__(self, n):
         super().__init__(n=n)

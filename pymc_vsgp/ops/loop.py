@@ -45,7 +45,8 @@ class Loop(WithJAX):
     def perform(self, node, inputs, outputs):
         """Run the compiled loop."""
         loop = getattr(self.of_backend("numba"), self.loop)
-        found = loop(*map(np.ascontiguousarray, inputs), *self.settings)
+        # Not ascontiguousarray, which makes an array of a number.
+        found = loop(*(np.asarray(x, order="C") for x in inputs), *self.settings)
         for storage, x in zip(outputs, found if len(outputs) > 1 else (found,), strict=True):
             storage[0] = x
 

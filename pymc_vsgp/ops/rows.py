@@ -24,6 +24,12 @@ BLOCK_BYTES = 400_000
 SMALLEST_BLOCK, LARGEST_BLOCK = 128, 4096
 
 
+UNEQUAL = (
+    "Inputs, observations and parameters that go with the rows have different lengths. "
+    "Set all of them anew, in one call of pm.set_data."
+)
+
+
 class Order(NamedTuple):
     """An order in which to take rows: any will do, and equal ones next to each other save work.
 
@@ -164,6 +170,8 @@ class Rows(OpFromGraph):
         step = self.rows_per_block(*inputs)
         rows, shared = inputs[: self.n_rows], inputs[self.n_rows :]
         order = None if self.order is None else rows[self.order.input]
+        if any(len(r) != n for r in rows if r is not order):
+            raise ValueError(UNEQUAL)
         if order is not None and len(order) == n:
             rows = [r if r is order else r[order] for r in rows]
         else:

@@ -99,7 +99,7 @@ def jax_funcify_block_sum(op, node=None, at_once=1, **kwargs):
 def _needs(rule):
     """Return the outputs that `rule` makes a gradient of."""
     if isinstance(rule, Factor):
-        return {rule.a, rule.outer} | ({rule.gram} - {None})
+        return {rule.a, rule.outer, rule.gram} - {None}
     return {rule.gram if isinstance(rule, Root) else rule}
 
 
@@ -109,10 +109,12 @@ def _follow(rule, inputs, outputs, x):
         return rule.gradient(outputs[rule.gram], x)
     if not isinstance(rule, Factor):
         return outputs[rule]
-    v, a = inputs[rule.v], outputs[rule.a]
-    if v.ndim == 1:
-        v, a = v[:, None], a[:, None]
-    outer = v @ a.T + outputs[rule.outer]
+    outer = outputs[rule.outer]
+    if rule.v is not None:
+        v, a = inputs[rule.v], outputs[rule.a]
+        if v.ndim == 1:
+            v, a = v[:, None], a[:, None]
+        outer = v @ a.T + outer
     if rule.root is not None:
         root, gram = inputs[rule.root], outputs[rule.gram]
         more = root @ (gram @ root).mT

@@ -91,7 +91,7 @@ def by_address(function, inputs, name: str, known_by, layout: str = "C"):
     # A node returns no tuple of one.
     first = "[0]" if getattr(result, "count", 0) == 1 else ""
     call = compile_numba_function_src(
-        f"def call_{name}({', '.join(names)}): return call(({', '.join(given)},)){first}",
+        f"def call_{name}({', '.join(names)}): return call({_tuple(given)}){first}",
         f"call_{name}",
         {
             **globals(),
@@ -101,6 +101,11 @@ def by_address(function, inputs, name: str, known_by, layout: str = "C"):
         },
     )
     return numba_njit(call), key
+
+
+def _tuple(given: list[str]) -> str:
+    """Write a tuple, which may be empty."""
+    return f"({', '.join(given)},)" if given else "()"
 
 
 def _caller(symbol: str, signature):

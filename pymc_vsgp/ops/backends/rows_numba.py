@@ -10,9 +10,9 @@ from pytensor.link.numba.dispatch.basic import (
 )
 
 from pymc_vsgp.ops.backends.linked_numba import by_address
-from pymc_vsgp.ops.rows import Rows, automatic_block
+from pymc_vsgp.ops.rows import UNEQUAL, Rows, automatic_block
 
-VERSION = 6  # of the code below, for the cache of compiled functions
+VERSION = 7  # of the code below, for the cache of compiled functions
 
 
 @register_funcify_and_cache_key(Rows)
@@ -38,6 +38,10 @@ def _source(op, node):
     results = [f"b{i}" for i in range(len(node.outputs))]
     lines = [f"def rows({', '.join(args)}):", "n, start = x0.shape[0], 0"]
     lines.append(f"step = {op.block_size or f'automatic_block({widest} // {repeats})'}")
+    # Numba takes what there is of a slice, and says nothing.
+    others = [i for i in range(1, op.n_rows) if op.order is None or i != op.order.input]
+    if unequal := " or ".join(f"len({args[i]}) != n" for i in others):
+        lines += [f"if {unequal}:", f"    raise ValueError({UNEQUAL!r})"]
     body = ["stop = min(start + step, n)"]
     if op.order is not None:
         order = args[op.order.input]
