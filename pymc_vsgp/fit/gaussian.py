@@ -411,7 +411,7 @@ def _resume(fit: Minibatches, start: GaussianStage | None, checkpoint: Checkpoin
         known = fit.takes(state)
         if known:
             fit.resume(state)
-            known = np.isclose(fit.next_value(), state.value, rtol=1e-6, equal_nan=True)
+            known = bool(np.isclose(fit.next_value(), state.value, rtol=1e-6, equal_nan=True))
         if not known:
             raise ValueError(
                 f"{checkpoint.path} is of another model, of other data or of another batch_size. "

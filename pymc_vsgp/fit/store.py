@@ -264,7 +264,7 @@ def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.Data
         stats = stats[[n for n, v in stats.data_vars.items() if v.dims == ("chain", "draw")]]
         # Numbers that are always finite: what a model computes of its variables need not be.
         own = [n for n in kept.data_vars if str(n).endswith("__")]
-        lengths = np.minimum(_lengths(stats[["step_size"]]), _lengths(kept[own]))
+        lengths = _lengths(xr.merge([stats[["step_size"]], kept[own]]))
         # Values on the sampler's scale are of no use to others, and take as much room again.
         kept = kept.drop_vars(own)
         chains, n = _rectangle(lengths)
@@ -286,10 +286,10 @@ def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.Data
     return tree
 
 
-def _lengths(finite: xr.Dataset) -> np.ndarray | float:
+def _lengths(finite: xr.Dataset) -> np.ndarray:
     """Draws that each chain has: what was not written reads as nan."""
-    total = finite.sizes.get("draw", 0)
-    lengths: np.ndarray | float = np.inf
+    total = finite.sizes["draw"]
+    lengths = np.full(finite.sizes["chain"], total)
     for v in finite.data_vars.values():
         if v.dtype.kind != "f":
             continue

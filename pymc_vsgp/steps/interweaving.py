@@ -180,8 +180,7 @@ class Interweaving(WalkingStep):
             n += more
         values = zip(self.latents.values, self._values(nu, *here.known), strict=True)
         new = here.point | {v.name: x for v, x in values}
-        self._leave(new)
-        self._here = here._replace(point=self._left, nu=nu, log_likelihood=level)
+        self._here = here._replace(point=self._leave(new), nu=nu, log_likelihood=level)
         if self._tuning and self._sees:
             self._see(self._here)
         stats["accept"] = float(np.mean([stats[f"accept_{s}"] for s in self.schemes]))

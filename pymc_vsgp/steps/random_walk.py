@@ -146,9 +146,10 @@ class WalkingStep(LatentStep):
             walk.restart()
         super().setup_chain(rng, tune, draws)
 
-    def _leave(self, point) -> None:
+    def _leave(self, point) -> dict:
         """Keep a copy of a point: where chains run in processes, PyMC writes into its arrays."""
-        self._left = {name: np.array(x) for name, x in point.items()}
+        self._left = kept = {name: np.array(x) for name, x in point.items()}
+        return kept
 
     def _left_at(self, point) -> bool:
         """Whether other steps left the point where this one did."""
