@@ -13,10 +13,12 @@ import reference_gp
 import xarray as xr
 
 from modes import RAW
+from prior_draws import prior_draws
 from scipy import integrate
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.point_process.compare import _label
 from pymc_vsgp.point_process.window import as_window
 
 BOX = [(0.0, 4.0), (-1.0, 1.0)]
@@ -195,6 +197,71 @@ def test_mask(events):
     assert q.weights.sum() == pytest.approx(mask.sum() * 0.2)
 
 
+def labelled_mask(dtype="float64"):
+    """A mask on the cells of ``bins=(8, 5)`` that is its own mirror image along no axis."""
+    mask = np.ones((8, 5), dtype=bool)
+    mask[:3, :2] = mask[7] = False
+    x, y = 0.25 + np.arange(8) / 2, -0.8 + np.arange(5) * 0.4
+    coords = {"x": x.astype(dtype), "y": y.astype(dtype)}
+    return xr.DataArray(mask, dims=["x", "y"], coords=coords)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_mask_is_placed_by_its_coordinates(events, dtype):
+    mask = labelled_mask(dtype)
+    wanted = vsgp.point_process(events, BOX, mask=mask.to_numpy(), outside="drop")
+    falling = mask.isel(y=slice(None, None, -1))  # as rasters are
+    for other in (mask, falling, falling.T, mask.isel(x=[3, 0, 7, 1, 2, 4, 6, 5])):
+        for kwargs in ({"window": BOX}, {"window": BOX, "bins": (8, 5)}, {}):
+            got = vsgp.point_process(events, mask=other, dims=["x", "y"], outside="drop", **kwargs)
+            np.testing.assert_array_equal(got.counts, wanted.counts)
+            np.testing.assert_allclose(got.X, wanted.X, atol=1e-5)
+    # Without coordinates axes are cells, in order.
+    bare = falling.drop_vars(["x", "y"])
+    flipped = vsgp.point_process(events, BOX, mask=bare, outside="drop")
+    np.testing.assert_array_equal(flipped._mask, mask.to_numpy()[:, ::-1])
+
+
+def test_mask_elsewhere_is_refused(events):
+    mask = labelled_mask()
+    with pytest.raises(ValueError, match="along 'x' go from 1.25 to 4.75, and the middles of the"):
+        vsgp.point_process(events, BOX, mask=mask.assign_coords(x=mask.x + 1))
+    uneven = mask.assign_coords(x=mask.x**2)
+    with pytest.raises(ValueError, match="not in equal steps"):
+        vsgp.point_process(events, mask=uneven)
+    with pytest.raises(TypeError, match="coordinate 'x' of mask"):
+        vsgp.point_process(events, BOX, mask=mask.assign_coords(x=list("abcdefgh")))
+    with pytest.raises(ValueError, match="Rename those of the mask"):
+        vsgp.point_process(events, mask=mask, dims=["east", "north"])
+    with pytest.raises(ValueError, match="as one mask"):
+        vsgp.point_process(events, mask, mask=mask)
+
+
+def test_region_is_placed_by_its_coordinates(events, rng):
+    pattern = vsgp.point_process(events, BOX, bins=(8, 5))
+    rate, region = rng.uniform(1, 2, 40), labelled_mask()
+    falling = region.isel(y=slice(None, None, -1)).T
+    wanted = (rate * pattern.exposure)[region.to_numpy().ravel()].sum()
+    assert float(pattern.expected_count(rate, falling)) == pytest.approx(wanted)
+    assert pattern.count(falling) == pattern.counts[region.to_numpy().ravel()].sum()
+    line = vsgp.point_process(events[:, 0], BOX[0], bins=8)
+    half = xr.DataArray(np.arange(8) < 2, dims=["x"], coords={"x": line.X[:, 0]})
+    assert line.count(half[::-1]) == line.count(half) == (events[:, 0] < 1.0).sum()
+    with pytest.raises(ValueError, match="coordinates of region along 'y'"):
+        pattern.count(region.assign_coords(y=region.y + 1))
+
+
+def test_mask_of_a_table_with_axes_in_another_order(polygon, events):
+    mask, table = labelled_mask(), pd.DataFrame(events, columns=["x", "y"])
+    edges = [np.linspace(*b, n + 1) for b, n in zip(BOX, (8, 5), strict=True)]
+    for window, bins in ((BOX, None), (polygon, edges)):
+        wanted = vsgp.point_process(events, window, bins=bins, mask=mask.to_numpy(), outside="drop")
+        for other in (mask.T, mask.T.drop_vars(["x", "y"])):
+            got = vsgp.point_process(table, window, bins=bins, mask=other, outside="drop")
+            np.testing.assert_array_equal(got.counts, wanted.counts)
+            np.testing.assert_allclose(got.X, wanted.X)
+
+
 def test_mask_of_a_polygon_in_time(polygon, rng):
     at = rng.uniform([0.0, -1.0, 5.0], [4.0, 1.0, 7.0], size=(200, 3))
     mask = rng.uniform(size=(6, 5, 4)) < 0.6
@@ -231,6 +298,45 @@ def test_tables_and_arrays_agree(events):
     assert vsgp.point_process(series, (0, 3)).dims == ("year",)
 
 
+def test_names_in_space_and_time(events, rng):
+    t = rng.uniform(0.0, 5.0, 150)
+    wanted = vsgp.point_process(np.column_stack([events, t]), [BOX, (0.0, 5.0)], bins=3)
+    table = pd.DataFrame({"t": t, "y": events[:, 1], "x": events[:, 0]})
+    window = ({"x": BOX[0], "y": BOX[1]}, (0.0, 5.0))
+    columns = {n: ("event", c.to_numpy()) for n, c in table.rename(columns={"t": "day"}).items()}
+    data = xr.Dataset({n: columns[n] for n in ("y", "x")}, coords={"day": columns["day"]})
+    for thing, time in (
+        (table, "t"),
+        (table.assign(size=1.0), "t"),
+        (table.rename(columns={"t": "day"}), "day"),
+        (data, "day"),
+        (np.column_stack([events, t]), "t"),
+    ):
+        got = vsgp.point_process(thing, window, bins=3)
+        assert got.dims == ("x", "y", time)
+        np.testing.assert_array_equal(got.counts, wanted.counts)
+    two = table.assign(size=1.0).rename(columns={"t": "day"})
+    got = vsgp.point_process(two, window, bins=3, dims=["x", "y", "day"])
+    np.testing.assert_array_equal(got.counts, wanted.counts)
+    for thing in (two, table[["x", "y"]]):
+        with pytest.raises(ValueError, match="no name for time. Pass dims="):
+            vsgp.point_process(thing, window)
+    # A region takes names in the same way.
+    late = ({"y": (0.0, 1.0)}, (2.0, 5.0))
+    assert got.count(late) == got.count({"y": (0.0, 1.0), "day": (2.0, 5.0)})
+    assert got.count(late) == ((events[:, 1] >= 0) & (t >= 2.0)).sum()
+    with pytest.raises(ValueError, match="by the names of the window"):
+        got.count(({"north": (0.0, 1.0)}, (2.0, 5.0)))
+
+
+def test_columns_that_have_some_of_the_names(events):
+    table = pd.DataFrame(events, columns=["y", "east"])
+    with pytest.raises(ValueError, match=r"columns \['y', 'east'\].*\['x', 'y'\]"):
+        vsgp.point_process(table, {"x": BOX[0], "y": BOX[1]})
+    with pytest.raises(ValueError, match="columns"):
+        vsgp.point_process(xr.Dataset({"x": ("e", [1.0])}), BOX, dims=["x", "y"])
+
+
 def test_other_kinds_of_polygons(polygon):
     import shapely
 
@@ -258,6 +364,38 @@ def test_points_as_geometries(events):
             np.testing.assert_array_equal(got.counts, wanted.counts)
     with pytest.raises(TypeError, match="LineString"):
         vsgp.point_process({"type": "LineString", "coordinates": [(0, 0), (1, 1)]}, BOX)
+
+
+def test_geometries_are_x_and_y(polygon, events):
+    """Whatever the order of the dimensions; numbers without names are in that order."""
+    points = {"type": "MultiPoint", "coordinates": events.tolist()}
+    window = {"y": BOX[1], "x": BOX[0]}
+    wanted = vsgp.point_process(events, BOX, bins=(8, 5))
+    for thing in (points, events[:, ::-1], pd.DataFrame(events, columns=["x", "y"])):
+        got = vsgp.point_process(thing, window, bins=(5, 8))
+        assert got.dims == ("y", "x")
+        np.testing.assert_array_equal(got.to_grid(got.counts).T, wanted.to_grid(wanted.counts))
+    mask = labelled_mask()
+    masked = vsgp.point_process(points, mask=mask.T, outside="drop")
+    flat = vsgp.point_process(events, BOX, mask=mask.to_numpy(), outside="drop")
+    np.testing.assert_array_equal(masked.to_grid(masked.counts).T, flat.to_grid(flat.counts))
+    # Polygons, too, as regions and as windows.
+    assert got.count(polygon) == wanted.count(polygon)
+    one = np.ones(40)
+    assert float(got.expected_count(one, polygon)) == pytest.approx(polygon.area)
+    assert got.count(got.window) == 150
+    inside = vsgp.point_process(points, polygon, bins=(5, 8), dims=["y", "x"], outside="drop")
+    other = vsgp.point_process(events, polygon, bins=(8, 5), outside="drop")
+    np.testing.assert_allclose(inside.to_grid(inside.counts).T, other.to_grid(other.counts))
+    again = vsgp.point_process(events[:, ::-1], inside.window, bins=(5, 8), dims=["y", "x"],
+                               outside="drop")  # fmt: skip
+    np.testing.assert_array_equal(again.counts, inside.counts)
+    in_time = np.column_stack([np.ones(150), events])
+    with pytest.raises(ValueError, match="x and y first"):
+        vsgp.point_process(in_time, (polygon, (0, 2)), dims=["t", "x", "y"])
+    deep = {"type": "MultiPoint", "coordinates": np.column_stack([events, -events[:, 1]]).tolist()}
+    box = {"z": (-1, 1), "y": BOX[1], "x": BOX[0]}
+    assert vsgp.point_process(deep, box, bins=4).counts.sum() == 150
 
 
 # --- values over the window ----------------------------------------------------------------------
@@ -364,10 +502,45 @@ def test_expected_counts(polygon, events, rng):
     assert pattern.count(polygon) == pattern.count() == len(pattern.events)
 
 
+def test_the_dimension_of_bins_is_never_guessed(events):
+    pattern = vsgp.point_process(events, BOX, bins=(3, 1))
+    numbers = np.arange(12.0).reshape(2, 2, 3)
+    for dims in (["chain", "draw", "bin"], ["chain", "draw", "y_obs"]):
+        rate = xr.DataArray(numbers, dims=dims)
+        np.testing.assert_array_equal(pattern.expected_count(rate), numbers @ pattern.exposure)
+    square = np.arange(9.0).reshape(3, 3)
+    rate = xr.DataArray(square, dims=["bin", "species"])
+    got = pattern.expected_count(rate)
+    assert got.dims == ("species",)
+    np.testing.assert_allclose(got, pattern.exposure @ square)
+    rate = xr.DataArray(square, dims=["draw", "y_obs"])
+    np.testing.assert_allclose(pattern.expected_count(rate), square @ pattern.exposure)
+    for dims, shape in (
+        (["y_obs", "species"], (3, 3)), (["draw"], (3,)), (["bin", "species"], (4, 3))
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="on the dimension 'bin'"):
+            pattern.expected_count(xr.DataArray(np.ones(shape), dims=dims))
+
+
+def test_arguments_that_have_no_use(events):
+    pytest.importorskip("matplotlib")
+    pattern = vsgp.point_process(events, BOX, bins=4)
+    rate = xr.DataArray(np.ones((2, 16)), dims=["draw", "bin"])
+    for call in (pattern.expected_count, lambda r, **k: vsgp.plot_intensity(pattern, r, **k)):
+        with pytest.raises(TypeError, match=r"\['num_samples', 'colour'\] would go to"):
+            call(rate, num_samples=3, colour="red")
+
+
 def test_looks(events):
     pattern = vsgp.point_process(events, BOX, bins=(4, 3), unit="km", covariates={"c": 1.0})
     for text in (repr(pattern), pattern._repr_html_()):
         assert "150" in text and "4 x 3" in text and "events per km²" in text and "c" in text
+    # As the intensity is: per unit of exposure.
+    half = vsgp.point_process(
+        events, BOX, bins=(4, 3), exposure=lambda X: np.where(X[:, 0] < 2, 0.5, 1.0)
+    )
+    assert f"{150 / 6.0:.4g} events per area on average" in repr(half)
+    assert f"{150 / 8.0:.4g} events per km² on average" in repr(pattern)
 
 
 # --- the likelihood without bins -----------------------------------------------------------------
@@ -635,6 +808,121 @@ def test_intensity_of_other_likelihoods(coal, fitted):
         pattern.intensity(tree, model=normal)
 
 
+def several_outputs(pattern, P, rng):
+    """A model of P counts in each bin, and draws of it."""
+    N = len(pattern.X)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[1.0, 2.0]))
+        gp.prior("u", Xu=pattern.X[:3] + 0.1, n_outputs=2)
+        f = vsgp.Coregionalized(rng.normal(size=(P, 2)), gp)
+        likelihood = vsgp.Poisson(exposure=pattern.exposure[:, None])
+        f.likelihood("y", likelihood, X=pattern.X, y=rng.poisson(1.0, (N, P)))
+    return model, prior_draws(model, 2)
+
+
+@pytest.mark.parametrize(("bins", "P"), [((4, 2), 2), ((3, 1), 3)])
+def test_intensity_of_several_outputs(events, rng, bins, P):
+    pattern = vsgp.point_process(events, BOX, bins=bins)
+    model, idata = several_outputs(pattern, P, rng)
+    wanted = vsgp.predict(
+        idata, pattern.X, "mean", likelihood=vsgp.Poisson(), model=model, progressbar=False
+    )
+    rate = pattern.intensity(idata, model=model)
+    assert rate.dims == ("chain", "draw", "bin", "y_output")
+    np.testing.assert_array_equal(rate.bin, pattern.coords["bin"])
+    np.testing.assert_allclose(rate, wanted)
+    for intensity, kwargs in ((rate, {}), (idata, {"model": model})):
+        total = pattern.expected_count(intensity, **kwargs)
+        assert total.dims == ("chain", "draw", "y_output")
+        np.testing.assert_allclose(total, np.einsum("cdnp,n->cdp", wanted, pattern.exposure))
+    halves = {"a": {"x": (0.0, 2.0)}, "b": {"x": (2.0, 4.0)}}
+    parts = pattern.expected_count(rate, halves)
+    assert parts.dims == ("chain", "draw", "y_output", "region")
+    np.testing.assert_allclose(parts.sum("region"), total)
+    # With the family of one output it would be the rate of each function, not of their mixtures.
+    with pytest.raises(ValueError, match="joint=True is for a Poisson"):
+        pattern.intensity(idata, model=model, joint=True, likelihood=vsgp.Poisson())
+    plt = pytest.importorskip("matplotlib.pyplot")
+    with pytest.raises(ValueError, match=r"'y_output'.*isel\(y_output=0\)"):
+        vsgp.plot_intensity(pattern, rate)
+    ax = vsgp.plot_intensity(pattern, rate.isel(y_output=0))
+    shown = ax.collections[0].get_array()
+    np.testing.assert_allclose(
+        np.ravel(shown),
+        pattern.to_grid(wanted[..., 0].mean(["chain", "draw"])).T.to_numpy().ravel(),
+    )
+    plt.close(ax.figure)
+
+
+def test_intensity_of_columns_in_another_order(events):
+    pattern = vsgp.point_process(
+        events, BOX, bins=(4, 3), covariates={"depth": lambda X: X[:, 0] ** 2}
+    )
+    table = pd.DataFrame(pattern.inputs, columns=["x", "y", "depth"])
+    orders = (["depth", "y", "x"], ["x", "y", "depth"], None)
+    found = []
+    for order in orders:
+        X = pattern.inputs if order is None else table[order]
+        ls = dict(zip(table.columns, [1.0, 3.0, 9.0], strict=True))
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(
+                cov_func=pm.gp.cov.ExpQuad(3, ls=[ls[n] for n in order or table.columns])
+            )
+            gp.prior("u", Xu=X[:4])
+            lik = vsgp.Poisson(exposure=pattern.exposure)
+            gp.likelihood("y", lik, X=X, y=pattern.counts)
+        idata = prior_draws(model, 2)
+        idata["posterior"]["u"].values[:] = [[0.1, 0.5, -0.4, 0.2], [0.3, -0.1, 0.2, 0.0]]
+        found.append(pattern.intensity(idata, model=model))
+        labelled = table[["y", "x", "depth"]].set_axis(
+            pd.Index([f"s{i}" for i in range(12)], name="site")
+        )
+        for Xnew in (pattern.inputs, table[["y", "x", "depth"]], labelled):
+            got = pattern.intensity(idata, Xnew, model=model)
+            np.testing.assert_allclose(got, found[-1], rtol=1e-12)
+        assert got.dims == ("chain", "draw", "site") and list(got.site) == list(labelled.index)
+        with pytest.raises(ValueError, match="has 2 columns"):
+            pattern.intensity(idata, pattern.X, model=model)
+        with pytest.raises(ValueError, match="Pass a table with these names"):
+            wrong = table.rename(columns={"x": "lon"})
+            pattern.intensity(idata, wrong, model=model)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    np.testing.assert_allclose(found[2], found[1], rtol=1e-12)
+    # Other names than those of the model are no names of its columns.
+    other = vsgp.point_process(events, BOX, bins=(4, 3), dims=["lat", "lon"])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[1.0, 3.0]))
+        gp.prior("u", Xu=table[["x", "y"]][:4])
+        lik = vsgp.Poisson(exposure=pattern.exposure)
+        gp.likelihood("y", lik, X=table[["x", "y"]], y=pattern.counts)
+    idata = prior_draws(model, 2)
+    with pytest.raises(ValueError, match=r"\['lat', 'lon'\], but those of the model"):
+        other.intensity(idata, model=model)
+    plain = vsgp.predict(
+        idata, table[["x", "y"]], "mean", likelihood=vsgp.Poisson(), model=model, progressbar=False
+    )
+    np.testing.assert_allclose(other.intensity(idata, other.X, model=model), plain)
+
+
+@pytest.mark.parametrize(
+    ("bins", "ndim", "label"),
+    [
+        (20, 1, "20 bins"),
+        ([20], 1, "20 bins"),
+        ([1851, 1900, 1963], 1, "bins with edges"),
+        (np.array([1851, 1963]), 1, "bins with edges"),
+        (20, 2, "20 bins"),
+        ((4, 3), 2, "4 x 3 bins"),
+        (np.array([4, 3]), 2, "4 x 3 bins"),
+        ([4, [0, 1, 2]], 2, "bins with edges"),
+        ([[0, 1], [0, 1, 2]], 2, "bins with edges"),
+        ([4, 3, 2], 3, "4 x 3 x 2 bins"),
+    ],
+)
+def test_labels_of_bins(bins, ndim, label):
+    assert _label(bins, ndim) == label
+
+
 @pytest.mark.slow
 def test_compare_bins(coal):
     pattern, build = coal
@@ -667,6 +955,9 @@ def test_plots(polygon, events, coal, fitted):
     shown = axes[1].collections[0].get_array()
     np.testing.assert_allclose(shown.compressed(), np.std([0, 0.5, 1]))
     assert shown.count() == len(pattern.X)
+    # An estimate has no draws.
+    for p, ax in zip((coal[0], pattern), axes, strict=True):
+        vsgp.plot_intensity(p, np.ones(len(p.X)), ax=ax)
     with pytest.raises(ValueError, match="no plot of 'sd' over 1"):
         vsgp.plot_intensity(coal[0], tree, what="sd", model=model)
     plt.close(fig)
@@ -791,7 +1082,7 @@ def test_bad_polygons(polygon):
 def test_polygons_need_shapely(monkeypatch):
     monkeypatch.setitem(sys.modules, "shapely", None)
     square = {"type": "Polygon", "coordinates": [[(0, 0), (4, 0), (4, 1), (0, 0)]]}
-    with pytest.raises(ImportError, match=r"pymc-vsgp\[maps\]"):
+    with pytest.raises(ImportError, match=r"In a checkout .*pip install '\.\[maps\]'"):
         vsgp.point_process(GOOD, square)
     assert vsgp.point_process(GOOD, BOX, bins=3).counts.sum() == 2
 

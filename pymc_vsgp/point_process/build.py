@@ -8,9 +8,9 @@ import xarray as xr
 
 from pymc_vsgp.checks import check_names
 from pymc_vsgp.point_process.events import as_events, check_units, drop_outside, drop_repeated
-from pymc_vsgp.point_process.grid import as_grid, cell_of, find_edges, take_mask
+from pymc_vsgp.point_process.grid import as_grid, cell_of, find_edges, in_order, take_mask
 from pymc_vsgp.point_process.process import PointProcess
-from pymc_vsgp.point_process.window import as_window, names_of
+from pymc_vsgp.point_process.window import as_window, dims_of, turned
 
 __all__ = ["point_process"]
 
@@ -38,15 +38,19 @@ def point_process(
 
     Parameters
     ----------
-    events : array_like, Series, DataFrame, DataArray or Dataset, shape (n, D)
-        Positions of the events: one, two or three coordinates, or two and time.
+    events : array_like, Series, DataFrame, DataArray, Dataset or points, shape (n, D)
+        Positions of the events: one, two or three coordinates, or two and time. Columns of an array
+        are in the order of the dimensions. Points are geometries, as of a GeoSeries, and have x and
+        y by name.
     window : optional
         Where events could have been seen:
 
         * ``(low, high)``, or a list of such pairs, or a dictionary of them by name;
         * a polygon: a shapely geometry, a GeoSeries or other object with ``__geo_interface__``, or
-          GeoJSON. Its area is exact in every bin. Needs shapely, ``pip install pymc-vsgp[maps]``;
-        * ``(polygon or box, (start, end))``: space and time.
+          GeoJSON. Its area is exact in every bin. Needs shapely: ``pip install ".[maps]"`` in a
+          checkout;
+        * ``(polygon or box, (start, end))``: space and time. Where the box has names, time is the
+          column ``t`` of a table, or the only other column.
 
         Needed, unless `mask` has coordinates.
     bins : int, tuple or arrays, optional
@@ -55,7 +59,8 @@ def point_process(
     resolution : float or tuple, optional
         Width of the bins along each dimension, in place of `bins`. The last may be narrower.
     mask : array_like of bool or DataArray, optional
-        Which cells of the grid are in the window, an axis for each dimension.
+        Which cells of the grid are in the window, an axis for each dimension. The coordinates of a
+        DataArray, rising or falling, are the middles of the cells.
     exposure : float, array_like, DataArray or callable, optional
         Effort or fraction seen, by which the intensity is multiplied: a number, one for each cell
         or bin, values with coordinates, or a function of positions.
@@ -89,29 +94,34 @@ def point_process(
     """
     check_names("dims", dims)
     check_names("unit", unit)
-    chosen = dims or names_of(window)
+    chosen = dims or dims_of(window)
     if isinstance(window, xr.DataArray) and window.dtype.kind == "b":
+        if mask is not None:
+            raise ValueError("window is a mask, and there is another. Pass both as one mask.")
         window, mask = None, window
     elif isinstance(window, np.ndarray) and window.dtype.kind == "b":
         raise ValueError(
             "window is a boolean array, which has no place and no units. "
             "Pass it as mask, and its bounds as window."
         )
-    if isinstance(mask, xr.DataArray):
-        if chosen is not None and set(chosen) == set(mask.dims):
-            mask = mask.transpose(*chosen)
-        if window is None:
-            window, mask_edges = take_mask(mask)
-            bins = mask_edges if bins is None and resolution is None else bins
-            chosen = chosen or [str(d) for d in mask.dims]
+    if isinstance(mask, xr.DataArray) and window is None:
+        chosen = chosen or [str(d) for d in mask.dims]
+        if set(chosen) != set(mask.dims):
+            raise ValueError(
+                f"mask has the dimensions {list(mask.dims)}, and dims is {list(chosen)}. "
+                "Rename those of the mask, or pass a window."
+            )
+        window, mask_edges = take_mask(in_order(mask, chosen))
+        bins = mask_edges if bins is None and resolution is None else bins
     region = as_window(window)
     points, names = as_events(events, region, chosen)
+    if region is not window:  # a Window already has its axes in order
+        region = turned(region, names)
     if mask is not None and bins is None and resolution is None:
-        bins = np.shape(mask)
+        bins = np.shape(in_order(mask, names))
     edges = find_edges(region, bins, resolution)
     if mask is not None:
-        shape = tuple(len(e) - 1 for e in edges)
-        mask = as_grid(mask, shape, names, "mask")
+        mask = as_grid(mask, edges, names, "mask")
     inside = region.contains(points)
     if mask is not None:
         inside &= mask.ravel()[cell_of(points, edges)]

@@ -87,7 +87,7 @@ def compare_bins(
         # From probabilities of counts to a density of points: comparable between sizes.
         offset = np.sum(p.counts * np.log(p.exposure) - gammaln(p.counts + 1.0))
         likelihood = Poisson(p.exposure, link)
-        cases.append((_label(b), p.inputs, p.counts, likelihood, p.exposure, offset))
+        cases.append((_label(b, len(p.dims)), p.inputs, p.counts, likelihood, p.exposure, offset))
     for n in quadrature:
         q = pattern.quadrature(n)
         likelihood = PoissonProcess(q.weights, link)
@@ -119,8 +119,9 @@ def compare_bins(
     return pd.DataFrame(rows).set_index("")
 
 
-def _label(bins: Any) -> str:
-    sides = bins if isinstance(bins, list | tuple) else [bins]
-    if all(np.ndim(s) == 0 for s in sides) and len(sides) <= 3:
+def _label(bins: Any, ndim: int) -> str:
+    sides = list(bins) if hasattr(bins, "__len__") else [bins]
+    # In one dimension several numbers are edges.
+    if len(sides) in (1, ndim) and all(np.ndim(s) == 0 for s in sides):
         return " x ".join(str(s) for s in sides) + " bins"
     return "bins with edges"

@@ -21,36 +21,38 @@ WHAT_TO_DO = ("warn", "drop", "raise")
 
 
 def as_events(
-    events: Any, window: Window, dims: Sequence[str] | None
+    events: Any, window: Window, dims: Sequence[str | None] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the positions of events, one in a row, and the names of the dimensions."""
     ndim = window.ndim
+    events = _as_table(events, dims)
     if dims is not None and len(dims) != ndim:
         raise ValueError(
             f"dims names {len(dims)} dimensions, and the window has {ndim}. "
             "Pass one name for each dimension of the window."
         )
+    if window.timed and dims is not None and dims[-1] is None:
+        dims = (*dims[:-1], _time_of(events, dims[:-1]))
     names = None if dims is None else tuple(str(d) for d in dims)
     if names is not None and len(set(names)) < ndim:
         raise ValueError(f"dims is {list(names)}, with one name twice. Give each its own name.")
     if is_geometry(events):
         events = points_of(events)
+        if names is not None and {"x", "y"} <= set(names) and events.shape[1] == ndim:
+            # A point has x first, whatever the order of the dimensions.
+            columns = ["x", "y", *(n for n in names if n not in ("x", "y"))]
+            events = pd.DataFrame(events, columns=columns)
     if isinstance(events, pd.Series):
         names = names or ((str(events.name),) if events.name is not None else None)
-    elif isinstance(events, xr.Dataset):
-        events = events.to_dataframe().reset_index()[list(dims or map(str, events.data_vars))]
-    elif isinstance(events, xr.DataArray) and events.ndim == 2:
-        labels = events.coords.get(events.dims[1])
-        columns = None if labels is None else [str(v) for v in labels.values]
-        events = pd.DataFrame(events.values, columns=columns)
-        names = names or (None if columns is None else tuple(columns))
     if isinstance(events, pd.DataFrame):
-        if dims is not None and set(dims) <= set(events.columns):
+        known = set(dims or ()) & set(events.columns)
+        if dims is not None and known == set(dims):
             events = events[list(dims)]
-        elif events.shape[1] != ndim:
+        elif known or events.shape[1] != ndim:
             raise ValueError(
                 f"events has the columns {list(events.columns)}, and the window has {ndim} "
-                f"dimensions. Pass those columns only, or their names as dims."
+                f"dimensions{f', {list(dims)}' if dims else ''}. "
+                "Pass those columns only, or their names as dims."
             )
         names = names or tuple(str(c) for c in events.columns)
     points = as_array(events, "events")
@@ -78,6 +80,34 @@ def as_events(
         raise ValueError(f"events holds {points[row]} in row {row}. Correct or drop that row.")
     default = ("x", "y", "t") if window.timed else DEFAULT_DIMS[:ndim]
     return points, names or default
+
+
+def _as_table(events: Any, dims: Sequence[str | None] | None) -> Any:
+    """Return labelled arrays as a DataFrame, and what else there is as it is."""
+    if isinstance(events, xr.Dataset):
+        table = events.to_dataframe().reset_index()
+        known = dims is not None and {d for d in dims if d is not None} <= set(table)
+        chosen = events.variables if known else events.data_vars
+        return table[[c for c in table if c in chosen]]
+    if isinstance(events, xr.DataArray) and events.ndim == 2:
+        labels = events.coords.get(events.dims[1])
+        columns = None if labels is None else [str(v) for v in labels.values]
+        return pd.DataFrame(events.values, columns=columns)
+    return events
+
+
+def _time_of(events: Any, space: Sequence[str | None]) -> str:
+    """Return the column of time in a table that has those of space: t, or the only other."""
+    columns: list[Any] = list(getattr(events, "columns", ())) if not is_geometry(events) else []
+    others = [c for c in columns if c not in space]
+    if "t" in others or len(others) == len(columns):  # the names of space are not those of columns
+        return "t"
+    if len(others) == 1:
+        return others[0]
+    raise ValueError(
+        f"events has the columns {columns}, and the window has no name for time. "
+        f"Pass dims={[*space, '...']}, with the column of time last."
+    )
 
 
 def drop_outside(points: np.ndarray, inside: np.ndarray, outside: str) -> np.ndarray:
@@ -203,10 +233,11 @@ class Field:
                 )
             values = values.ravel()
         elif self.array is not None:
-            columns = {d: ("point", points[:, self.dims.index(d)]) for d in self.array.dims}
-            nearest = self.array.sel(
-                {d: xr.DataArray(c[1], dims=c[0]) for d, c in columns.items()}, method="nearest"
-            )
+            columns = {
+                d: xr.DataArray(points[:, self.dims.index(d)], dims="point")
+                for d in self.array.dims
+            }
+            nearest = self.array.sel(columns, method="nearest")
             values = np.broadcast_to(np.asarray(nearest, dtype="float64"), (len(points),))
         else:
             assert self.cells is not None

@@ -13,11 +13,12 @@ from scipy.spatial import KDTree
 from pymc_vsgp.checks import as_real, check_number, check_real
 from pymc_vsgp.point_process.window import Window
 
-__all__ = ["as_grid", "cell_of", "find_edges", "nearest_kept", "take_mask"]
+__all__ = ["as_grid", "cell_of", "find_edges", "in_order", "nearest_kept", "take_mask"]
 
 DEFAULT_BINS = {1: 100, 2: 32, 3: 12}
 LARGEST_GRID = 5_000_000
 ROUNDING = 1e-9
+ALIKE = 1e-3  # of a cell's width: coordinates are often float32
 
 
 def find_edges(window: Window, bins: Any = None, resolution: Any = None) -> list[np.ndarray]:
@@ -109,10 +110,19 @@ def nearest_kept(
     return cell
 
 
-def as_grid(values: Any, shape: tuple[int, ...], dims: Sequence[str], what: str) -> np.ndarray:
-    """Return booleans as an array with the shape of the grid."""
-    if isinstance(values, xr.DataArray) and set(values.dims) == set(dims):
+def in_order(values: Any, dims: Sequence[str | None]) -> Any:
+    """Return a DataArray with its dimensions in that order and its coordinates rising."""
+    if not isinstance(values, xr.DataArray):
+        return values
+    if set(values.dims) == set(dims):
         values = values.transpose(*dims)
+    return values.sortby([d for d in values.dims if d in values.coords])
+
+
+def as_grid(values: Any, edges: Sequence[np.ndarray], dims: Sequence[str], what: str) -> np.ndarray:
+    """Return booleans as an array with the shape of the grid, by coordinates if they have any."""
+    values = in_order(values, dims)
+    shape = tuple(len(e) - 1 for e in edges)
     array = np.asarray(values)
     if array.dtype != bool:
         raise TypeError(
@@ -123,7 +133,27 @@ def as_grid(values: Any, shape: tuple[int, ...], dims: Sequence[str], what: str)
             f"{what} has shape {array.shape}, and the grid {shape}. "
             f"Pass a value for each cell, with the axes in the order {list(dims)}."
         )
+    if isinstance(values, xr.DataArray):
+        for dim, e in zip(values.dims, edges, strict=True):
+            if dim in values.coords:
+                _check_middles(_middles(values, dim, what), e, f"{what} along {dim!r}")
     return array
+
+
+def _middles(values: xr.DataArray, dim: Any, what: str) -> np.ndarray:
+    """Coordinates along a dimension, which are the middles of cells."""
+    name = f"The coordinate {dim!r} of {what}"
+    return as_real(values.coords[dim].to_numpy(), name, "Pass the middles of the cells.")
+
+
+def _check_middles(middles: np.ndarray, edges: np.ndarray, what: str) -> None:
+    wanted = (edges[1:] + edges[:-1]) / 2.0
+    if not (np.abs(middles - wanted) <= ALIKE * np.diff(edges)).all():
+        raise ValueError(
+            f"The coordinates of {what} go from {middles[0]:.6g} to {middles[-1]:.6g}, and the "
+            f"middles of the bins from {wanted[0]:.6g} to {wanted[-1]:.6g}. "
+            "Put it on the cells of the grid, or pass the edges of its cells as bins."
+        )
 
 
 def take_mask(mask: xr.DataArray) -> tuple[list[tuple[float, float]], list[np.ndarray]]:
@@ -135,13 +165,14 @@ def take_mask(mask: xr.DataArray) -> tuple[list[tuple[float, float]], list[np.nd
                 f"mask has no coordinates along {dim!r}, so it has no place. "
                 "Pass its bounds as window."
             )
-        middle = mask.coords[dim].to_numpy().astype("float64")
-        steps = np.diff(middle)
-        if len(middle) < 2 or (steps <= 0).any() or np.ptp(steps) > 1e-6 * steps.mean():
+        middle = _middles(mask, dim, "mask")
+        n = len(middle)
+        step = np.ptp(middle) / (n - 1) if n > 1 else 0.0
+        even = np.linspace(middle[0], middle[-1], n) if n else middle
+        if step == 0.0 or not (np.abs(middle - even) <= ALIKE * step).all():
             raise ValueError(
-                f"The coordinates of mask along {dim!r} do not rise in equal steps. "
-                "Sort them, or pass the edges as bins and the bounds as window."
+                f"The coordinates of mask along {dim!r} are not in equal steps. "
+                "Pass the edges as bins and the bounds as window."
             )
-        half = steps.mean() / 2.0
-        edges.append(np.linspace(middle[0] - half, middle[-1] + half, len(middle) + 1))
+        edges.append(np.linspace(middle[0] - step / 2.0, middle[-1] + step / 2.0, n + 1))
     return [(e[0], e[-1]) for e in edges], edges

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from arviz_base import rcParams
 
@@ -12,6 +11,8 @@ from pymc_vsgp.point_process.process import PointProcess
 from pymc_vsgp.results.plots.style import BLUE, GREY, ink, legend, new_axes, plain, strokes
 
 __all__ = ["plot_intensity"]
+
+DRAWS = ("chain", "draw", "sample")
 
 
 def plot_intensity(
@@ -57,16 +58,19 @@ def plot_intensity(
             f"There is no plot of {what!r} over {n_dims} dimensions. "
             "Use to_grid, and plot slices of the result."
         )
-    if isinstance(intensity, xr.DataTree):
-        intensity = pattern.intensity(intensity, **kwargs)
-    grid = pattern.to_grid(intensity)
-    draws = [d for d in grid.dims if d not in pattern.dims]
+    values = pattern._of_bins(pattern._drawn(intensity, kwargs))
+    values = values.expand_dims("draw") if values.ndim == 1 else values
+    draws = list(values.dims[:-1])
+    if others := [d for d in draws if d not in DRAWS]:
+        raise ValueError(
+            f"The intensity has the dimension {others[0]!r}, which is not one of draws. "
+            f"Plot one entry of it, as in intensity.isel({others[0]}=0), or rename it."
+        )
     ci_prob = rcParams["stats.ci_prob"] if ci_prob is None else ci_prob
     tail = (1.0 - check_real("ci_prob", ci_prob, 0.0, 1.0)) / 2.0
     if n_dims == 1:
         ax = new_axes(ax)
         x = pattern.X[:, 0]
-        values = pattern._of_bins(intensity)
         low, high = values.quantile([tail, 1.0 - tail], draws).to_numpy()
         ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{ci_prob:.0%}")
         ax.plot(x, getattr(values, what)(draws), color=BLUE, lw=1.8, label=what)
@@ -77,6 +81,7 @@ def plot_intensity(
         legend(ax)
     else:
         ax = new_axes(ax, (5.6, 4.6))
+        grid = pattern.to_grid(values)
         summary = grid.std(draws) if what == "sd" else getattr(grid, what)(draws)
         image = ax.pcolormesh(
             *pattern.edges, summary.to_numpy().T, cmap="viridis", vmin=0.0, rasterized=True

@@ -136,8 +136,7 @@ class PointProcess:
     @property
     def coords(self) -> dict[str, np.ndarray]:
         """The dimension of the bins, for ``pm.Model(coords=...)``."""
-        in_order = self.X[:, 0] if len(self.dims) == 1 else np.arange(len(self.X))
-        return {"bin": in_order}
+        return {"bin": self.X[:, 0] if len(self.dims) == 1 else np.arange(len(self.X))}
 
     @property
     def units(self) -> str:
@@ -213,8 +212,9 @@ class PointProcess:
         Parameters
         ----------
         values : array_like or DataArray, shape (..., N)
-            A value for each bin on the last axis, or on the dimension ``bin`` or ``point``. Others,
-            such as chain and draw, stay in front.
+            A value for each bin on the last axis of an array; of a DataArray on ``bin`` or
+            ``point``, or on its only dimension of that length. Others, such as chain and draw,
+            stay in front.
 
         Returns
         -------
@@ -242,9 +242,11 @@ class PointProcess:
     def _of_bins(self, values: Any) -> xr.DataArray:
         """Return values with the dimension of bins last."""
         if isinstance(values, xr.DataArray):
-            for dim in ("bin", "point", *values.dims[::-1]):
-                if values.sizes.get(dim) == len(self.X):
-                    return values.transpose(..., dim)
+            named = [d for d in ("bin", "point") if d in values.dims]
+            others = [d for d in values.dims if d not in ("chain", "draw")]
+            found = [d for d in named or others if values.sizes[d] == len(self.X)]
+            if found and (named or len(found) == 1):
+                return values.transpose(..., found[0])
             shape: tuple[int, ...] = tuple(values.shape)
         else:
             values = np.asarray(values)
@@ -255,12 +257,12 @@ class PointProcess:
                 return xr.DataArray(values, dims=[*front, "bin"])
         raise ValueError(
             f"The values have shape {shape}, and there are {len(self.X)} bins. "
-            "Pass one value for each bin, on the last axis."
+            "Pass one value for each bin: on the last axis, or on the dimension 'bin'."
         )
 
     def intensity(self, idata: Any, Xnew: Any = None, **kwargs) -> xr.DataArray:
         """
-        Draw the intensity: events per unit of volume.
+        Draw the intensity: events per unit of exposure.
 
         Parameters
         ----------
@@ -268,7 +270,8 @@ class PointProcess:
             Draws, from :func:`sample` or from ``to_datatree`` of a Gaussian stage.
         Xnew : array_like, optional
             Where, with a column for each covariate after the coordinates: those of a table are
-            found by name. By default in the bins.
+            found by name. By default in the bins, whose columns have the names of `dims` and of
+            `covariates`.
         **kwargs
             ``joint=True`` draws the function jointly at all inputs. By default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine.
@@ -278,14 +281,27 @@ class PointProcess:
         Returns
         -------
         DataArray
-            Dimensions chain, draw and ``bin``. ``attrs["units"]`` has its units.
+            Dimensions chain, draw and ``bin``, then that of outputs where there are several.
+            ``attrs["units"]`` has its units.
         """
         columns = (*self.dims, *self.covariates.columns)
-        X = self.inputs if Xnew is None else Xnew
-        out = draw_intensity(idata, X, columns, **kwargs)
         if Xnew is None:
-            out = out.rename({out.dims[-1]: "bin"}).assign_coords(self.coords)
+            # One column is in order, whatever the model calls it.
+            labels = {"input": list(columns)} if len(columns) > 1 else {}
+            Xnew = xr.DataArray(self.inputs, dims=["bin", "input"], coords=self.coords | labels)
+        out = draw_intensity(idata, Xnew, columns, **kwargs)
         return out.assign_attrs(units=self.units, long_name="intensity")
+
+    def _drawn(self, intensity: Any, kwargs: dict[str, Any]) -> Any:
+        """Return draws of the intensity, of a posterior if it is one."""
+        if isinstance(intensity, xr.DataTree):
+            return self.intensity(intensity, **kwargs)
+        if kwargs:
+            raise TypeError(
+                f"{list(kwargs)} would go to PointProcess.intensity, and the intensity is drawn "
+                "already. Drop that, or pass the posterior."
+            )
+        return intensity
 
     def expected_count(self, intensity: Any, region: Any = None, **kwargs) -> xr.DataArray:
         """
@@ -300,22 +316,20 @@ class PointProcess:
             bounds some of `dims`. Or a boolean for each bin or cell. By default all of the window.
             A dictionary with other names has several regions.
         **kwargs
-            Passed to :meth:`intensity`.
+            Passed to :meth:`intensity`, for a DataTree.
 
         Returns
         -------
         DataArray
-            Dimensions chain and draw, and ``region`` for several. It is the mean of a Poisson
-            count: for a count itself, draw one with that mean.
+            Dimensions chain and draw, that of outputs, and ``region`` for several regions. It is
+            the mean of a Poisson count: for a count itself, draw one with that mean.
 
         Notes
         -----
         Within a bin the intensity is constant, and so is the exposure. What is outside the window
         does not count.
         """
-        if isinstance(intensity, xr.DataTree):
-            intensity = self.intensity(intensity, **kwargs)
-        values = self._of_bins(intensity)
+        values = self._of_bins(self._drawn(intensity, kwargs))
         if regions.are_several(region, self.dims):
             parts = [self.expected_count(values, r) for r in region.values()]
             out = xr.concat(parts, dim=pd.Index(list(region), name="region"))
@@ -341,7 +355,7 @@ class PointProcess:
     def _facts(self) -> dict[str, str]:
         grid = " x ".join(map(str, self.shape))
         outside = int(np.prod(self.shape)) - len(self.X)
-        total = float(self.volume.sum())
+        total = float(self.exposure.sum())
         facts = {
             "events": f"{len(self.events)} in {', '.join(self.dims)}",
             "window": f"{self.window}",

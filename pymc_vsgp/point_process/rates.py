@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
-from pymc_vsgp.checks import as_inputs, column_names, match_columns
+from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
 from pymc_vsgp.likelihoods import Likelihood, Poisson
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.prediction import predict
 
@@ -35,7 +37,7 @@ def draw_intensity(
 ) -> xr.DataArray:
     """Draw the mean of a count that is collected over an exposure of one.
 
-    Where the model has no names of its inputs, they have those of `columns`.
+    Where the model has no names of its inputs, they have those of `columns`. So has an array.
     """
     options = {
         "var_name": var_name,
@@ -45,20 +47,36 @@ def draw_intensity(
     }
     fit = Fitted(idata, model, var_name)
     unit = likelihood or of_unit_exposure(fit.likelihood)
+    names, columns = column_names(X, "Xnew", fit.model), tuple(map(str, columns))
+    order = None
     if fit.columns is None:
-        names = column_names(X, "Xnew", fit.model)
-        if order := match_columns(names, tuple(map(str, columns)), "Xnew"):
-            X = as_inputs(X, "Xnew")[:, order]
+        order = match_columns(names, columns, "Xnew")
+    elif names is None and set(columns) == set(fit.columns):
+        order = match_columns(columns, fit.columns, "Xnew")
+    if order:
+        X = _in_order(X, order)
     if not joint:
         return predict(idata, X, "mean", likelihood=unit, **options).rename("intensity")
-    rate = RATES.get(unit.link.name) if isinstance(unit, Poisson) else None
+    family = fit.likelihood if isinstance(fit.likelihood, Mixed) else unit
+    rate = RATES.get(family.link.name) if isinstance(family, Poisson) else None
     if rate is None:
         raise ValueError(
-            f"joint=True is for a Poisson likelihood, not for {type(unit).__name__}. "
+            f"joint=True is for a Poisson likelihood, not for {type(family).__name__}. "
             "Use joint=False."
         )
     f = predict(idata, X, "f", likelihood=unit, joint=True, random_seed=random_seed, **options)
     return rate(f).rename("intensity")
+
+
+def _in_order(X: Any, order: list[int]) -> Any:
+    """Return columns in that order, with the labels of rows where there are any."""
+    if isinstance(X, pd.DataFrame):
+        return X.iloc[:, order]
+    if isinstance(X, xr.DataArray):
+        return X[:, order]
+    X = as_inputs(X, "Xnew")
+    check_columns(X, len(order), "Xnew", "X")
+    return X[:, order]
 
 
 def of_unit_exposure(likelihood: Likelihood) -> Likelihood:

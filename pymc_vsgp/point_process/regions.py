@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_vsgp.point_process.grid import as_grid
-from pymc_vsgp.point_process.window import Window, as_window, is_geometry
+from pymc_vsgp.point_process.window import Window, as_window, dims_of, is_geometry, turned
 
 __all__ = ["are_several", "events_of", "volume_of"]
 
@@ -46,17 +46,27 @@ def _of_bins(pattern: Any, region: Any) -> np.ndarray | None:
     """Return a region that is a boolean for each bin, None if it is of another kind."""
     if not isinstance(region, np.ndarray | xr.DataArray) or region.dtype.kind != "b":
         return None
-    if region.shape == pattern.counts.shape:
+    of_cells = region.shape == pattern.shape and getattr(region, "dims", ()) == pattern.dims
+    if region.shape == pattern.counts.shape and not of_cells:
         return np.asarray(region)
-    return as_grid(region, pattern.shape, pattern.dims, "region").ravel()[pattern.cell]
+    return as_grid(region, pattern.edges, pattern.dims, "region").ravel()[pattern.cell]
 
 
 def _as_region(pattern: Any, region: Any) -> Window:
     own = pattern.window
+    if (names := dims_of(region)) and names[-1] is None:  # of space by name, and of time
+        space, time = region
+        if own.ndim < 3 or not set(space) <= set(pattern.dims[:2]):
+            raise ValueError(
+                f"The region has the names {list(space)} and time, and the window has "
+                f"{list(pattern.dims)}. Pass bounds by the names of the window."
+            )
+        region = {**space, pattern.dims[2]: time}
     if isinstance(region, dict) and not is_geometry(region):
         sides = [region.get(d, own.bounds[i]) for i, d in enumerate(pattern.dims)]
         return Window(as_window(sides, "region").bounds, own.polygon)
-    region = as_window(region, "region")
+    if not isinstance(region, Window):  # which has its axes in order
+        region = turned(as_window(region, "region"), pattern.dims)
     if own.ndim == 3 and region.ndim == 2:
         return Window((*region.bounds, own.bounds[2]), region.polygon)
     if own.timed and region.ndim == 1:

@@ -7,12 +7,12 @@ rule. Shapely is imported when there is a polygon.
 import warnings
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Nodes", "Window", "as_window", "is_geometry", "names_of", "points_of"]
+__all__ = ["Nodes", "Window", "as_window", "dims_of", "is_geometry", "points_of", "turned"]
 
 FULL = 1.0 - 1e-9  # fraction of a cell above which its cut is rounding
 HOW = (
@@ -155,11 +155,27 @@ def as_window(window: Any, what: str = "window") -> Window:
     return Window(_box(window, what))
 
 
-def names_of(window: Any) -> tuple[str, ...] | None:
-    """Return the names of the dimensions, where a window has them."""
+def dims_of(window: Any) -> tuple[str | None, ...] | None:
+    """Return the names of the dimensions, where a window has them; None for time beside space."""
     if isinstance(window, dict) and not is_geometry(window):
         return tuple(str(name) for name in window)
+    if isinstance(window, list | tuple) and len(window) == 2 and isinstance(window[0], dict):
+        space = dims_of(window[0])
+        return None if space is None else (*space, None)
     return None
+
+
+def turned(window: Window, dims: Sequence[str]) -> Window:
+    """Return a window whose polygon, which is of x and y, has its axes in the order of `dims`."""
+    if window.polygon is None or not {"x", "y"} <= set(dims) or tuple(dims[:2]) == ("x", "y"):
+        return window
+    if tuple(dims[:2]) != ("y", "x"):
+        raise ValueError(
+            f"The dimensions are {list(dims)}, and a polygon is of x and y. "
+            "Pass dims with x and y first."
+        )
+    polygon = import_shapely().transform(window.polygon, lambda at: at[:, ::-1])
+    return replace(window, bounds=(*window.bounds[1::-1], *window.bounds[2:]), polygon=polygon)
 
 
 def import_shapely() -> Any:
@@ -170,7 +186,7 @@ def import_shapely() -> Any:
     except ImportError:
         raise ImportError(
             "Polygons need shapely, which is not installed. "
-            "Install it with: pip install 'pymc-vsgp[maps]'."
+            "In a checkout of pymc-vsgp, run: pip install '.[maps]'."
         ) from None
     return shapely
 
