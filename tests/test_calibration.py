@@ -4,6 +4,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
@@ -118,6 +119,11 @@ def test_bad_input():
         vsgp.calibrate(build, np.ones(30), 50, tune=0)
     with pytest.raises(ValueError, match="n_ranks is 'a'. Pass a whole number"):
         vsgp.calibrate(build, np.ones(30), 50, n_ranks="a")
+    for y in (list("abc" * 10), pd.Categorical(list("abc" * 10)), None):
+        with pytest.raises(TypeError, match="numbers are needed. Pass numbers, such as the codes"):
+            vsgp.calibrate(build, y, 50)
+    with pytest.raises(TypeError, match="y is a masked array.*Drop the masked rows"):
+        vsgp.calibrate(build, np.ma.masked_array(np.ones(30, int), np.arange(30) == 2), 50)
     with pytest.raises(TypeError, match="build returned NoneType, not a model"):
         vsgp.calibrate(lambda y: None, np.ones(30), 50)
     with pytest.raises(ValueError, match="a rank is among 1 to 20 draws.*Raise draws"):
@@ -138,6 +144,43 @@ def posterior_of(y):
     K = (1.0 + r) * np.exp(-r)
     gain = K @ np.linalg.inv(K + 0.25 * np.eye(len(K)))
     return gain @ y, K - gain @ K
+
+
+def bright(y):
+    """Counts beyond those of a byte."""
+    return build(y, likelihood=vsgp.Poisson(exposure=1000.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "y", "dtype"),
+    [
+        (conjugate, np.zeros(10, int), "float64"),
+        (bright, np.ones(30, "int8"), "int64"),
+        (bright, np.ones(30, int), "int64"),
+        (bright, np.ones(30), "int64"),
+    ],
+)
+def test_data_are_as_they_were_drawn(make, y, dtype, monkeypatch):
+    """Not cast to the type of the observations that the model was built with."""
+    seen = []
+
+    class Seen(_Sampler):
+        def __init__(self, model, shared, draws, tune):
+            self.model, self.shared, self.n_nuts, self.inducing = model, shared, 0, {"u"}
+
+        def __call__(self, y, seed):
+            self.shared.set_value(y)
+            seen.append(self.model.rvs_to_values[self.model["y"]].eval())
+            return {"u": np.zeros((49, 3))}
+
+    monkeypatch.setattr("pymc_vsgp.results.calibration._Sampler", Seen)
+    vsgp.calibrate(make, y, 50, draws=49, random_seed=3, progressbar=False)
+    seen = np.array(seen)
+    assert seen.dtype == dtype
+    if make is conjugate:
+        assert (seen % 1 != 0).all()
+    else:
+        assert 1000 < seen.max() and 0 <= seen.min()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from modes import RAW
+from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
 
@@ -171,3 +172,42 @@ def test_softmax_probabilities_by_quadrature():
     np.testing.assert_allclose(np.sum(expected, axis=1), 1.0, atol=1e-6)
     np.testing.assert_allclose(p, expected, rtol=1e-5, atol=1e-12)
     np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-6)
+
+
+def of_several(names, y, family=vsgp.Softmax):
+    """A model of a function for each class, each of a process of its own, and draws."""
+    with pm.Model() as model:
+        gps = [vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0)) for _ in names]
+        for gp, name in zip(gps, names, strict=True):
+            gp.prior(name, Xu=X[::4])
+        vsgp.likelihood("y", family(len(names)), gps, X=X, y=y)
+    return model, prior_draws(model, 5)
+
+
+def test_labels_over_several_processes():
+    """Codes are those that the model was fitted with, whatever the processes are called."""
+    names = ["mid", "low", "high"]
+    model, idata = of_several(names, LABELS)
+    options = {"model": model, "progressbar": False}
+    codes = np.searchsorted(np.sort(NAMES), LABELS)
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].eval(), codes)
+    expected = vsgp.log_predictive_density(idata, X, codes, **options)
+    found = vsgp.log_predictive_density(idata, X, LABELS, **options)
+    np.testing.assert_array_equal(found, expected)
+    again = vsgp.log_predictive_density(idata, X, LABELS, likelihood=vsgp.Softmax(3), **options)
+    np.testing.assert_allclose(again, expected)
+    p = vsgp.predict(idata, X, "mean", **options).mean(["chain", "draw"])
+    assert list(p["class"].values) == sorted(NAMES)
+    np.testing.assert_allclose(np.log(p.values[np.arange(12), codes]), expected)
+    density = vsgp.predict(idata, X, "density", at=["mid", "low"], **options)
+    np.testing.assert_allclose(density.sel(value="low"), p.sel({"class": "low"}))
+    assert list(vsgp.predict(idata, X, "f", **options)["function"].values) == names
+    with pytest.raises(ValueError, match="the label 'top', which is not among the classes"):
+        vsgp.log_predictive_density(idata, X[:1], ["top"], **options)
+
+
+def test_codes_over_several_processes_have_the_names_of_these():
+    model, idata = of_several(["a", "b", "c"], CODES, vsgp.RobustMax)
+    options = {"model": model, "progressbar": False}
+    found = vsgp.log_predictive_density(idata, X, np.array(list("abc"))[CODES], **options)
+    np.testing.assert_array_equal(found, vsgp.log_predictive_density(idata, X, CODES, **options))

@@ -147,3 +147,84 @@ def test_a_log_likelihood_of_all_that_is_observed(data):
     few = prior_draws(model, 5)
     with pytest.raises(ValueError, match="5 draws, too few.*Pass 30 or more"):
         vsgp.compute_log_likelihood(few, model=model, **quiet)
+
+
+@pytest.fixture
+def two(data):
+    """Two observed variables, and draws that one of them was scored at."""
+    X, y = data
+    with build(X, y) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("v", Xu=X[::5])
+        gp.likelihood("z", vsgp.Gaussian(1.0), X=X, y=np.sin(X[:, 0]))
+    idata = prior_draws(model, 40)
+    return model, vsgp.compute_pointwise(idata, var_name="y", model=model, **quiet)
+
+
+def test_what_was_computed_before_leaves_nothing_out(two):
+    model, idata = two
+    found = vsgp.compute_log_likelihood(idata, model=model, extend_inferencedata=False, **quiet)
+    assert set(found.data_vars) == {"y", "z"}
+    with model:
+        found = vsgp.compute_log_likelihood(idata, **quiet)["log_likelihood"]
+    assert set(found.data_vars) == {"y", "z"}
+    with pytest.raises(ValueError, match=r"2 likelihoods.*pass var_name, one of \['y', 'z'\]"):
+        vsgp.loo(idata, model=model, **quiet)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_without_a_model_there_is_what_was_computed(two):
+    model, idata = two
+    found = vsgp.compute_log_likelihood(idata, extend_inferencedata=False, **quiet)
+    assert set(found.data_vars) == {"y"}
+    assert vsgp.loo(idata, **quiet).elpd == vsgp.loo(idata, var_name="y", **quiet).elpd
+    for function in (vsgp.loo, vsgp.compute_log_likelihood):
+        with pytest.raises(TypeError, match="type Dataset, and the groups of a DataTree"):
+            function(idata["posterior"].to_dataset(), **quiet)
+        bare = xr.DataTree.from_dict({"posterior": idata["posterior"].to_dataset()})
+        with pm.Model(), pytest.raises(ValueError, match="no variationally sparse process"):
+            function(bare, **quiet)
+    with pm.Model():  # another one
+        again = vsgp.compute_log_likelihood(idata, extend_inferencedata=False, **quiet)
+    xr.testing.assert_identical(again, found)
+
+
+def test_inputs_without_labels_are_told_apart(run):
+    """As many of them would go on one axis with those of before."""
+    model, idata = run
+    options = {"extend_inferencedata": True, "model": model, **quiet}
+    vsgp.predict(idata, [[1.0], [2.0]], "f", **options)
+    vsgp.predict(idata, [[1.0], [2.0]], "mean", **options)
+    assert set(idata["predictions"].data_vars) == {"y_f", "y_mean"}
+    with pytest.warns(UserWarning, match="predictions was for other inputs"):
+        vsgp.predict(idata, [[3.0], [4.0]], "mean", **options)
+    assert set(idata["predictions"].data_vars) == {"y_mean"}
+    # What is asked for again takes the place of what was there.
+    vsgp.predict(idata, [[5.0], [6.0], [7.0]], "mean", **options)
+    assert idata["predictions"].sizes["point"] == 3
+
+
+def test_inputs_of_dask_are_told_apart(run):
+    pytest.importorskip("dask", reason="dask is not installed")
+    model, idata = run
+    options = {"extend_inferencedata": True, "model": model, **quiet}
+    lazy = xr.DataArray([[1.0], [2.0]], dims=["point", "k"]).chunk(point=1)
+    vsgp.predict(idata, lazy, "f", **options)
+    vsgp.predict(idata, lazy, "mean", **options)
+    assert set(idata["predictions"].data_vars) == {"y_f", "y_mean"}
+    with pytest.warns(UserWarning, match="predictions was for other inputs"):
+        vsgp.predict(idata, lazy + 1.0, "mean", **options)
+
+
+def test_draws_of_pymc_stay_beside_ours(run, data):
+    """Their group says nothing of its inputs, and has the labels of the data."""
+    model, idata = run
+    y = np.ones((1, 40, N))
+    coords = {"site": np.arange(100, 100 + N)}
+    of_pymc = xr.Dataset({"y": (("chain", "draw", "site"), y)}, coords, attrs={"by": "PyMC"})
+    idata["posterior_predictive"] = xr.DataTree(of_pymc)
+    options = {"extend_inferencedata": True, "predictions": False, "model": model, **quiet}
+    vsgp.predict(idata, what="f", **options)
+    found = idata["posterior_predictive"]
+    assert set(found.data_vars) == {"y", "y_f"}
+    assert found.attrs["by"] == "PyMC"

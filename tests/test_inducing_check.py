@@ -214,6 +214,10 @@ def test_labels(data):
     found = check.to_dataset()
     assert found["nats"].dims == ("y_obs",)
     assert found.attrs["verdict"] == check.verdict
+    np.testing.assert_array_equal(found["at_most"], check.at_most)
+    assert found["shift"].sel(parameter="ls") == check.shift["ls"]
+    for name in ("gain_error", "wrap", "refit_gain", "refit_mean", "refit_sd"):
+        np.testing.assert_equal(found.attrs[name], getattr(check, name))
 
 
 def test_two_processes_and_dims(data):
@@ -287,6 +291,8 @@ def test_how_predictions_would_move(data):
     np.testing.assert_allclose(check.moved.mean, by.max(), rtol=1e-4)
     np.testing.assert_allclose(np.log(check.moved.sd), factor[abs(factor).argmax()], rtol=1e-4)
     np.testing.assert_array_equal(check.moved.at, X[by.argmax()])
+    found = check.to_dataset().attrs
+    assert (found["moved_mean"], found["moved_sd"]) == check.moved[:2]
     assert "f at the data then moves" in repr(check)
 
 
@@ -336,6 +342,58 @@ def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     by, factor = np.abs(new_mean - mean) / new_sd, np.log(new_sd / sd)
     np.testing.assert_allclose(check.moved.mean, by.max(), rtol=0.02)
     np.testing.assert_allclose(np.log(check.moved.sd), factor.flat[abs(factor).argmax()], rtol=0.02)
+
+
+@pytest.mark.parametrize("approx", ["VFE", "tight", "FITC", "DTC"])
+def test_divergence_to_the_exact_posterior(approx, data):
+    """Of a normal posterior from another one, by dense matrices: for bounds and for others."""
+    X, f, rng = data
+    y = f + SIGMA * rng.normal(size=N)
+    Z, v = vsgp.inducing.grid(X, 12), SIGMA**2
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
+        gp.prior("u", Xu=Z)
+        gp.likelihood("y", vsgp.Gaussian(SIGMA, approx=approx), X=X, y=y)
+    found = exact_weights(fit(model, 400), 400, model=model, **quiet, random_seed=0)
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [0.8], 1.0)  # noqa: E731  (short, and used often)
+    Kuf = k(Z, X)
+    Q = Kuf.T @ np.linalg.solve(k(Z, Z) + reference_gp.JITTER * np.eye(12), Kuf)
+    gamma = 1.0 - np.diag(Q)
+    D = v + gamma * (approx == "FITC")
+    left = {"VFE": gamma / v, "tight": np.log1p(gamma / v)}.get(approx, 0.0 * gamma)
+    log_n = lambda C: stats.multivariate_normal.logpdf(y, np.zeros(N), C)  # noqa: E731  (short)
+    C = Q + np.diag(D)
+    log_ratio = log_n(k(X, X) + v * np.eye(N)) - (log_n(C) - left.sum() / 2)
+    # And the mean of the logarithm of a weight, over u of the posterior, and f given u.
+    G = np.linalg.solve(C, Q).T
+    square = (y - G @ y) ** 2 + np.diag(Q - G @ Q)
+    log_p = -0.5 * (np.log(v) + (square + gamma) / v)
+    phi = -0.5 * (np.log(D) + square / D + left)
+    np.testing.assert_allclose(found.kl, log_ratio - (log_p - phi).sum(), rtol=0.1)
+
+
+def test_few_weights_have_no_khat(data):
+    X, f, _ = data
+    model = build(X, f, 20, vsgp.Gaussian(SIGMA))
+    weights = exact_weights(prior_draws(model, 24), model=model, **quiet, random_seed=0)
+    assert np.isnan(weights.khat)
+    assert repr(weights).endswith("can't be used: k-hat is unknown. Weigh hundreds of draws.")
+    with pytest.raises(ValueError, match="k-hat is unknown, as that of few draws. Weigh hundreds"):
+        weights.summary()
+
+
+@pytest.mark.parametrize("approx", ["FITC", "DTC"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_is_no_bound_leaves_nothing_out(approx, mixed, data):
+    X, f, _ = data
+    noise = vsgp.Gaussian(SIGMA, approx=approx)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 5))
+        process, y = (vsgp.Coregionalized([[1.0]], gp), f[:, None]) if mixed else (gp, f)
+        process.likelihood("y", noise, X=X, y=y)
+    with pytest.raises(ValueError, match=f"approx='{approx}' is none. Fit with approx='VFE'"):
+        check_inducing(prior_draws(model), 5, model=model, **quiet, random_seed=0)
 
 
 def test_exact_weights_are_of_all_likelihoods(data):

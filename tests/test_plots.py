@@ -241,3 +241,28 @@ def test_inducing_points_of_groups():
     assert axes[0].get_xlabel() == "input"
     assert "inducing inputs" in axes[0].get_legend_handles_labels()[1]
     axes[0].figure.canvas.draw()
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_rows_of_a_likelihood_stay_with_their_inputs(mixed):
+    """Inputs are sorted for the figure, and thinned for joint draws alone."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0, 5, (N, 1))
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 5))
+        process = vsgp.Coregionalized([1.0], gp) if mixed else gp
+        process.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.ones(N)))
+    idata = prior_draws(model)
+    Xnew, e = np.linspace(0, 5, 401)[:, None], np.linspace(1, 100, 401)
+    at = rng.permutation(401)
+    options = {"model": model, "n_lines": 2, "inducing": False, "data": False}
+    shown = plot_function(idata, Xnew[at], likelihood=vsgp.Poisson(e[at]), **options).lines
+    mean = vsgp.predict(idata, Xnew, "mean", likelihood=vsgp.Poisson(e), model=model)
+    np.testing.assert_allclose(shown[0].get_ydata(), mean.median(["chain", "draw"]), rtol=1e-10)
+    assert len(shown) == 3
+    for of_draw in shown[1:]:
+        y = of_draw.get_ydata()
+        assert np.isclose(mean.values, y, rtol=1e-10).all(axis=-1).any()
+    with pytest.raises(ValueError, match="exposure of .* has 400 entries, but Xnew has 401 rows"):
+        plot_function(idata, Xnew, likelihood=vsgp.Poisson(e[1:]), **options)

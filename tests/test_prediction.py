@@ -194,6 +194,11 @@ def test_labels(poisson):
     again = predict(idata, None, "mean", **options)
     assert again.dims == ("chain", "draw", "y_obs")
     assert again.sizes["y_obs"] == N
+    index = pd.MultiIndex.from_tuples([("a", 1), ("b", 1)], names=["site", None])
+    found = predict(idata, frame.set_index(index), "f", **options)
+    assert found.dims == ("chain", "draw", "point")
+    assert list(found["site"].values) == ["a", "b"]
+    assert found.set_index(point=["site", "level_1"]).unstack("point").sizes["site"] == 2
     container = pm.Data("new", [[1.0], [2.0]], dims=("day", None), model=model)
     assert predict(idata, container, "f", **options).dims == ("chain", "draw", "day")
     # Other labels of rows stay as well: those of a stack, for example.
@@ -202,6 +207,8 @@ def test_labels(poisson):
     assert predict(idata, stacked, "f", **options).unstack("cell").sizes["a"] == 2
     with pytest.raises(ValueError, match="called 'draw'.*Rename"):
         predict(idata, frame.rename_axis("draw"), "f", **options)
+    with pytest.raises(ValueError, match="called 'draw'.*Rename"):
+        predict(idata, frame.set_index(index.set_names("draw", level=0)), "f", **options)
 
 
 def test_dask(poisson):
@@ -292,6 +299,25 @@ def test_rows_of_parameters_are_counted_everywhere(data):
         predict(posterior, None, "mean", **options)
     with pytest.raises(ValueError, match="23 entries, but X has 40 rows"):
         vsgp.compute_pointwise(posterior, extend_inferencedata=False, **options)
+
+
+def test_a_number_that_is_passed_now_holds_now(data):
+    """Not what was kept with the draws under its name, which is for the model's own likelihood."""
+    X, y = data
+    with pm.Model() as model:
+        exposure = pm.Data("exposure", 3.0)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(exposure=exposure), X=X, y=y)
+    idata = prior_draws(model, 3)
+    kept = idata["constant_data"].to_dataset().assign(exposure=3.0)
+    idata["constant_data"] = xr.DataTree(kept)
+    options = {"model": model, **quiet}
+    rate = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(), **options)
+    model.set_data("exposure", 2.0)
+    found = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(exposure=exposure), **options)
+    np.testing.assert_allclose(found, 2.0 * rate, rtol=1e-12)
+    np.testing.assert_allclose(predict(idata, XNEW, "mean", **options), 3.0 * rate, rtol=1e-12)
 
 
 def test_parameters_of_the_rows_are_not_those_of_others(data):
@@ -406,6 +432,8 @@ def test_several_functions(data):
     f = predict(idata, XNEW, "f", joint=True, **options)
     assert f.dims == ("chain", "draw", "point", "kind")
     assert predict(idata, XNEW, "y", **options).dims == ("chain", "draw", "point")
+    density = predict(idata, XNEW, "density", at=["b", "a"], **options)
+    np.testing.assert_allclose(density.sel(value="a"), p.mean(["chain", "draw"]).sel(kind="a"))
     score = log_predictive_density(idata, X[:3], np.array(["a", "b", "c"]), **options_of(options))
     np.testing.assert_allclose(
         score[0], np.log(predict(idata, X[:1], "mean", **options).mean(["chain", "draw"])[0, 0])

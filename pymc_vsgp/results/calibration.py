@@ -20,7 +20,7 @@ import scipy.stats
 from pymc.model.core import Model
 from pymc.model.transform.optimization import freeze_dims_and_data
 
-from pymc_vsgp.checks import check_built, check_number, generator_of
+from pymc_vsgp.checks import as_array, as_real, check_built, check_number, generator_of
 from pymc_vsgp.compile import function
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
@@ -129,7 +129,7 @@ def calibrate(
     build : callable
         Takes observations, and returns a model with one likelihood that has them as its `y`.
     y : array_like
-        Observations to build the model with; others are drawn from it.
+        Observations to build the model with, numbers; others are drawn from it.
     n_replicates : int
         Number of data sets to draw and to sample the posterior of.
     draws, tune : int
@@ -185,6 +185,10 @@ def calibrate(
             f"The model has {len(model.observed_RVs)} observed variables, and calibration draws "
             "one. Let build return a model with a single likelihood."
         )
+    # Data of the type of y may not hold what is drawn: as whole numbers, where noise is normal.
+    if (dtype := np.result_type(shared.dtype, model.observed_RVs[0].dtype)) != shared.dtype:
+        shared = _shared(shared.get_value().astype(dtype))
+        model = build(shared)
     truth, data = _from_prior(model, n_replicates, rng)
     run = _Sampler(model, shared, draws, tune)
     ranks: dict[str, list[int]] = {}
@@ -208,8 +212,10 @@ def _shared(y):
 
     They have sizes, which JAX has to know.
     """
-    y = np.asarray(y)
-    return pytensor.shared(y, name=Y, shape=y.shape)
+    array = as_array(y, "y")
+    real = as_real(y, "y", "Pass numbers, such as the codes 0, 1, 2, ... of classes.")
+    y = array if array.dtype.kind in "iub" else real
+    return pytensor.shared(np.asarray(y), name=Y, shape=y.shape)
 
 
 def _from_prior(model, n, rng) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -16,10 +16,21 @@ import pytensor.tensor as pt
 
 from pymc_vsgp.fit.collapsed import can_collapse
 from pymc_vsgp.likelihoods import Gaussian
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 from pymc_vsgp.results.draws import Fitted
 
 AT_ONCE = 2**22  # entries of A: whatever depends on theta alone is computed for each block
+
+
+def check_bound(fit: Fitted) -> None:
+    """Raise ValueError where the density of the data is no lower bound of the evidence."""
+    lik = fit.likelihood.family if isinstance(fit.likelihood, Mixed) else fit.likelihood
+    if isinstance(lik, Gaussian) and not lik.is_bound:
+        raise ValueError(
+            f"check_inducing measures what a bound leaves out, and approx={lik.approx!r} is none. "
+            "Fit with approx='VFE' to check the points."
+        )
 
 
 def has_bounds(fit: Fitted) -> bool:
@@ -57,4 +68,6 @@ def evidence_bounds(fit: Fitted, at: slice, X, y) -> tuple[np.ndarray, np.ndarra
     common = -0.5 * (len(y) * np.log(2.0 * np.pi) + np.log1p(w).sum(axis=-1)) - log_sigma
     lower = common - 0.5 * (square - (c / (1.0 + w)).sum(axis=-1) + left)
     inside = square - (c / (1.0 + trace[:, None] + w)).sum(axis=-1)
-    return lower, common - 0.5 * inside / (1.0 + trace)
+    upper = common - 0.5 * inside / (1.0 + trace)
+    n = at.stop - at.start  # which have the same where theta is fixed
+    return np.broadcast_to(lower, n), np.broadcast_to(upper, n)

@@ -22,14 +22,17 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import kind, known_value, model_of, names_of
+from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.results.posterior import Draws
 
 SLAB = 250_000  # numbers that are passed from one function of draws to the next
+ROWS = 2048  # of the data that scores and checks work on at a time
 FEW = 16  # rows that show how large the arrays of a function are
 FIRST = slice(0, 1)  # where all draws say the same
 
@@ -132,8 +135,9 @@ class Fitted:
                 f"{type(self.of_model).__name__} of the model has {self.of_model.n_latent}. "
                 "Pass a likelihood of as many functions."
             )
-        # What is passed now holds now, whatever was kept with the draws under its name.
-        values = {n: known_value(p) for n, p in lik.params.items() if lik._goes_with_rows(n)}
+        # What is passed now holds now, whatever was kept with the draws under its name. The mixing
+        # matrix is the model's.
+        values = {n: known_value(p) for n, p in lik.params.items() if n != "W"}
         lik = lik.replace(**{n: v for n, v in values.items() if v is not None})
         rows = tuple(n for n in lik.params if lik._goes_with_rows(n))
         return self.compiled.observation._replace(likelihood=lik, row_params=rows)
@@ -334,7 +338,12 @@ class Fitted:
 
         def build():
             lik, symbols, each, same = self._of_rows(*names, y_dtype=dtype)
-            return each, same, graph(lik, *symbols)
+            outputs = graph(lik, *symbols)
+            # To vectorize densities of PyMC may take for ever: PyTensor simplifies each shape in
+            # them, and for that those of what is under it.
+            if rng is None and isinstance(getattr(lik, "family", lik), Custom):
+                outputs = simplify(outputs)
+            return each, same, outputs
 
         key = f"{key}_{dtype}"
         fn = self.compiled(key, build).fn

@@ -24,7 +24,8 @@ class ExactWeights:
     Attributes
     ----------
     khat : float
-        Pareto shape of the weights. Above 0.7 they are not to be used.
+        Pareto shape of the weights. Above 0.7 they are not to be used. It takes 25 draws or more,
+        and is nan for fewer.
     kl : float
         Estimate of the divergence to the exact posterior, in nats.
     log_weights : DataArray
@@ -55,10 +56,14 @@ class ExactWeights:
         )
         if self.usable:
             return head + "\nThey can be used: see summary()."
+        if np.isnan(self.khat):
+            return head + "\nThey can't be used: k-hat is unknown. Weigh hundreds of draws."
         return head + "\nThey can't be used: k-hat is above 0.7. Use more inducing points."
 
     def summary(self) -> xr.Dataset:
         """Mean and standard deviation of each variable, sparse and reweighted."""
+        if np.isnan(self.khat):
+            raise ValueError("k-hat is unknown, as that of few draws. Weigh hundreds of them.")
         if not self.usable:
             raise ValueError(
                 f"k-hat is {self.khat:.2f}, so a few draws have all the weight. "
@@ -134,7 +139,8 @@ def exact_weights(
             advance(len(each))
     smoothed, khat = smooth_weights(log_w)
     top = log_w.max()
-    kl = float(np.log(np.mean(np.exp(log_w - top))) + top)
+    # The mean of the logarithms is zero but for chance where the potentials are expectations.
+    kl = float(np.log(np.mean(np.exp(log_w - top))) + top - np.mean(log_w))
     weights = xr.DataArray(
         fit.draws.unstack(smoothed), dims=["chain", "draw"], coords=fit.draws.coords
     )

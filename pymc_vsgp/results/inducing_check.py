@@ -9,7 +9,7 @@ which costs nothing. Adding inducing points, at least twice as many, gains
 :math:`\log E_q\, \exp(\sum_n \phi'_n - \sum_n \phi_n)` of the bound, exactly.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +25,10 @@ from pymc_vsgp.fit.weights import smooth_weights
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
-from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.certificate import check_bound, evidence_bounds, has_bounds
+from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.exactness import GOOD_K
-from pymc_vsgp.results.nested import ROWS, columns_of, more_points, nested_moments, slopes_of
+from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, slopes_of
 from pymc_vsgp.results.predicted import Noise
 from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by
 
@@ -200,7 +200,8 @@ class InducingCheck:
             rows.append("  most of it is missing to".ljust(36) + repr(self.weakest))
         if not np.isnan(self.gain):
             number = sum(len(z) for z in self.added.values())
-            rough = " (rough)" if self.khat > GOOD_K and self.gain > 0.1 else ""
+            # Of few draws k-hat is nan.
+            rough = " (rough)" if not self.khat <= GOOD_K and self.gain > 0.1 else ""
             rows.append(
                 f"  gained by {number} more points".ljust(36)
                 + f"{_nats(self.gain)} ± {_nats(self.gain_error)} nats{rough}"
@@ -246,8 +247,15 @@ class InducingCheck:
             variables[f"{name}_Xu"] = ((f"{name}_inducing", self._columns(name, Z)), Z)
         for name, Z in self.added.items():
             variables[f"{name}_added"] = ((f"{name}_new", self._columns(name, Z)), Z)
-        attrs = {"verdict": self.verdict, "gain": self.gain, "khat": self.khat}
-        attrs["structure"] = self.structure
+        if self.at_most is not None:
+            variables["at_most"] = ("sample", self.at_most)
+        if self.shift:
+            variables["parameter"] = ("parameter", list(self.shift))
+            variables["shift"] = ("parameter", list(self.shift.values()))
+        attrs: dict[str, Any] = {"verdict": self.verdict, "weakest": self.weakest}
+        attrs |= {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), float)}
+        if self.moved is not None:
+            attrs |= {f"moved_{name}": value for name, value in self.moved._asdict().items()}
         return xr.Dataset(variables, coords=self.coords, attrs=attrs)
 
     def _columns(self, name: str, Z: np.ndarray) -> str:
@@ -280,8 +288,10 @@ def check_inducing(
 
     For each of a few draws it computes the variance that the inducing values leave to the function.
     It says what that means for the distance to the exact posterior, and what twice as many points
-    would gain. The distance is in nats: below 0.1 nothing can be seen, above 1 it shows. All of it
-    is over draws, as it is draws with a short lengthscale that need many points.
+    would gain. The distance is in nats: below half a nat you will see no difference. All of it is
+    over draws, as it is draws with a short lengthscale that need many points.
+
+    Models with ``Gaussian(approx="FITC")`` or ``"DTC"`` are refused, as these are no bounds.
 
     Parameters
     ----------
@@ -323,6 +333,7 @@ def check_inducing(
             "Build that model, and pass it as refit=model."
         )
     fit = Fitted(idata, model, var_name, num_samples=num_samples)
+    check_bound(fit)
     (X, y), n = fit.seen, fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]

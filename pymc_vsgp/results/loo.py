@@ -15,11 +15,10 @@ from scipy.special import logsumexp
 from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind, model_of
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.prediction import log_predictive_density
 
-ROWS = 2048  # of the data that are worked on at a time
 FEWEST = 30  # draws that ArviZ fits a tail to
 
 
@@ -64,8 +63,9 @@ def compute_log_likelihood(
             vsgp.compute_log_likelihood(idata)
         az.loo(idata)
     """
+    require_tree(idata)
     columns = {}
-    for name in _observed(idata, model) if var_name is None else [var_name]:
+    for name in [var_name] if var_name is not None else _observed(idata, model) or [None]:
         found, name = _pointwise_of(idata, model, name, progressbar)
         phi, density = found["log_potential"], found["log_predictive"]
         log_weights, _ = _weights(phi, idata, None)
@@ -175,6 +175,7 @@ def loo(
 
         az.compare({"matern": vsgp.loo(a, model=model_a), "smooth": vsgp.loo(b, model=model_b)})
     """
+    require_tree(idata)
     found, name = _pointwise_of(idata, model, var_name, progressbar)
     phi, density = found["log_potential"], found["log_predictive"]
     tree = xr.DataTree()
@@ -342,22 +343,27 @@ def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
     return xr.Dataset({n: (dims, fit.draws.unstack(a)) for n, a in arrays.items()}, coords=coords)
 
 
-def _observed(idata: xr.DataTree, model: Model | None) -> list[str]:
-    """Names of what :func:`compute_pointwise` computed, else of what the model observes."""
-    if isinstance(idata, xr.DataTree) and "log_potential" in idata.children:
-        return [str(n) for n in idata["log_potential"].data_vars]
-    known = list(observations(model_of(model)))
-    return known or [find_observation(model_of(model), None).name]
+def _observed(idata: xr.DataTree, model: Model | None) -> list[Any]:
+    """Names of what the model observes; of what was computed, where no model is at hand that does.
+
+    What was computed of one of several likelihoods is not all.
+    """
+    computed = list(_known_pointwise(idata))
+    if computed and model is None and Model.get_context(error_if_none=False) is None:
+        return computed
+    observed = list(observations(model_of(model)))
+    return observed if set(computed) <= set(observed) else computed
 
 
-def _pointwise_of(idata, model, var_name, progressbar) -> tuple[xr.Dataset, str]:
+def _pointwise_of(idata, model, name, progressbar) -> tuple[xr.Dataset, str]:
     """Both densities of each observation, and the name of the observed variable."""
-    require_tree(idata)
-    found, name = _known_pointwise(idata, var_name)
-    if found is None:
-        fit = Fitted(idata, model, var_name)
-        found, name = _pointwise(fit, progressbar), fit.name
-    return found, str(name)
+    if name is None and len(names := _observed(idata, model)) == 1:
+        name = names[0]
+    known = _known_pointwise(idata)
+    if isinstance(name, str) and name in known:
+        return known[name], name
+    fit = Fitted(idata, model, name)
+    return _pointwise(fit, progressbar), fit.name
 
 
 def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray, xr.DataArray]:
@@ -401,18 +407,14 @@ def _logsumexp(array: xr.DataArray, dims: list[str]) -> xr.DataArray:
     return xr.apply_ufunc(logsumexp, array, input_core_dims=[dims], kwargs={"axis": (-2, -1)})
 
 
-def _known_pointwise(idata, name) -> tuple[xr.Dataset | None, str | None]:
-    """Return what :func:`compute_pointwise` left, if it did."""
+def _known_pointwise(idata: xr.DataTree) -> dict[str, xr.Dataset]:
+    """Return what :func:`compute_pointwise` left, if it did, by the name of the observed."""
     groups = ("log_potential", "log_predictive")
-    if not isinstance(idata, xr.DataTree) or not set(groups) <= set(idata.children):
-        return None, name
-    both = [idata[g].to_dataset() for g in groups]
-    names = [n for n in both[0].data_vars if n in both[1]]
-    if name is None and len(names) == 1:
-        name = str(names[0])
-    if name not in names:
-        return None, name
-    return xr.Dataset({g: d[name] for g, d in zip(groups, both, strict=True)}), name
+    if not set(groups) <= set(idata.children):
+        return {}
+    both = {g: idata[g].to_dataset() for g in groups}
+    names = [n for n in both[groups[0]].data_vars if n in both[groups[1]]]
+    return {str(n): xr.Dataset({g: d[n] for g, d in both.items()}) for n in names}
 
 
 def _relative_efficiency(posterior: xr.Dataset) -> float:

@@ -11,9 +11,8 @@ from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.inducing.graphs import FLOOR, JITTER, Moments
 from pymc_vsgp.inducing.placement import pivots
 from pymc_vsgp.ops.cholesky import factor
-from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.draws import ROWS, Fitted
 
-ROWS = 2048  # of the data that are worked on at a time
 BESIDE_WAVES = 50  # points that are added to Fourier coefficients
 CANDIDATES = 1500  # rows of the data among which more points are chosen
 

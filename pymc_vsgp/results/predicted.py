@@ -93,7 +93,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
 
         return np.exp(np.stack([each(v) for v in at], axis=2))
 
-    return [Part("density", density, Mean, [], ["value"], {"value": at})]
+    return [Part("density", density, Mean, [], ["value"], {"value": numbers})]
 
 
 def evaluate(fit: Fitted, plan: list[Part], X, start, noise: Noise) -> list[np.ndarray]:
@@ -259,11 +259,12 @@ def _labels(fit: Fitted, dim: str) -> dict[str, Any]:
 def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     """Dimension of classes, with its labels."""
     dims, coords = function_dim(fit)
-    number = fit.likelihood.n_classes
+    number, names = fit.likelihood.n_classes, fit.likelihood.classes or fit.of_model.classes
+    if names is not None and number in (None, len(names)):
+        return ["class"], {"class": np.asarray(names)}
     if dims and len(coords.get(dims[0], ())) == number:
         return dims, coords
-    names = fit.likelihood.classes
-    return ["class"], {"class": np.arange(number or 0) if names is None else np.asarray(names)}
+    return ["class"], {"class": np.arange(number or 0)}
 
 
 def class_names(fit: Fitted) -> Any:

@@ -3,6 +3,7 @@
 import warnings
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,8 +72,9 @@ def predict(
         Draws, as :func:`sample` or ``pm.sample`` returned them, or as they were loaded from a file.
     Xnew : array_like, DataFrame, DataArray or pm.Data, shape (N, D), optional
         New inputs, by default those of the data. Where its columns and those of the data have
-        names, they are matched by name, in any order. Their labels are kept. A DataArray that is
-        backed by dask is worked on chunk by chunk, when the result is computed.
+        names, they are matched by name, in any order. Their labels are kept, each level of a
+        MultiIndex as a coordinate. A DataArray that is backed by dask is worked on chunk by chunk,
+        when the result is computed.
     what : str
         * "f": draws of the latent function. At each input on its own, unless `joint`.
         * "mean": mean of an observation, for each draw; for classes their probabilities.
@@ -166,7 +168,9 @@ def predict(
         if not of_function:
             _check_rows(fit, Xnew, len(Xnew))
         found = _lazily(fit, Xnew, plan[0], random_seed)
-        return _extend(idata, fit, found, predictions) if extend_inferencedata else found
+        if not extend_inferencedata:
+            return found
+        return _extend(idata, fit, found, Xnew.data.name, predictions)
     rows = rows_of(fit, Xnew)
     if not of_function:
         _check_rows(fit, Xnew, len(rows.X))
@@ -192,15 +196,16 @@ def predict(
     for p, parts in zip(plan, pieces, strict=True):
         values = np.concatenate(parts, axis=len(p.lead))
         dims = [*p.lead, rows.dim, *p.tail]
-        if len(set(dims)) < len(dims):
+        if taken := [n for n in (rows.dim, *rows.coords) if n in (*p.lead, *p.tail)]:
             raise ValueError(
-                f"The rows of Xnew are called {rows.dim!r}, as another dimension of the result. "
+                f"The rows of Xnew are called {taken[0]!r}, as another dimension of the result. "
                 "Rename them."
             )
         coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
         arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
     if extend_inferencedata:
-        return _extend(idata, fit, arrays[0], predictions)
+        inputs = sha256(np.ascontiguousarray(rows.X)).hexdigest()
+        return _extend(idata, fit, arrays[0], inputs, predictions)
     if len(arrays) == 1:
         return arrays[0]
     return xr.Dataset({a.name: a for a in arrays})
@@ -288,15 +293,23 @@ def _check_extended(idata: Any, what: str) -> None:
     require_tree(idata)
 
 
-def _extend(idata: xr.DataTree, fit: Fitted, found: xr.DataArray, predictions: bool) -> xr.DataTree:
-    """Write draws into a group, beside what is there for the same inputs."""
+def _extend(
+    idata: xr.DataTree, fit: Fitted, found: xr.DataArray, inputs: str, predictions: bool
+) -> xr.DataTree:
+    """Write draws into a group, beside what is there for the same inputs.
+
+    `inputs` is a word that tells them from others, as their rows may have no labels.
+    """
     name = fit.name if found.name == "y" else f"{fit.name}_{found.name}"
-    new = found.rename(name).to_dataset()
+    new = found.rename(name).to_dataset().assign_attrs(inputs=inputs)
     group = "predictions" if predictions else "posterior_predictive"
+    old = xr.Dataset()
     if group in idata.children:
         old = idata[group].to_dataset().drop_vars(name, errors="ignore")
+    if old.data_vars:
         try:
-            new = xr.merge([old, new], join="exact", compat="equals")
+            both = [old, new]
+            new = xr.merge(both, join="exact", compat="equals", combine_attrs="no_conflicts")
         except ValueError:
             warnings.warn(
                 f"The group {group} was for other inputs or draws, and is overwritten.",
@@ -320,11 +333,17 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
     if Xnew is None:
         dim = fit.y_dims[0]
         return Rows(fit.X, dim, fit.coords_of([dim]))
-    dim, coords = "point", {}
+    dim = "point"
+    coords: dict[str, Any] = {}
     if isinstance(Xnew, xr.DataArray):
         dim = str(Xnew.dims[0]) if Xnew.ndim else dim
         coords = {k: v for k, v in Xnew.coords.items() if v.dims == (dim,)}
-    elif isinstance(Xnew, pd.DataFrame) and not isinstance(Xnew.index, pd.MultiIndex):
+    elif isinstance(Xnew, pd.DataFrame) and isinstance(Xnew.index, pd.MultiIndex):
+        # One by one, as files take no MultiIndex.
+        for i, name in enumerate(Xnew.index.names):
+            level = np.asarray(Xnew.index.get_level_values(i))
+            coords[f"level_{i}" if name is None else str(name)] = (dim, level)
+    elif isinstance(Xnew, pd.DataFrame):
         dim = str(Xnew.index.name or dim)
         coords = {dim: np.asarray(Xnew.index)}
     elif isinstance(Xnew, Variable):

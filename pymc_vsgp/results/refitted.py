@@ -16,8 +16,8 @@ from pymc.model.core import Model
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.variable import inducing_variables
-from pymc_vsgp.results.draws import Fitted
-from pymc_vsgp.results.nested import ROWS, given_more, number_of, slopes_of
+from pymc_vsgp.results.draws import ROWS, Fitted
+from pymc_vsgp.results.nested import given_more, number_of, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread
 
 LARGEST = 50_000_000  # numbers in A; it is not looked at beyond

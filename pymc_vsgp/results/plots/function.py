@@ -125,7 +125,12 @@ def plot_function(
     if X.shape[1] == 1:
         line = _span(X[:, 0], margin, n_points)[:, None] if Xnew is None else None
         grid = rows_of(fit, Xnew).X if line is None else line
-        grid = grid[np.argsort(grid[:, 0])]
+        order = np.argsort(grid[:, 0])
+        grid = grid[order]
+        if lik is not None and what != "f":
+            fit.check_rows(len(grid), "Xnew")
+            rows = {name: fit.likelihood.params[name][order] for name in fit.observation.row_params}
+            options["likelihood"] = fit.likelihood.replace(**rows)
         if noise:
             import matplotlib.pyplot as plt
 
@@ -178,8 +183,8 @@ def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
     if n_lines:
         few = options | {"num_samples": n_lines}
         what_line = "f" if what == "y" else what
-        step = max(len(grid) // 200, 1)
         joint = what_line == "f"
+        step = max(len(grid) // 200, 1) if joint else 1  # joint draws take a matrix of all rows
         lines = predict(idata, grid[::step], what_line, joint=joint, **few)
         lines = lines.stack(sample=("chain", "draw")).transpose("sample", ...)
         for color, _, each in _series(fit, what_line, lines):
