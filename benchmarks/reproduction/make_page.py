@@ -19,11 +19,9 @@ is made from
 those files by `python benchmarks/reproduction/make_page.py`. The scripts are in
 `benchmarks/reproduction/`.
 
-Sampling is nutpie's NUTS on JAX. **Times are upper bounds**: they were taken on two cores that
-other programs
-were using at the same time, so a quiet machine is faster, and small differences mean nothing.
-Published times
-are of other computers.
+Sampling is nutpie's NUTS on JAX where a section names no other sampler. **Times are upper bounds**:
+they were taken on two cores that other programs were using at the same time, so a quiet machine is
+faster, and small differences mean nothing. Published times are of other computers.
 
 *Gaussian* is the Gaussian stage with the kernel's parameters at their estimate, as published.
 *Free-form* is the sampled posterior.
@@ -33,7 +31,7 @@ The paper is Hensman, Matthews, Filippone and Ghahramani (2015); the thesis is M
 LAST = """## HMC against Gibbs
 
 The paper's figure 1, last row: the image data, one split, whitened coordinates, both samplers
-tuned as there by Bayesian optimisation. Crosses are the published values at M = 100, which are of
+tuned as there by Bayesian optimization. Crosses are the published values at M = 100, which are of
 another computer and of an unknown definition of ESS.
 
 ![ESS of theta per CPU second](reproduction/hmc_gibbs.png)
