@@ -110,14 +110,7 @@ table.agg(["mean"]).droplevel(1, axis=1).assign(fragments=table.size()).round(2)
 # %%
 with model:
     vsgp.compute_log_likelihood(idata, progressbar=False)
-    vsgp.predict(
-        idata,
-        what="y",
-        extend_inferencedata=True,
-        predictions=False,
-        random_seed=SEED,
-        progressbar=False,
-    )
+    vsgp.predict(idata, what="y", extend_inferencedata=True, random_seed=SEED, progressbar=False)
 curve = az.plot_loo_pava(idata)
 
 # %% [markdown]

@@ -603,3 +603,15 @@ def test_advi_starts_at_the_initial_point(name):
         asked = {"start": vsgp.fit_gaussian(maxiter=1, progressbar=False), "tol": 1.0}
     with pytest.raises(ValueError, match="takes neither start= nor tol="):
         vsgp.fit_gaussian("advi", model=model, **{name: asked[name]})
+
+
+def test_initial_values_of_the_prior_are_the_same_each_time():
+    histories = []
+    for _ in range(2):
+        with pm.Model():
+            ls = pm.LogNormal("ls", initval="prior")
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=ls))
+            gp.prior("u", Xu=np.linspace(0.0, 5.0, 4)[:, None])
+            gp.likelihood("y", vsgp.Poisson(), X=np.arange(5.0)[:, None], y=np.arange(5))
+            histories.append(vsgp.fit_gaussian(maxiter=1, progressbar=False).elbo_history)
+    np.testing.assert_array_equal(*histories)

@@ -59,10 +59,11 @@ def test_predictions_go_into_their_group(run):
 
 def test_predictions_at_the_data_go_into_the_posterior_predictive(run, data):
     model, idata = run
-    vsgp.predict(
-        idata, what="y", extend_inferencedata=True, predictions=False, model=model, **quiet
-    )
+    options = {"extend_inferencedata": True, "model": model, **quiet}
+    vsgp.predict(idata, what="y", **options)
     assert "predictions" not in idata.children
+    vsgp.predict(idata, what="f", predictions=True, **options)
+    assert set(idata["predictions"].data_vars) == {"y_f"}
     assert idata["posterior_predictive"]["y"].dims == ("chain", "draw", "site")
     np.testing.assert_array_equal(idata["posterior_predictive"]["site"], np.arange(100, 100 + N))
 
@@ -223,7 +224,7 @@ def test_draws_of_pymc_stay_beside_ours(run, data):
     coords = {"site": np.arange(100, 100 + N)}
     of_pymc = xr.Dataset({"y": (("chain", "draw", "site"), y)}, coords, attrs={"by": "PyMC"})
     idata["posterior_predictive"] = xr.DataTree(of_pymc)
-    options = {"extend_inferencedata": True, "predictions": False, "model": model, **quiet}
+    options = {"extend_inferencedata": True, "model": model, **quiet}
     vsgp.predict(idata, what="f", **options)
     found = idata["posterior_predictive"]
     assert set(found.data_vars) == {"y", "y_f"}

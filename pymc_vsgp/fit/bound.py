@@ -127,7 +127,7 @@ class Variables:
             )
         self.others = [rv for rv in model.free_RVs if rv not in us]
         with whitened_coordinates(model):
-            start = model.initial_point()
+            start = model.initial_point(random_seed=0)  # of variables with initval="prior"
         self.values = [model.rvs_to_values[rv] for rv in self.others]
         self.names = [v.name for v in self.values]
         self.shapes = [np.shape(start[name]) for name in self.names]

@@ -53,7 +53,7 @@ def predict(
     chunk_size: int | None = None,
     random_seed: int | np.random.Generator | None = None,
     extend_inferencedata: bool = False,
-    predictions: bool = True,
+    predictions: bool | None = None,
     progressbar: bool = True,
     compile_kwargs: dict[str, Any] | None = None,
     devices: Sequence[Any] | None = None,
@@ -109,9 +109,9 @@ def predict(
         Whether to write the result into `idata` and return that. It is for draws: "f", "mean" or
         "y". Observations have the name of the observed variable, the others that name with the
         ending ``_f`` or ``_mean``.
-    predictions : bool
-        Whether they go into the group ``predictions`` or, with ``False``, into
-        ``posterior_predictive``.
+    predictions : bool, optional
+        Whether they go into the group ``predictions``, and not into ``posterior_predictive``. By
+        default those at an `Xnew` do.
     progressbar : bool
         Whether to show progress.
     compile_kwargs : dict, optional
@@ -170,7 +170,7 @@ def predict(
         found = _lazily(fit, Xnew, plan[0], random_seed)
         if not extend_inferencedata:
             return found
-        return _extend(idata, fit, found, Xnew.data.name, predictions)
+        return _extend(idata, fit, found, Xnew.data.name, predictions is not False)
     rows = rows_of(fit, Xnew)
     if not of_function:
         _check_rows(fit, Xnew, len(rows.X))
@@ -205,7 +205,8 @@ def predict(
         arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
     if extend_inferencedata:
         inputs = sha256(np.ascontiguousarray(rows.X)).hexdigest()
-        return _extend(idata, fit, arrays[0], inputs, predictions)
+        elsewhere = Xnew is not None if predictions is None else predictions
+        return _extend(idata, fit, arrays[0], inputs, elsewhere)
     if len(arrays) == 1:
         return arrays[0]
     return xr.Dataset({a.name: a for a in arrays})
