@@ -1,6 +1,7 @@
 """Which inducing variables are suggested, and that they are enough."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 
@@ -58,3 +59,41 @@ def test_a_range_of_next_to_nothing(rng):
     X = 1e-170 * rng.uniform(size=(9, 2))
     options = vsgp.suggest_inducing(X, pm.gp.cov.ExpQuad(2, ls=1.0), draws=2).options
     assert all(np.isfinite(o.left_out) for o in options.values())
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.4])
+def test_white_noise_is_not_explained(noise):
+    """Shares are of the rest, which values with noise tell less of."""
+    X = np.linspace(0.0, 10.0, 200)[:, None]
+    cov = pm.gp.cov.Matern52(1, ls=3.0) + pm.gp.cov.WhiteNoise(noise)
+    suggestion = vsgp.suggest_inducing(X, cov, draws=1, residual=0.05)
+    assert "white noise, which nothing explains" in repr(suggestion)
+    option = suggestion.options["points"]
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        gp.prior("u", **suggestion.prior_kwargs)
+        _, left = gp.predict(X, {"u": np.zeros(option.n_inducing)}, diag=True)
+    assert option.n_inducing < 30 and option.left_out <= 0.05
+    # k-means puts them elsewhere, with less at the ends.
+    np.testing.assert_allclose(left.mean() - noise**2, option.left_out, rtol=0.5)
+
+
+def test_neighbors_keep_the_names_of_columns(rng):
+    table = pd.DataFrame(rng.uniform(size=(900, 2)), columns=["east", "north"])
+    with pm.Model():
+        cov = pm.gp.cov.Matern12(2, ls=0.01)
+        suggestion = vsgp.suggest_inducing(table, cov, draws=1)
+        assert suggestion.best == "neighbors"
+        assert suggestion.prior_kwargs["inducing"].columns == ("east", "north")
+
+
+def test_a_prior_without_draws(rng):
+    X = rng.uniform(size=(20, 1))
+    with pm.Model():
+        cov = pm.gp.cov.Matern52(1, ls=pm.HalfFlat("ls"))
+        for suggest in (vsgp.suggest_inducing, vsgp.inducing.Fourier.for_data):
+            with pytest.raises(ValueError, match="HalfFlat. Give it a proper prior"):
+                suggest(X, cov)
+        alpha = pm.gp.cov.RatQuad(1, ls=1.0, alpha=pm.HalfFlat("alpha"))
+        gp = vsgp.VariationalSparse(cov_func=alpha)
+        gp.prior("u", inducing=vsgp.inducing.Fourier(2.0, 3))

@@ -15,6 +15,7 @@ from pymc_vsgp.compile import ONCE
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.model.data import check_data
+from pymc_vsgp.model.latents import evaluate_at
 
 G, N = 3, 30
 NAMES = ["a", "b", "c"]
@@ -264,6 +265,49 @@ def test_a_common_process_pools_the_groups():
         a, b = (gp.predict(NEW, point, diag=True)[0] for gp in (own, everywhere))
     close(mean[0], a + b)
     assert np.isfinite(model.compile_logp(mode=ONCE)(model.initial_point()))
+
+
+def test_a_table_with_labels_for_a_common_process():
+    """Labels of groups are coded once, also for processes that know none."""
+    labels = ["south", "north", "west"]
+    table = pd.DataFrame({"village": np.array(labels)[GROUP], "t": T})
+    new = pd.DataFrame({"village": np.array(labels)[NEW[:, 1].astype(int)], "t": NEW[:, 0]})
+    point = {"own": V, "common": V[0]}
+    with pm.Model(coords={"village": labels}) as model:
+        own = process(LS, LEVEL)
+        everywhere = vsgp.VariationalSparse(
+            cov_func=pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]),
+            mean_func=pm.gp.mean.Linear(coeffs=[0.1, 0.4]),
+        )
+        own.prior("own", XU, by="village")
+        everywhere.prior("common", np.column_stack([XU, np.zeros(len(XU))]))
+        f = vsgp.Coregionalized([1.0, 1.0], [everywhere, own])
+        f.likelihood("y", vsgp.Poisson(), X=table, y=Y)
+        for diag in (True, False):
+            found, wanted = (f.predict(x, point, diag=diag) for x in (new, NEW))
+            for a, b in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+        f.conditional("f", new, diag=True)
+        f.conditional("same", NEW, diag=True)
+        assert f.predictive("y_new", new).type.ndim == 1
+    for k in range(2):
+        nodes = [model[f"{name}_latent{k}"].owner for name in ("f", "same")]
+        (mu, sd), wanted = (evaluate_at(node.op.dist_params(node), point, model) for node in nodes)
+        close(mu, wanted[0])
+        close(sd, wanted[1])
+
+
+def test_processes_with_other_groups_are_refused():
+    with pm.Model(coords={"village": NAMES, "year": [1, 2, 3]}):
+        first, second = process(LS, LEVEL), process(LS, LEVEL)
+        first.prior("u1", XU, by="village")
+        second.prior("u2", XU, by="year")
+        f = vsgp.Coregionalized([1.0, 1.0], [first, second])
+        message = "groups by 'village' and by 'year'.* Pass processes with the same"
+        with pytest.raises(ValueError, match=message):
+            f.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+        with pytest.raises(ValueError, match=message):
+            f.conditional("f", NEW)
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,112 @@ def test_neighbors_are_near_in_what_the_kernel_sees():
     np.testing.assert_allclose(*values, rtol=1e-9)
 
 
+def test_neighbors_with_covariates_are_those_without():
+    """In a gap too, where they lie all around; a single input is sorted."""
+    t = np.r_[np.linspace(0.0, 1.0, 12), np.linspace(3.0, 3.5, 8)]
+    rng = np.random.default_rng(4)
+    order = rng.permutation(20)
+    table = np.column_stack([rng.normal(size=(20, 4)), t[order]])
+    gap = np.column_stack([rng.normal(size=(5, 4)), np.linspace(1.4, 2.6, 5)])
+    found = []
+    for inputs, new, cov in (
+        (table, gap, pm.gp.cov.Matern32(5, ls=0.7, active_dims=[4])),
+        (table[:, 4:], gap[:, 4:], pm.gp.cov.Matern32(1, ls=0.7)),
+    ):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=cov)
+            u = gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(inputs, m=4))
+            prior = gp._prior.kind
+            at = {"u": np.sin(3.0 * t[order])}
+            found.append([*gp.predict(new, at, diag=True), *(p.get_value() for p in prior.pattern)])
+            assert model.compile_logp(mode=RAW)({"u_whitened__": t}) and u.type.ndim == 1
+    for with_covariates, without in zip(*found, strict=True):
+        np.testing.assert_allclose(with_covariates, without, rtol=1e-9)
+    np.testing.assert_array_equal(found[0][3], np.argsort(table[:, 4]))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_neighbors_are_distinct_places(labelled):
+    """Children of one village are no neighbors of one another."""
+    table, _ = table_of(12)
+    table = table.assign(east=np.repeat([0.1, 0.5, 0.9], 4), north=np.repeat([0.3, 0.2, 0.7], 4))
+    todo = r"Xu.drop_duplicates\(\['east', 'north'\]\)"
+    Xu, few = table, table.drop_duplicates(["east", "north"])
+    if not labelled:
+        todo = r"Xu\[np.unique\(Xu\[:, \[1, 4\]\], axis=0, return_index=True\)\[1\]\]"
+        Xu, few = Xu.to_numpy(), few.to_numpy()
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=cov_of())
+        with pytest.raises(ValueError, match=f"12 rows of Xu are 3 places .*: {todo}"):
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Xu))
+        assert not model.coords and not model.named_vars
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(few))
+
+
+KINDS = {
+    "points": lambda table: {"Xu": table[:6].to_numpy()},
+    "neighbors": lambda table: {"inducing": vsgp.inducing.NearestNeighbors(table.to_numpy(), m=3)},
+    "waves": lambda table: {"inducing": vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER)},
+    "pairs": lambda table: {
+        "inducing": vsgp.inducing.Kronecker(table[["east"]][:4], table[["north"]][:3])
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_that_are_counted_from_the_last(kind):
+    """As pm.gp takes them."""
+    table, y = table_of(15)
+    found = []
+    for east, north in ((1, 4), (-4, -1)):
+        with pm.Model() as model:
+            b = pm.Normal("b", shape=5)
+            of_east = pm.gp.cov.ExpQuad(5, ls=LS[:1], active_dims=[east])
+            cov = of_east * pm.gp.cov.ExpQuad(5, ls=LS[1:], active_dims=[north])
+            gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Linear(coeffs=b), cov_func=cov)
+            gp.prior("u", **KINDS[kind](table))
+            gp.likelihood("y", vsgp.Poisson(), X=table.to_numpy(), y=y)
+        n = len(model.initial_point()["u_whitened__"])
+        point = {"u_whitened__": np.linspace(-0.3, 0.4, n), "b": np.linspace(-0.1, 0.2, 5)}
+        found.append(model.compile_logp(mode=RAW)(point))
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_for_data_counts_columns_from_the_last_too():
+    table, _ = table_of(15)
+    first, last = (
+        vsgp.inducing.Fourier.for_data(table, cov_of(active), draws=2)
+        for active in (SPACE, [-4, -1])
+    )
+    assert first == last
+
+
+def test_data_that_the_user_made_stay_as_they_are():
+    table, y = table_of(15)
+    with pm.Model() as model:
+        mine = pm.Data("u_Xu", table[:6].to_numpy())
+        mean = pm.gp.mean.Linear(coeffs=pm.Normal("b", shape=5))
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov_of())
+        gp.prior("u", Xu=mine)
+        gp.likelihood("y", vsgp.Poisson(), X=table.to_numpy(), y=y)
+    np.testing.assert_array_equal(mine.get_value(), table[:6])
+    assert np.isfinite(model.compile_logp(mode=RAW)(model.initial_point()))
+
+
+@pytest.mark.parametrize("make", [np.array, pd.Series, list, tuple])
+def test_covariates_are_numbers_in_any_container(make):
+    table, y = table_of(20)
+    features = vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=make([7.5, 0.5, 0.4]))
+    assert features.covariates == (7.5, 0.5, 0.4)
+    model, _ = build(table, y, features)
+    assert np.isfinite(model.compile_logp(mode=RAW)(AT))
+    for bad, error in (([7.5, np.nan, 0.4], ValueError), (["a", "b", "c"], TypeError)):
+        with pytest.raises(error, match="covariates is"):
+            vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=make(bad))
+    with pytest.raises(ValueError, match="covariates of the Fourier features has 1 entries"):
+        build(table, y, vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=7.5))
+
+
 def test_suggestions_are_of_the_columns_of_the_kernel():
     table, _ = table_of(60)
     found = vsgp.suggest_inducing(table, cov_of(), residual=0.05, draws=20, random_seed=1)

@@ -293,3 +293,65 @@ def test_extrapolation_returns_to_the_prior(inputs):
     mean, var = gp.predict(far, point={"u": np.ones(M)}, diag=True, model=model)
     np.testing.assert_allclose(mean, linear_mean(far))
     np.testing.assert_allclose(var, 1.3)
+
+
+@pytest.mark.parametrize("block_size", [None, False])
+@pytest.mark.parametrize("container", [False, True])
+def test_a_slope_for_the_only_input(container, block_size, rng):
+    """A number of it is that in a vector, wherever shapes are known."""
+    x, y = rng.normal(size=(9, 1)), rng.poisson(2.0, 9)
+    found = []
+    for vector in (False, True):
+        with pm.Model() as model:
+            slope = pm.Normal("slope")
+            mean = pm.gp.mean.Linear(coeffs=pt.stack([slope]) if vector else slope, intercept=0.3)
+            gp = vsgp.VariationalSparse(mean_func=mean, cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            gp.prior("u", Xu=pm.Data("Z", x[:4]) if container else x[:4])
+            X = pm.Data("X", x) if container else x
+            gp.likelihood("y", vsgp.Poisson(), X=X, y=y, block_size=block_size)
+        at = model.initial_point() | {"slope": np.array(0.7)}
+        found.append(model.compile_fn([model.logp(), model.dlogp()], mode=RAW)(at))
+    for number, same in zip(*found, strict=True):
+        np.testing.assert_allclose(number, same, rtol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_slope_for_two_inputs_is_refused(rows, inputs):
+    X, Xu = inputs
+    with pm.Model() as model:
+        mean = pm.gp.mean.Linear(coeffs=pm.Normal("slope"))
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=pm.gp.cov.Matern52(D, ls=1.0))
+        with pytest.raises(ValueError, match=f"it has {D} columns. Give its parameters one entry"):
+            gp.prior("u", Xu=Xu[:rows])
+    assert list(model.named_vars) == ["slope"]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("block_size", [None, False])
+def test_a_function_that_is_known_at_one_place(block_size, fixed, rng):
+    """A line through zero, with zero among the inducing inputs and the data."""
+    x = np.linspace(-1.0, 1.0, 7)[:, None]
+    y, v = rng.poisson(1.0, 7), rng.normal(size=3)
+    with pm.Model() as model:
+        sd = pm.HalfNormal("sd")
+        variance = np.float64(0.64) if fixed else sd**2
+        gp = vsgp.VariationalSparse(cov_func=variance * pm.gp.cov.Linear(1, c=0.0))
+        gp.prior("u", Xu=x[::3])
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=y, block_size=block_size)
+    fn = model.compile_fn([model.logp(), model.dlogp()], mode=RAW)
+    found, gradient = fn({"sd_log__": np.log(0.8), "u_whitened__": v})
+    Z, k = x[::3], 0.64 * x @ x.T
+    L = np.linalg.cholesky(0.64 * Z @ Z.T + 1e-8 * 0.64 * np.mean(Z**2) * np.eye(3))
+    A = np.linalg.solve(L, 0.64 * Z @ x.T)
+    mu, gamma = A.T @ v, np.diag(k) - (A**2).sum(axis=0)
+    expected = stats.poisson.logpmf(y, np.exp(mu)).sum() - (np.exp(mu) * np.expm1(gamma / 2)).sum()
+    prior = stats.norm.logpdf(v).sum() + stats.halfnorm.logpdf(0.8) + np.log(0.8)
+    np.testing.assert_allclose(found, expected + prior, rtol=1e-7)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("variance", [0.0, -1.0, np.nan])
+def test_a_variance_that_is_none(variance, inputs):
+    gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Constant(variance))
+    with pm.Model(), pytest.raises(ValueError, match="no function to learn"):
+        gp.prior("u", Xu=inputs[1])

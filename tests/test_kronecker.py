@@ -273,3 +273,35 @@ def test_columns_may_be_in_any_order():
             gp.likelihood("y", vsgp.Poisson(), X=x, y=y)
         values.append(model.compile_logp(mode=RAW)(point_of(model)))
     np.testing.assert_allclose(values, values[0], rtol=1e-9)
+
+
+def test_a_product_that_is_zero_at_the_first_places():
+    """Lines through zero: the density is that of the pairs, dense."""
+    times = np.array([[0.0], [1.0], [2.0]])
+    sites = np.array([[0.0], [0.4], [1.0]])
+    X = np.column_stack([np.repeat(sites, 3, axis=0), np.tile(times, (3, 1))])
+    found = []
+    for kind in ({"inducing": vsgp.inducing.Kronecker(sites, times)}, {"Xu": X}):
+        with pm.Model():
+            of_time = pm.gp.cov.Linear(2, c=0.0, active_dims=[1])
+            gp = vsgp.VariationalSparse(
+                cov_func=pm.gp.cov.Matern52(2, ls=0.7, active_dims=[0]) * of_time
+            )
+            gp.prior("u", jitter=1e-12, **kind)
+            found.append(gp.predict(X, {"u": np.zeros(9)}))
+    for pairs_, points in zip(*found, strict=True):
+        np.testing.assert_allclose(pairs_, points, atol=1e-8)
+
+
+def test_a_prior_that_cannot_be_drawn_from():
+    """Rotations are those of its initial value."""
+    densities = []
+    for ls in (lambda: pm.HalfFlat("ls"), lambda: 1.0):
+        with pm.Model() as model:
+            matern = pm.gp.cov.Matern52
+            cov = matern(3, ls=ls(), active_dims=[0, 1]) * matern(3, ls=0.3, active_dims=[2])
+            gp = vsgp.VariationalSparse(cov_func=cov)
+            gp.prior("u", inducing=vsgp.inducing.Kronecker(*places()))
+            gp.likelihood("y", vsgp.Poisson(), *data())
+        densities.append(model.compile_logp(mode=RAW)(model.initial_point()))
+    np.testing.assert_allclose(*densities, rtol=1e-9)

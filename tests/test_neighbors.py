@@ -17,7 +17,8 @@ from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.neighbors import NeighborsBound
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.inducing.neighbors import NeighborsPrior, is_stationary
+from pymc_vsgp.inducing.kernels import is_free_of_noise, is_stationary
+from pymc_vsgp.inducing.neighbors import NeighborsPrior
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.ops.neighbors import apart, maximin
 
@@ -314,6 +315,7 @@ def test_scale_decides_who_is_near():
         (pm.gp.cov.Matern32(2, ls=1.0) + pm.gp.cov.Constant(1.0), 20),
         (pm.gp.cov.ExpQuad(2, ls=1.0) * (pm.gp.cov.Matern52(2, ls=1.0) * 2.0), 30),
         (pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.Matern12(2, ls=1.0), 15),
+        (pm.gp.cov.Matern12(2, ls=1.0) ** 2, 15),
     ],
 )
 def test_the_roughest_part_of_a_kernel_says_how_many(kernel, m):
@@ -360,6 +362,18 @@ def test_kernels_of_differences_alone():
     assert is_stationary(2.0 * Stationary + pm.gp.cov.WhiteNoise(0.1))
     assert not is_stationary(Stationary + pm.gp.cov.Linear(1, c=0.0))
     assert not is_stationary(Scaled(1, Stationary, lambda x, a: a * x, (2.0,)))
+
+
+def test_noise_within_a_kernel():
+    """Values are f at their inputs unless each row has noise of its own."""
+    noisy = pm.gp.cov.Matern32(1, ls=1.0) + pm.gp.cov.WhiteNoise(0.1)
+    smooth = 2.0 * pm.gp.cov.Matern32(1, ls=1.0) ** 2
+
+    class Own(pm.gp.cov.Covariance):
+        kernel = noisy
+
+    assert is_free_of_noise(smooth)
+    assert not any(map(is_free_of_noise, (noisy, noisy**2, 2.0 * noisy, Own(1), smooth + Own(1))))
 
 
 # The Gaussian stage, and the coordinates that it sets.

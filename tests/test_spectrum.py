@@ -193,6 +193,40 @@ def test_a_kernel_of_ones_own_is_never_clipped():
             assert np.isnan(own)  # images that far do not add up, and that is said
 
 
+class Turned(pm.gp.cov.Matern32):
+    """One whose ridges lie askew, unless the factor is zero."""
+
+    askew = 0.9
+
+    def _turn(self, X):
+        return pt.stack([X[:, 0], self.askew * X[:, 0] + X[:, 1]], axis=1)
+
+    def full(self, X, Xs=None):
+        return super().full(self._turn(X), None if Xs is None else self._turn(Xs))
+
+    def power_spectral_density(self, omega):
+        back = pt.stack([omega[:, 0] - self.askew * omega[:, 1], omega[:, 1]], axis=1)
+        return super().power_spectral_density(back)
+
+
+class Upright(Turned):
+    askew = 0.0
+
+
+@pytest.mark.parametrize("draw", [pm.HalfNormal, pm.HalfFlat])
+def test_a_density_that_is_not_even_in_each_input_is_refused(draw):
+    """Products of waves of each input cannot have it."""
+    X = np.random.default_rng(0).uniform(size=(40, 2))
+    with pm.Model():
+        ls = draw("ls")
+        turned = 2.0 * Turned(2, ls=ls) + pm.gp.cov.ExpQuad(2, ls=1.0)
+        with pytest.raises(ValueError, match="density of Turned .*Use inducing points"):
+            vsgp.VariationalSparse(cov_func=turned).prior("u", inducing=Fourier((3.0, 2.0), 3))
+        vsgp.VariationalSparse(cov_func=Upright(2, ls=ls)).prior("v", inducing=Fourier(3.0, 3))
+    notes = vsgp.suggest_inducing(X, Turned(2, ls=1.0), draws=1).notes
+    assert any("Turned" in note for note in notes)
+
+
 def test_variances_of_equal_frequencies_are_equal():
     features = Fourier((1.0, 2.0), (2, 3))
     cov = pm.gp.cov.Matern32(2, ls=[0.4, 0.3])

@@ -29,7 +29,7 @@ from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import PLACES, SCALE
-from pymc_vsgp.ops.neighbors import Nearest, maximin, predecessors
+from pymc_vsgp.ops.neighbors import Nearest, in_units, maximin, predecessors
 
 WHITE = 1e-4
 """Share of the variance of f that is not white noise but rounding."""
@@ -117,7 +117,7 @@ class Responses:
         count, total = (np.bincount(at, w, len(self.places)) for w in (None, y))
         squares = np.asarray(np.sum((y - (total / np.maximum(count, 1))[at]) ** 2))
         seen = np.flatnonzero(count)
-        Z = self.places[seen] / self.scale
+        Z = in_units(self.places[seen], self.scale)
         near = np.full((len(seen), self.conditional.m), -1)
         found = predecessors(Z, maximin(Z), self.conditional.m)
         near[:, : found.shape[1]] = np.where(found >= 0, seen[found], -1)

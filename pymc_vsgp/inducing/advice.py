@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pymc as pm
 import pytensor.tensor as pt
 
+from pymc.gp.cov import WhiteNoise
+
 from pymc_vsgp.checks import (
+    LARGEST,
     as_inputs,
     check_kernel,
     check_number,
@@ -16,15 +18,18 @@ from pymc_vsgp.checks import (
     column_names,
     generator_of,
 )
-from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.fourier import MOST_FEATURES, Fourier, left_out
 from pymc_vsgp.inducing.grids import Cells, Grid, Product, find_grid
+from pymc_vsgp.inducing.kernel_values import draws_of
+from pymc_vsgp.inducing.kernels import is_free_of_noise, parts_of
 from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
-from pymc_vsgp.inducing.spectrum import active_columns, of_columns, spectral_density
+from pymc_vsgp.inducing.spectrum import active_columns, check_even, of_columns, spectral_density
 from pymc_vsgp.ops.window import WIDTH
 
+# Share of a variance beyond which a difference is white noise.
+ROUNDING = 1e-6
 # Rows and points that the rank of the kernel matrix is found from.
 SOME_ROWS, MOST_POINTS = 800, 400
 
@@ -45,7 +50,7 @@ class Option:
     kind: str
     n_inducing: int
     left_out: float
-    """Share of the prior variance that they don't explain."""
+    """Share of the prior variance that they don't explain, white noise of the kernel aside."""
     seconds: float
     """A guess at those of one evaluation of the density with its gradient."""
     enough: bool
@@ -139,6 +144,11 @@ def suggest_inducing(
     options: dict[str, Option] = {}
     kwargs: dict[str, dict[str, Any]] = {}
     notes = []
+    if any(isinstance(part, WhiteNoise) for part in parts_of(cov_func)):
+        notes.append(
+            "Shares are of the function without the kernel's white noise, which nothing explains. "
+            "If the likelihood has noise, leave it out of the kernel: it takes more points."
+        )
 
     distinct = X[np.unique(own, axis=0, return_index=True)[1]]
     points, left = _points(distinct, cov_func, residual, quantile, draws, rng)
@@ -151,6 +161,8 @@ def suggest_inducing(
         if n_columns > 3:
             raise ValueError("Fourier features are for one to three inputs.")
         spectral_density(of_columns(cov_func, active), pt.ones((1, n_columns)))
+        width = np.ptp(own, axis=0)
+        check_even(of_columns(cov_func, active), np.where(width > 1.0 / LARGEST, width, 1.0))
     except (ValueError, NotImplementedError) as error:
         notes.append(f"No Fourier features: {error}")
     else:
@@ -183,7 +195,7 @@ def suggest_inducing(
             notes.append(f"The data are {sites} sites in two inputs, at {times} places of a third.")
 
     if not any(o.enough for o in options.values()):
-        neighbors = NearestNeighbors(distinct)
+        neighbors = NearestNeighbors(_with_names(table, distinct))
         m = neighbors.number(cov_func)
         seconds = (n + len(distinct)) * ((m + 1) ** 2 * PAIR + ROW) + LEAST
         options["neighbors"] = Option("neighbors", len(distinct), 0.0, seconds, True)
@@ -204,28 +216,39 @@ def _places(table, X, active, number, rng):
     centers = kmeans(X[:, active], number, random_seed=rng)
     Xu = np.tile(X.mean(axis=0), (len(centers), 1))
     Xu[:, active] = centers
+    return _with_names(table, Xu)
+
+
+def _with_names(table, Xu):
+    """Return inputs with the names of the columns of the data."""
     names = column_names(table, "X")
     return Xu if names is None else pd.DataFrame(Xu, columns=list(names))
 
 
 def _points(X, cov_func, residual, quantile, draws, rng) -> tuple[int, float]:
     """Return how many points explain enough of most kernel matrices, and what they leave."""
-    rows = X[rng.permutation(len(X))[:SOME_ROWS]]
-    K = cov_func(pt.constant(rows))
+    rows = pt.constant(X[rng.permutation(len(X))[:SOME_ROWS]])
+    K = cov_func(rows)
+    graphs = [K, K if is_free_of_noise(cov_func) else cov_func(rows, rows)]
     seeds = rng.integers(2**31, size=draws)
-    most = min(MOST_POINTS, len(rows))
-    curves = np.stack(
-        [_variance_left(pm.draw(K, random_seed=int(s), mode=ONCE), most) for s in seeds]
-    )
+    most = min(MOST_POINTS, rows.type.shape[0])
+    curves = np.stack([_variance_left(draws_of(graphs, 1, int(s)), most) for s in seeds])
     left = np.quantile(curves, quantile, axis=0)
     enough = left <= residual
     points = int(np.argmax(enough)) + 1 if enough.any() else most
     return points, float(left[points - 1])
 
 
-def _variance_left(K, most) -> np.ndarray:
-    """Share of the variance that the best 1, 2, ... rows leave, by a pivoted Cholesky."""
+def _variance_left(matrices, most) -> np.ndarray:
+    """Share of the variance that the best 1, 2, ... rows leave, by a pivoted Cholesky.
+
+    White noise, which the values at points have too, is no part of it: the first of the matrices
+    has it, and the second has not.
+    """
+    noisy, K = matrices
     total, out = np.trace(K), np.zeros(most)
-    for i, (_, left) in enumerate(pivots(K, most, 1e-12 * total)):
+    noise = np.diag(noisy) - np.diag(K)
+    noise = np.where(noise > ROUNDING * np.diag(noisy), noise, 0.0)
+    for i, (_, left) in enumerate(pivots(K, most, 1e-12 * total, noise)):
         out[i] = left.sum() / total
     return out

@@ -44,8 +44,8 @@ class InducingVariables(ABC):
 
     @property
     def example(self) -> np.ndarray:
-        """An input at which kernel and mean can be tried."""
-        return np.zeros((1, self.n_columns))
+        """Inputs at which kernel and mean can be tried."""
+        return np.outer([0.0, 1.0], np.ones(self.n_columns))
 
     def of_kernel(self, cov_func) -> "InducingVariables":
         """Return the same for the inputs of a kernel, where it was made without saying which."""

@@ -20,21 +20,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_vsgp.checks import (
     LARGEST,
     as_inputs,
+    as_real,
     check_kernel,
     check_number,
     check_real,
     column_names,
     generator_of,
 )
-from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
+from pymc_vsgp.inducing.kernel_values import draws_of
 from pymc_vsgp.inducing.spectrum import active_columns, of_columns
 from pymc_vsgp.inducing.torus import FourierPrior
 
@@ -90,6 +90,19 @@ class Fourier(Features, InducingVariables):
     """
 
     covariates: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        """Check the covariates, too."""
+        super().__post_init__()
+        if self.covariates is None:
+            return
+        values = np.ravel(as_real(self.covariates, "covariates", "Pass one for each covariate."))
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"covariates is {self.covariates}, but the mean is taken there. "
+                "Pass finite numbers."
+            )
+        object.__setattr__(self, "covariates", tuple(values.tolist()))
 
     @classmethod
     def for_data(
@@ -279,7 +292,7 @@ def _draws_along(cov_func, places, draws, rng) -> np.ndarray:
     """Return the kernel between places and the origin, one row for each draw of its parameters."""
     origin = pt.zeros((1, places.shape[1]))
     along = cov_func(pt.constant(places), origin)[:, 0]
-    return pm.draw(along, draws=draws, random_seed=rng, mode=ONCE).reshape(draws, -1)
+    return draws_of(along, draws, rng).reshape(draws, -1)
 
 
 def _frequencies(cov_func, period, share, quantile, draws, rng) -> int:
@@ -305,5 +318,4 @@ def _frequencies(cov_func, period, share, quantile, draws, rng) -> int:
 def left_out(features: Features, cov_func, quantile: float, draws: int, rng) -> float:
     """Return the share of the variance that features leave out, for this part of the prior."""
     total, left = features.spectrum(cov_func)
-    found = pm.draw(left / total, draws=draws, random_seed=rng, mode=ONCE)
-    return float(np.quantile(found, quantile))
+    return float(np.quantile(draws_of(left / total, draws, rng), quantile))

@@ -15,7 +15,26 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
 
 from pymc_vsgp.checks import check_kernel, check_point
-from pymc_vsgp.compile import function
+from pymc_vsgp.compile import ONCE, evaluate, function
+
+
+def draws_of(graphs: Any, draws: int, random_seed: Any) -> Any:
+    """Return draws of what depends on the parameters of a kernel, from their prior."""
+    try:
+        return pm.draw(graphs, draws, random_seed=random_seed, mode=ONCE)
+    except NotImplementedError:
+        raise ValueError(
+            "A parameter of the kernel has a prior that cannot be drawn from, such as pm.HalfFlat. "
+            "Give it a proper prior, or choose the inducing variables yourself."
+        ) from None
+
+
+def draws_or_start(graphs: list[Variable], draws: int) -> list[np.ndarray]:
+    """Return draws as `draws_of` does, or the initial values where there are none."""
+    try:
+        return pm.draw(graphs, draws, random_seed=0, mode=ONCE)
+    except NotImplementedError:
+        return [np.asarray(value)[None] for value in evaluate(_give_values(graphs, {}, set()))]
 
 
 def compile_kernel(

@@ -28,7 +28,6 @@ from operator import index, mul
 from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
@@ -39,7 +38,6 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import as_inputs, check_distinct, column_names, known_value
-from pymc_vsgp.compile import ONCE
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
@@ -52,6 +50,7 @@ from pymc_vsgp.inducing.base import (
 from pymc_vsgp.inducing.features import by_column
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import Panel
+from pymc_vsgp.inducing.kernel_values import draws_or_start
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients
@@ -117,8 +116,8 @@ class Kronecker(InducingVariables):
 
     @property
     def example(self) -> np.ndarray:
-        """The first of the pairs."""
-        return self.rows(0)[:1]
+        """The pairs of a few places, the first of each set among them."""
+        return self.few().pairs()
 
     def rows(self, i: int) -> np.ndarray:
         """Return the places of one set as inputs of f, with the first place of the other."""
@@ -134,6 +133,14 @@ class Kronecker(InducingVariables):
         out[:, self.parts[0]] = np.repeat(first, len(second), axis=0)
         out[:, self.parts[1]] = np.tile(second, (len(first), 1))
         return out
+
+    def few(self) -> "Kronecker":
+        """Return the same for four places of each set, or all where there are fewer."""
+        found = copy(self)
+        found.places = [
+            x[np.unique(np.linspace(0, len(x) - 1, 4).astype(int))] for x in self.places
+        ]
+        return found
 
     def of_kernel(self, cov_func) -> "Kronecker":
         """Return the same, with the columns that the kernel uses."""
@@ -191,11 +198,8 @@ class KroneckerPrior(InducingPrior):
             graph_replace([k], {z: x}, strict=False)[0]
             for k, x in zip(of_z, self.places, strict=True)
         ]
-        drawn = pm.draw(
-            [k(*[pt.constant(x)] * 2) for k, x in zip(self.kernels, rows, strict=True)],
-            DRAWS,
-            random_seed=0,
-            mode=ONCE,
+        drawn = draws_or_start(
+            [k(*[pt.constant(x)] * 2) for k, x in zip(self.kernels, rows, strict=True)], DRAWS
         )
         # The largest come first: a Cholesky factor of these is nearly diagonal.
         found = [np.linalg.eigh(k.mean(axis=0))[1][:, ::-1].copy() for k in drawn]
@@ -248,10 +252,13 @@ def kernels_of(cov_func, kind: Kronecker):
     """Return the kernel of each set of places, as functions of rows that are inputs of f."""
     factors = getattr(cov_func, "_factor_list", ()) if isinstance(cov_func, Prod) else [cov_func]
     first, second = map(set, kind.parts)
-    uses = [set(map(int, getattr(f, "active_dims", ()))) for f in factors]
+    uses = [
+        set(active_columns(f, kind.n_columns)) if hasattr(f, "active_dims") else set()
+        for f in factors
+    ]
     if any(u & first and u & second for u in uses):
         # One that is a product by itself, such as ExpQuad: the other places stay where they are.
-        origin = pt.constant(kind.example)
+        origin = pt.constant(kind.example[:1])
         return [cov_func, lambda *rows: cov_func(*rows) / cov_func(origin, origin)[0, 0]]
 
     def of(mine):
@@ -293,17 +300,22 @@ def _positions(places: np.ndarray, among: np.ndarray) -> np.ndarray | None:
     return None if None in found else np.array(found, dtype=int)
 
 
+def _is_product(K: np.ndarray, n1: int, n2: int) -> bool:
+    """Whether a matrix is a Kronecker product: then pairs of rows by pairs of columns have rank 1.
+
+    It is compared with the product of the row and the column of its largest entry.
+    """
+    pairs = K.reshape(n1, n2, n1, n2).transpose(0, 2, 1, 3).reshape(n1**2, n2**2)
+    i, j = np.unravel_index(np.argmax(np.abs(pairs)), pairs.shape)
+    error = np.abs(pairs * pairs[i, j] - np.outer(pairs[:, j], pairs[i])).max()
+    return bool(error <= PRODUCT * pairs[i, j] ** 2)
+
+
 def _check_product(cov_func, kind: Kronecker) -> None:
     """Raise where the kernel is no product of one for each set of places."""
-    first, second = kind.places
-    some = [np.unique(np.linspace(0, len(x) - 1, 4).astype(int)) for x in (first, second)]
-    few = copy(kind)
-    few.places = [x[i] for x, i in zip((first, second), some, strict=True)]
-    K, K1, K2 = (cov_func(pt.constant(x)) for x in (few.pairs(), few.rows(0), few.rows(1)))
-    n1, n2 = map(len, some)
-    product = (K1[:, None, :, None] * K2[None, :, None, :]).reshape((n1 * n2, n1 * n2))
-    error = pt.max(pt.abs(K * K[0, 0] - product)) / K[0, 0] ** 2
-    if not np.all(pm.draw(error, draws=3, random_seed=0, mode=ONCE) <= PRODUCT):
+    few = kind.few()
+    (drawn,) = draws_or_start([cov_func(pt.constant(few.pairs()))], 3)
+    if not all(_is_product(K, *map(len, few.places)) for K in drawn):
         raise ValueError(
             "The kernel is no product of one of the first places and one of the second, such as "
             "Matern52(3, ls=a, active_dims=[0, 1]) * Matern52(3, ls=b, active_dims=[2]). "

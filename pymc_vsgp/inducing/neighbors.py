@@ -23,8 +23,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from pymc.gp import cov as pm_cov
-from pymc.gp.cov import BaseCovariance
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
@@ -41,12 +39,14 @@ from pymc_vsgp.inducing.base import (
     gradients_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.kernels import is_free_of_noise, is_stationary, parts_of
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.neighbors import (
     Nearest,
     apart,
     gather,
+    in_units,
     maximin,
     predecessors,
     solve_each,
@@ -76,12 +76,12 @@ class NearestNeighbors(InducingVariables):
     Parameters
     ----------
     Xu : array_like, DataFrame or DataArray, shape (M, D)
-        Inducing inputs: the distinct inputs of the data, or as many as matter. Names of columns
-        are kept.
+        Inducing inputs: the distinct inputs of the data, or as many as matter. They have to be
+        distinct in the columns that the kernel uses. Names of columns are kept.
     m : int, optional
         Number of neighbors. Rough kernels need few, smooth ones more: by default 15 for
-        ``Exponential``, 20 for ``Matern32`` and 30 for others, and of the parts of a sum or product
-        that of the roughest.
+        ``Exponential`` and ``Matern12``, 20 for ``Matern32`` and 30 for others, and of the parts of
+        a sum or product that of the roughest.
     scale : float or sequence of float, optional
         Units of the inputs in which neighbors are near: lengthscales, or guesses of them. By
         default the same for all inputs. Those that the kernel leaves out do not count.
@@ -128,8 +128,24 @@ class NearestNeighbors(InducingVariables):
 
     @property
     def example(self) -> np.ndarray:
-        """The first of the inducing inputs."""
-        return self.Xu[:1]
+        """All inducing inputs."""
+        return self.Xu
+
+    def of_kernel(self, cov_func):
+        """Return the same; raise where neighbors would be copies of one place."""
+        n = self.n_columns
+        active = [d for d in active_columns(cov_func, n) if d < n]
+        distinct = len(np.unique(self.Xu[:, active], axis=0))
+        if distinct < self.n_inducing:
+            todo = f"Xu[np.unique(Xu[:, {active}], axis=0, return_index=True)[1]]"
+            if self.columns is not None:
+                todo = f"Xu.drop_duplicates({[self.columns[d] for d in active]})"
+            raise ValueError(
+                f"The {self.n_inducing} rows of Xu are {distinct} places in the columns {active} "
+                "of the kernel, so their covariance is singular. "
+                f"Pass one row for each place: {todo}."
+            )
+        return self
 
     def under(self, name, cov_func, mean_at, jitter):
         """Return the values `name` of a process with this kernel and mean."""
@@ -139,34 +155,6 @@ class NearestNeighbors(InducingVariables):
 def enough_neighbors(cov_func) -> int:
     """Return how many neighbors a kernel needs; see `benchmarks/neighbors_divergence.py`."""
     return min(ENOUGH.get(type(part).__name__, SMOOTH) for part in parts_of(cov_func))
-
-
-def parts_of(cov_func) -> list[BaseCovariance]:
-    """Return the kernels that a sum, a product or a scaled kernel is made of, or itself."""
-    within = [getattr(cov_func, "cov_func", None), *getattr(cov_func, "_factor_list", [])]
-    found = [p for part in within if isinstance(part, BaseCovariance) for p in parts_of(part)]
-    return found or [cov_func]
-
-
-def is_smooth(cov_func) -> bool:
-    """Whether f at an input of the values is the value: no white noise is another at each row.
-
-    A kernel that is not of pm.gp may have some.
-    """
-    parts = parts_of(cov_func)
-    return all(type(p).__module__ == pm_cov.__name__ for p in parts) and not any(
-        isinstance(p, pm_cov.WhiteNoise) for p in parts
-    )
-
-
-def is_stationary(cov_func) -> bool:
-    """Whether a kernel is known to depend on differences of inputs alone."""
-    if type(cov_func).__module__ != pm_cov.__name__:
-        return False
-    if isinstance(cov_func, pm_cov.Combination):
-        factors = [x for x in cov_func._factor_list if isinstance(x, BaseCovariance)]
-        return all(map(is_stationary, factors))
-    return isinstance(cov_func, pm_cov.Stationary | pm_cov.WhiteNoise | pm_cov.Constant)
 
 
 class Local(NamedTuple):
@@ -255,10 +243,12 @@ class NeighborsPrior(InducingPrior):
     def __init__(self, kind: NearestNeighbors, name: str, cov_func, mean_at, jitter):
         self.kind, self.m, self.cov_func = kind, kind.number(cov_func), cov_func
         # Covariates that only the mean uses have no distance.
-        active = np.isin(np.arange(kind.n_columns), active_columns(cov_func, kind.n_columns))
-        scale = np.where(active, kind.scale, np.inf)
-        order = maximin(kind.Xu / scale)
-        neighbors = predecessors(kind.Xu / scale, order, self.m)
+        active = active_columns(cov_func, kind.n_columns)
+        scale = np.full(kind.n_columns, np.inf)
+        scale[active] = kind.scale[active]
+        places = in_units(kind.Xu, scale)
+        order = maximin(places)
+        neighbors = predecessors(places, order, self.m)
         # Not data of the model: they say how its density is computed, and nobody may change them.
         self.Xu = pytensor.shared(kind.Xu, name=f"{name}_places", shape=kind.Xu.shape)
         self.scale = pt.constant(scale)
@@ -292,7 +282,7 @@ class NeighborsPrior(InducingPrior):
         n_columns, whole = self.kind.n_columns, cov_func is self.cov_func
         local, theta = Local.of(cov_func, mean_at, n_columns, None if whole else self.cov_func)
         active = active_columns(self.cov_func, n_columns)
-        looks_up = whole and is_smooth(cov_func)
+        looks_up = whole and is_free_of_noise(cov_func)
         conditional = GivenNeighbors(u.name, n_columns, active, self.m, local, looks_up)
         args = [self.linear(u), self.factor, self.Xu, self.scale, *self.pattern, self.shift]
         args += theta

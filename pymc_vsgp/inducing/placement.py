@@ -418,20 +418,25 @@ def greedy_variance(
     return X[chosen]
 
 
-def pivots(K: np.ndarray, most: int, floor: float) -> Iterator[tuple[int, np.ndarray]]:
+def pivots(
+    K: np.ndarray, most: int, floor: float, noise: np.ndarray | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
     """Yield pivots of the Cholesky factorisation of K, and the variances that are then left.
 
-    Each is the row with the largest variance, while that is above `floor`.
+    Each is the row with the largest variance, while that is above `floor`. Rows may be known with
+    `noise` of these variances.
     """
     left = np.diag(K).astype("float64")
     factor = np.empty((min(most, len(K)), len(K)))
+    chosen = np.zeros(len(K), dtype=bool)
     for i in range(len(factor)):
-        row = int(np.argmax(left))
+        row = int(np.argmax(np.where(chosen, 0.0, left)))
         if left[row] <= floor:
             return
-        factor[i] = (K[row] - factor[:i, row] @ factor[:i]) / np.sqrt(left[row])
+        chosen[row], beside = True, 0.0 if noise is None else noise[row]
+        factor[i] = (K[row] - factor[:i, row] @ factor[:i]) / np.sqrt(left[row] + beside)
         left = np.maximum(left - factor[i] ** 2, 0.0)
-        left[row] = 0.0
+        left[row] = 0.0 if beside == 0.0 else left[row]
         yield row, left
 
 

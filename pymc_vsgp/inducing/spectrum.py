@@ -20,7 +20,6 @@ from operator import mul
 from typing import NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.gp import cov as pm_cov
@@ -30,7 +29,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import special
 
 from pymc_vsgp.checks import depends_on_random
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.inducing.kernel_values import draws_or_start
 
 # The smoothness of Matérn kernels, and the lengthscale of each in units of its `ls`.
 MATERN = {
@@ -44,6 +43,7 @@ STEP, STEPS = 0.28, 96
 SMALLEST = 40.0  # nats below the mode, where densities of log s are cut off
 
 ALPHAS = 200  # draws from a prior
+EVEN = 1e-6  # relative error of a spectral density, within which it is even in each input
 TERMS = 12  # beyond the last frequency, before the Euler-Maclaurin formula
 PSD = "power_spectral_density"
 CORRECTIONS = (-1 / 24, 7 / 5760, -31 / 967680, 127 / 154828800)
@@ -59,20 +59,26 @@ class Spectrum(NamedTuple):
 
 def active_columns(cov_func: BaseCovariance, n_columns: int) -> list[int]:
     """Return the columns that a kernel uses, of so many where it does not say."""
-    return sorted({int(d) for d in getattr(cov_func, "active_dims", range(n_columns))})
+    return sorted(set(_columns(getattr(cov_func, "active_dims", range(n_columns)), n_columns)))
+
+
+def _columns(active_dims, n_columns: int) -> list[int]:
+    """Count from the first of the columns what is counted from the last."""
+    return [int(d) if d >= 0 else n_columns + int(d) for d in active_dims]
 
 
 def of_columns(cov_func: BaseCovariance, active: Sequence[int]) -> BaseCovariance:
     """Return a kernel as one of these columns alone, in increasing order."""
     if not isinstance(cov_func, Covariance):
         return cov_func
-    if not set(cov_func.active_dims) <= set(active):
+    columns = _columns(cov_func.active_dims, cov_func.input_dim)
+    if not set(columns) <= set(active):
         raise ValueError(
-            f"The kernel depends on the columns {cov_func.active_dims.tolist()}, and the Fourier "
-            f"features are of the columns {list(active)}. Pass features of the kernel's columns."
+            f"The kernel depends on the columns {columns}, and the Fourier features are of the "
+            f"columns {list(active)}. Pass features of the kernel's columns."
         )
     own = copy(cov_func)
-    own.input_dim, own.active_dims = len(active), np.searchsorted(active, cov_func.active_dims)
+    own.input_dim, own.active_dims = len(active), np.searchsorted(active, columns)
     if isinstance(cov_func, Add | Prod):
         own._factor_list = [of_columns(f, active) for f in cov_func._factor_list]
     return own
@@ -208,7 +214,7 @@ def heavy_tails(cov_func) -> str | None:
     alpha, least = pt.as_tensor(cov_func.alpha), len(cov_func.active_dims) / 2
     if not depends_on_random(alpha):
         return None
-    share = np.mean(pm.draw(alpha, ALPHAS, random_seed=0, mode=ONCE) <= least)
+    share = np.mean(draws_or_start([alpha], ALPHAS)[0] <= least)
     if share == 0.0:
         return None
     return (
@@ -216,6 +222,30 @@ def heavy_tails(cov_func) -> str | None:
         "Fourier features have no spectral density and the log density is nan. Give it a prior "
         f"above {least:g}, or use inducing points: Xu=..."
     )
+
+
+def check_even(cov_func, periods) -> None:
+    """Raise where a class of one's own has another density as one frequency changes its sign.
+
+    Features are products of waves of each input, so all signs of frequencies have one variance.
+    """
+    if isinstance(cov_func, Add | Prod):
+        for factor in cov_func._factor_list:
+            check_even(factor, periods)
+    dims = [int(d) for d in getattr(cov_func, "active_dims", ())]
+    if type(cov_func).__module__ == pm_cov.__name__ or len(dims) < 2:
+        return
+    waves = 1.0 + np.indices([3] * len(dims)).reshape(len(dims), -1).T
+    omega = 2.0 * np.pi * waves / np.asarray(periods)[dims]
+    signs = itertools.product([1.0, -1.0], repeat=len(dims))
+    densities = pt.stack([_density(cov_func, pt.constant(omega * sign)) for sign in signs])
+    for S in draws_or_start([densities], 3)[0]:
+        if np.abs(S - S[0]).max() > EVEN * np.abs(S).max():
+            raise ValueError(
+                f"The spectral density of {type(cov_func).__name__} is another one where one of "
+                "the frequencies changes its sign, which Fourier features cannot show. "
+                "Use inducing points, gp.prior(name, Xu=...), or NearestNeighbors."
+            )
 
 
 @cache

@@ -44,7 +44,7 @@ from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import find_grid
 from pymc_vsgp.inducing.products import Products
 from pymc_vsgp.inducing.scattered import Scattered
-from pymc_vsgp.inducing.spectrum import heavy_tails, of_columns
+from pymc_vsgp.inducing.spectrum import check_even, heavy_tails, of_columns
 
 # Correlation of the ends of the data around the torus, beyond which the period is called short.
 WRAPPED = 0.1
@@ -66,6 +66,7 @@ class FourierPrior(InducingPrior):
         self.features, self.name, self.cov_func, self.active = features, name, cov_func, active
         self.n_columns = center.shape[1]
         self.variances, self.residual = self._spectrum(cov_func)
+        check_even(of_columns(cov_func, active), features.period)
         if text := heavy_tails(cov_func):
             warnings.warn(text, stacklevel=4)
         super().__init__(mean, pt.sqrt(self.variances))

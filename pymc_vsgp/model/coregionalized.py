@@ -20,7 +20,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float
 from pymc_vsgp.likelihoods.mixed import Mixed
-from pymc_vsgp.model import latents
+from pymc_vsgp.model import columns, latents
 
 
 class Coregionalized:
@@ -134,6 +134,7 @@ class Coregionalized:
         f : TensorVariable, shape (P, N)
         """
         check_new_name(model_of(None), name)
+        Xnew = columns.coded_for_all(model_of(None), self.processes, Xnew)
         drawn = []
         for i, gp in enumerate(self.processes):
             g = gp.conditional(f"{name}_latent{i}", Xnew, diag=diag)
@@ -174,6 +175,7 @@ class Coregionalized:
         """
         model = model_of(model)
         (W,) = latents.evaluate_at([self.W], point, model)
+        Xnew = columns.coded_for_all(model, self.processes, Xnew)
         means, spreads = [], []
         for gp in self.processes:
             mean, spread = gp.predict(Xnew, point, diag=diag, model=model)

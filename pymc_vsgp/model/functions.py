@@ -1,5 +1,6 @@
 """What a process is made of, checked."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytensor.tensor as pt
 
 from pymc.gp.cov import Covariance
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import check_dim, depends_on_random, kind, known_value
 from pymc_vsgp.inducing.base import InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
-from pymc_vsgp.model import latents
+from pymc_vsgp.inducing.spectrum import active_columns
+from pymc_vsgp.model.columns import name_columns
 
 
 def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
@@ -25,13 +28,16 @@ def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
         )
     diagonal = pt.as_tensor(gp.cov_func(pt.constant(Xu), diag=True))
     values = None if depends_on_random(diagonal) else known_value(diagonal)
-    if values is not None and (bad := ~(np.isfinite(values) & (values > 0))).any():
-        raise ValueError(
-            f"The covariance function gives the variance {values[bad][0]:g}, so there is no "
-            "function to learn. Pass a cov_func with positive variance."
-        )
+    if values is not None:
+        # Zero at some places is fine: a line is known where it crosses zero.
+        bad = ~(np.isfinite(values) & (values >= 0.0)) | (not values.any())
+        if bad.any():
+            raise ValueError(
+                f"The covariance function gives the variance {values[bad][0]:g}, so there is no "
+                "function to learn. Pass a cov_func with positive variance."
+            )
     # What the two raise, they raise here, before the model has new variables.
-    for which, function in (("cov_func", gp.cov_func), ("mean_func", gp.mean_func)):
+    for which, function in (("cov_func", gp.cov_func), ("mean_func", _mean_of(gp.mean_func))):
         try:
             function(pt.constant(Xu))
         except (IndexError, TypeError, ValueError) as error:
@@ -39,6 +45,18 @@ def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
                 f"{which} cannot be evaluated at {what}, shape {Xu.shape}: {error}. "
                 "Give its parameters one entry for each column that it uses."
             ) from error
+
+
+def _mean_of(mean_func: Any) -> Callable[[TensorVariable], TensorVariable]:
+    """Return the mean, which raises where it has several columns."""
+
+    def mean(X):
+        found = pt.as_tensor(mean_func(pt.concatenate([X, X])))  # a single row would hide them
+        if found.type.shape[1:] not in ((), (1,)):
+            raise ValueError(f"it has {found.type.shape[1]} columns")
+        return found
+
+    return mean
 
 
 def check_one_kind(Xu: Any, inducing: Any) -> None:
@@ -90,17 +108,19 @@ def checked_kind(gp: Any, model, name: str, inducing: InducingVariables, inducin
         model.add_coord(inducing_dim, length=length)
     if inducing.columns is not None:
         feature_dim = model.name_for(f"{name}_feature")
-        latents.name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
+        name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
     return inducing
 
 
-def covariates_of(gp: Any, model, name: str, kind: InducingPrior) -> Covariates | None:
-    """Return the columns of Xu that the mean uses and the kernel does not, if any."""
+def covariates_of(gp: Any, model, name: str, kind: InducingPrior, Xu: Any) -> Covariates | None:
+    """Return the columns of Xu that the mean uses and the kernel does not, if any.
+
+    Data that the user made stay as they are.
+    """
     own = model.named_vars.get(model.name_for(f"{name}_Xu"))
-    if own is None or own not in kind.inputs or own not in ancestors([kind.mean]):
+    if own is None or own is Xu or own not in kind.inputs or own not in ancestors([kind.mean]):
         return None
-    of_kernel = getattr(gp.cov_func, "active_dims", range(own.type.shape[1]))
-    return Covariates.of(own, of_kernel)
+    return Covariates.of(own, active_columns(gp.cov_func, own.type.shape[1]))
 
 
 def conditioning_process(gp: Any, given: dict[str, Any] | None) -> Any:

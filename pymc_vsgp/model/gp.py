@@ -31,7 +31,7 @@ from pymc_vsgp.inducing.base import ConditionalMoments, InducingVariables
 from pymc_vsgp.inducing.graphs import JITTER, Moments
 from pymc_vsgp.inducing.groups import ByGroup, ByGroupPrior
 from pymc_vsgp.inducing.points import Points
-from pymc_vsgp.model import latents
+from pymc_vsgp.model import columns, latents
 from pymc_vsgp.model.functions import (
     check_functions,
     check_groups,
@@ -150,7 +150,8 @@ class VariationalSparse(Base):
             Name of the dimension of the inducing values. By default ``{name}_inducing``.
         jitter : float
             Added to the diagonal of the prior covariance, as a fraction of its mean. Where it is
-            not enough for a Cholesky factor, ten times as much is added, and so on.
+            not enough for a Cholesky factor, ten times as much is added, and so on. Fourier
+            coefficients are independent and take none.
         model : Model, optional
             By default the model on the context stack.
 
@@ -199,13 +200,14 @@ class VariationalSparse(Base):
             feature_dim=model.name_for(f"{name}_feature"),
             n_outputs=int(n_outputs),
             output_dim=None if by else output_dim,
-            covariates=covariates_of(self, model, name, kind),
+            covariates=covariates_of(self, model, name, kind, Xu),
         )
         return u
 
     def _mean_at(self, X: TensorVariable) -> TensorVariable:
-        # Some of pm.gp.mean return a scalar or an int vector; a sum over the data needs one a row.
+        # Some of pm.gp.mean return a scalar, an int vector or, of data of any shape, a column.
         mean = pt.as_tensor(self.mean_func(X))
+        mean = mean.ravel() if mean.type.ndim > 1 else mean
         return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
 
     def _points(self, model, name, Xu, inducing_dim, by=None) -> Points:
@@ -223,7 +225,7 @@ class VariationalSparse(Base):
         check_dim(model, inducing_dim, n_inducing, "Xu")
         names = column_names(Xu, "Xu", model)
         if isinstance(Xu, SharedVariable):
-            latents.check_own_data([Xu], data_inputs(model))
+            columns.check_own_data([Xu], data_inputs(model))
             if inducing_dim not in model.dim_lengths:
                 model.add_coord(inducing_dim, length=n_inducing)
         else:
@@ -231,9 +233,9 @@ class VariationalSparse(Base):
         feature_dim = model.name_for(f"{name}_feature")
         if by is not None:  # one more column of data than of Xu
             of_data = None if names is None else (*names, by)
-            latents.name_columns(model, feature_dim, n_columns + 1, of_data)
+            columns.name_columns(model, feature_dim, n_columns + 1, of_data)
             feature_dim = model.name_for(f"{name}_Xu_feature")
-        latents.name_columns(model, feature_dim, n_columns, names)
+        columns.name_columns(model, feature_dim, n_columns, names)
         if not isinstance(Xu, SharedVariable):  # the model keeps it, apart from other data
             with model:
                 Xu_tensor = pm.Data(
@@ -484,7 +486,7 @@ class VariationalSparse(Base):
             what = "Xu" if prior.kind.inputs else "inducing"
             check_columns(value, prior.n_columns, "Xnew", what)
         names = column_names(Xnew, "Xnew", model)
-        X, value = latents.in_order(model, [source], names, X, value, "Xnew")
+        X, value = columns.in_order(model, [source], names, X, value, "Xnew")
         if isinstance(prior.kind, ByGroupPrior) and value is not None:
             prior.kind.cover(value, "Xnew")
         return self._moments(prior, X, diag)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -32,9 +32,7 @@ from pymc_vsgp.checks import (
     is_symbolic,
     kind,
     known_value,
-    match_columns,
     model_of,
-    names_of,
 )
 from pymc_vsgp.compile import evaluate
 from pymc_vsgp.engine import observe, total
@@ -44,6 +42,13 @@ from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.model.columns import (
+    check_own_data,
+    coded_for_all,
+    grouped_by,
+    in_order,
+    name_columns,
+)
 from pymc_vsgp.ops.mapped import mapped_array
 
 
@@ -186,6 +191,8 @@ def predictive(
     y : TensorVariable
     """
     gps = check_processes(processes, "predictive", need_prior=given is None)
+    if given is None:
+        Xnew = coded_for_all(model_of(None), gps, Xnew)
     at_new = [gp._conditional(Xnew, given, True, "predictive") for gp in gps]
     lik = _predictive_likelihood(gps, likelihood, known_value(Xnew), given)
     _check_number(lik, gps, given)
@@ -265,8 +272,7 @@ def _place(model, gps, name, likelihood, X, y, dims):
     """Check the data and put them into the model."""
     check_new_name(model, name)
     lik = as_likelihood(likelihood)
-    by = next((gp._prior.kind.by for gp in gps if gp._prior.kind.by is not None), None)
-    X = coded(X, by, model, "X")
+    X = coded(X, grouped_by(gps), model, "X")
     X_tensor, X_value = as_matrix(X, "X")
     for gp in gps:
         if X_value is not None:
@@ -278,7 +284,7 @@ def _place(model, gps, name, likelihood, X, y, dims):
     is_array = not is_symbolic(X)
     check_own_data([Xu for gp in gps for Xu in gp._prior.kind.inputs], [X_tensor])
     _check_number(lik, gps)
-    y = _encode(model, gps, lik, y)
+    lik, y = _encode(model, gps, lik, y)
     y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
     n_data = len(y_value)
     for gp in gps:
@@ -325,55 +331,8 @@ def _place(model, gps, name, likelihood, X, y, dims):
     if not is_symbolic(y):
         y = y_value
         if lik.ndim_y:  # a variable: PyMC would impute the missing entries of an array
-            y = pm.pytensorf.pt.constant(y_value)
+            y = pt.constant(y_value)
     return lik, X_tensor, y, y_value, (first, *rest)
-
-
-def in_order(model, gps: Sequence, names, X, value, what: str):
-    """Return inputs with their columns as the processes have them, by name where there are names.
-
-    The model keeps the names as the coordinate of ``{u}_feature``.
-    """
-    labels = [names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps]
-    known = {n for n in labels if n is not None}
-    if len(known) > 1:
-        raise ValueError(
-            f"The processes have their columns in different orders: {sorted(known)}. "
-            "Put the columns of each Xu in the same order."
-        )
-    order = match_columns(names, next(iter(known), None), what)
-    if order is None:
-        return X, value
-    value = None if value is None else value[:, order]
-    return X[:, order], value
-
-
-def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
-    """Keep the names of the inputs in the model, unless it has some."""
-    if dim not in model.dim_lengths:
-        model.add_coord(dim, names, length=length)
-    elif names is not None and model.coords.get(dim) is None:
-        model.set_dim(dim, length, names)
-    elif match_columns(names, names_of(model.coords.get(dim)), "Xu"):
-        raise ValueError(
-            f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
-            f"{list(model.coords[dim])}. Put them in the same order."
-        )
-
-
-def check_own_data(inducing: list, inputs: list) -> None:
-    """Raise if inducing inputs are data that inputs of a likelihood are made of, too.
-
-    Moving the ones would move the others.
-    """
-    used = set(ancestors(inputs))
-    for Xu in inducing:
-        if isinstance(Xu, SharedVariable) and Xu in used:
-            raise ValueError(
-                f"The data {Xu.name!r} are inputs of observations and inducing inputs at once, so "
-                f"a change of the ones would change the others. Pass Xu={Xu.name}.get_value() to "
-                "prior."
-            )
 
 
 def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> None:
@@ -400,16 +359,19 @@ def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> 
     )
 
 
-def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> Any:
-    """Code labels as numbers, and name the classes on the dimension of the functions."""
+def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> tuple[Likelihood, Any]:
+    """Code labels as numbers, and name the classes on the dimension of the functions, or in lik."""
     if is_symbolic(y):
-        return y
+        return lik, y
     dim = gps[0]._prior.output_dim if len(gps) == 1 else None
     known = model.coords.get(dim) if dim is not None else None
     y, classes = lik.encode(y, known)
     if dim is not None and known is None and classes is not None:
         model.set_dim(dim, len(classes), coord_values=tuple(classes))
-    return y
+    elif len(gps) > 1 and classes is not None:
+        lik = lik.replace()
+        lik.classes = tuple(classes)
+    return lik, y
 
 
 def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:

@@ -132,12 +132,18 @@ def _hash_of(x: np.ndarray) -> tuple:
     return x.shape, hashlib.blake2b(x.tobytes(), digest_size=16).digest()
 
 
+def in_units(X: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the inputs that have a distance, in units of their scales; others are infinite."""
+    used = np.isfinite(scale)
+    return X[:, used] / scale[used]
+
+
 class Nearest(WithJAX):
     """The rows of Z that are nearest to each row of X, in units of `scale`; nearest first.
 
     Those that lie `around` are the nearest of each orthant in turn: at the edge of a gap all of the
     nearest lie on one side, and say little about the middle. Rows that are among those of Z have
-    the nearest, and so has more than three columns.
+    the nearest, and so has more than three columns. Columns with an infinite scale do not count.
     """
 
     __props__ = ("number", "around")
@@ -178,7 +184,7 @@ class Nearest(WithJAX):
         return found.copy()
 
     def _search(self, X, Z, scale):
-        X, Z = X / scale, Z / scale
+        X, Z = in_units(X, scale), in_units(Z, scale)
         if not np.isfinite(Z).all():
             return np.zeros((len(X), self.number), dtype="int64")
         X, tree = np.nan_to_num(X), cKDTree(Z)

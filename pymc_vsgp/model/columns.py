@@ -1,0 +1,80 @@
+"""Columns of inputs: their names, and the groups in one of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pymc as pm
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+
+from pymc_vsgp.checks import as_matrix, coded, column_names, match_columns, names_of
+
+
+def grouped_by(gps: Sequence) -> str | None:
+    """Return the dimension of the groups of processes, if any has one; all see the same column."""
+    dims = {gp._prior.kind.by: None for gp in gps if gp._prior.kind.by is not None}
+    if len(dims) > 1:
+        raise ValueError(
+            f"The processes have groups by {' and by '.join(map(repr, dims))}, but the inputs have "
+            "one column with the group. Pass processes with the same `by`."
+        )
+    return next(iter(dims), None)
+
+
+def coded_for_all(model: pm.Model, gps: Sequence, Xnew: Any) -> Any:
+    """Return new inputs with numbers for labels of groups, which only some processes may know."""
+    by = grouped_by(gps)
+    if by is None or not isinstance(Xnew, pd.DataFrame):
+        return Xnew
+    Xnew = coded(Xnew, by, model, "Xnew")
+    names = column_names(Xnew, "Xnew", model)
+    return in_order(model, gps, names, *as_matrix(Xnew, "Xnew"), "Xnew")[1]
+
+
+def in_order(model, gps: Sequence, names, X, value, what: str):
+    """Return inputs with their columns as the processes have them, by name where there are names.
+
+    The model keeps the names as the coordinate of ``{u}_feature``.
+    """
+    labels = [names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps]
+    known = {n for n in labels if n is not None}
+    if len(known) > 1:
+        raise ValueError(
+            f"The processes have their columns in different orders: {sorted(known)}. "
+            "Put the columns of each Xu in the same order."
+        )
+    order = match_columns(names, next(iter(known), None), what)
+    if order is None:
+        return X, value
+    value = None if value is None else value[:, order]
+    return X[:, order], value
+
+
+def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
+    """Keep the names of the inputs in the model, unless it has some."""
+    if dim not in model.dim_lengths:
+        model.add_coord(dim, names, length=length)
+    elif names is not None and model.coords.get(dim) is None:
+        model.set_dim(dim, length, names)
+    elif match_columns(names, names_of(model.coords.get(dim)), "Xu"):
+        raise ValueError(
+            f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
+            f"{list(model.coords[dim])}. Put them in the same order."
+        )
+
+
+def check_own_data(inducing: list, inputs: list) -> None:
+    """Raise if inducing inputs are data that inputs of a likelihood are made of, too.
+
+    Moving the ones would move the others.
+    """
+    used = set(ancestors(inputs))
+    for Xu in inducing:
+        if isinstance(Xu, SharedVariable) and Xu in used:
+            raise ValueError(
+                f"The data {Xu.name!r} are inputs of observations and inducing inputs at once, so "
+                f"a change of the ones would change the others. Pass Xu={Xu.name}.get_value() to "
+                "prior."
+            )
