@@ -222,3 +222,28 @@ def test_draws_of_scipy_have_all_axes(shape):
 def test_number_of_nodes(n):
     with pytest.raises(ValueError, match=f"n_nodes is {n}. Pass a whole number, 2 or more"):
         vsgp.Custom(lambda f: pm.Normal.dist(f, 1.0), n_nodes=n)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda c: lambda f: pm.Binomial.dist(p=pm.math.invlogit(c * f), n=TRIALS),
+        lambda c: lambda f: pm.NegativeBinomial.dist(mu=c * exp(f) * E, alpha=2.0 + TRIALS),
+        lambda c: lambda f: pm.BetaBinomial.dist(n=TRIALS, alpha=c * exp(f), beta=E),
+        lambda c: lambda f: pm.Normal.dist(E * (f + c * TRIALS) + c**2, c + E),
+        lambda c: lambda f: pm.ZeroInflatedPoisson.dist(psi=c / (1.0 + c), mu=E * exp(f) + c),
+    ],
+)
+def test_parameters_have_one_order(make):
+    """Quadrature adds an axis to f, and what goes with rows then has one more, too."""
+    values = []
+    for block_size in (7, False):
+        y = np.minimum(COUNTS, 2)
+        model = build(lambda model: make(pm.HalfNormal("c")), y, block_size=block_size)
+        point = {"u_whitened__": np.linspace(-1.0, 1.0, 5), "c_log__": 0.3}
+        values.append(model.compile_logp(mode=RAW)(point))
+    np.testing.assert_allclose(*values, rtol=1e-9)
+    f, c = np.stack([np.linspace(-1.0, 1.0, N), np.linspace(0.0, 0.5, N)]), np.float64(0.7)
+    found = vsgp.Custom(make(c)).log_prob(f, y).eval()
+    expected = [pm.logp(make(c)(pt.constant(each)), y, warn_rvs=False).eval() for each in f]
+    np.testing.assert_allclose(found, expected)

@@ -441,7 +441,9 @@ def test_no_trials_say_nothing(link):
     np.testing.assert_allclose(found, [0.0, alone], atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", [RAW, pytest.param("NUMBA", marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "mode", [RAW, pytest.param("NUMBA", marks=pytest.mark.slow)], ids=["python", "numba"]
+)
 @pytest.mark.parametrize("link", ["logit", "probit"])
 def test_numbers_are_not_made_arrays(link, mode):
     """Constants too, which are a graph without inputs."""

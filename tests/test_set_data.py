@@ -164,7 +164,9 @@ def test_results_count_observations():
                     use(idata)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("NUMBA", marks=pytest.mark.slow), RAW], ids=str)
+@pytest.mark.parametrize(
+    "mode", [pytest.param("NUMBA", marks=pytest.mark.slow), RAW], ids=["numba", "python"]
+)
 def test_inputs_and_observations_of_different_lengths(mode):
     """Numba would take the rows that both have."""
     with pm.Model(coords={"row": range(N)}) as model:

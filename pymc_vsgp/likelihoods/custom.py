@@ -188,7 +188,8 @@ def captured_variables(rv, *f):
         else:
             same = isinstance(op, Elemwise)
             same |= isinstance(op, DimShuffle) and op.new_order[-1:] == (0,)
-            frontier.extend((x, goes_with_rows and same, shared) for x in var.owner.inputs)
+            # Before the others: the order must not depend on how many axes were added on the way.
+            frontier[:0] = [(x, goes_with_rows and same, shared) for x in var.owner.inputs]
     return captured
 
 
