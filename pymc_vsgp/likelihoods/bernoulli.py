@@ -15,7 +15,7 @@ class Bernoulli(Likelihood):
     Parameters
     ----------
     link : {"logit", "probit", "cloglog"}
-        How f becomes a probability. The expectation is in closed form for the logit.
+        How f becomes a probability. For the logit the expectation is a short sum, right to 6e-9.
     """
 
     sizes = WIDE

@@ -20,7 +20,7 @@ class Binomial(Likelihood):
     n : tensor_like
         Number of trials: one number, or one for each observation.
     link : {"logit", "probit", "cloglog"}
-        How f becomes a probability. The expectation is in closed form for the logit.
+        How f becomes a probability. For the logit the expectation is a short sum, right to 6e-9.
     """
 
     sizes = ONE_PEAK

@@ -23,7 +23,7 @@ class Ordinal(OfClasses):
     .. math:: P(y = k | f) = F(c_k - f) - F(c_{k-1} - f), \quad c_{-1} = -\infty, c_{K-1} = \infty
 
     For the logit this is :math:`(1 - e^{a - b})\, s(b - f)\, s(f - a)` with a and b the cut-points
-    on either side, so the expectation is in closed form.
+    on either side, so the expectation is a short sum.
 
     Parameters
     ----------

@@ -307,8 +307,8 @@ class VariationalSparse(Base):
         """
         Add the same term as `likelihood` as a bare ``pm.Potential``.
 
-        There is then no observed variable: predictive checks and pointwise groups, which need one,
-        are not available.
+        There is then no observed variable, so PyMC has none to draw or to score. Functions of this
+        package, such as :func:`predict` and :func:`loo`, take it like a likelihood.
 
         Parameters
         ----------
