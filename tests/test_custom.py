@@ -247,3 +247,23 @@ def test_parameters_have_one_order(make):
     found = vsgp.Custom(make(c)).log_prob(f, y).eval()
     expected = [pm.logp(make(c)(pt.constant(each)), y, warn_rvs=False).eval() for each in f]
     np.testing.assert_allclose(found, expected)
+
+
+def test_a_density_that_overflows_far_away():
+    """That of PyMC's Weibull is infinite from exp(710) on, where f has no mass."""
+    made = vsgp.Custom(lambda f: pm.Weibull.dist(alpha=0.8, beta=exp(f)))
+    far = made.log_prob(np.array([800.0]), 1.3).eval(mode="FAST_COMPILE")
+    assert np.isposinf(far).all()
+    args = np.array([0.0, 0.4]), np.array([1.0, 2.3]), np.array([1.3, 0.2])
+    known = vsgp.Weibull(0.8).log_predictive(*args).eval()
+    found = made.log_predictive(*args).eval(mode="FAST_COMPILE")
+    np.testing.assert_allclose(found, known, rtol=1e-7)
+
+
+def test_a_transformed_variable():
+    """PyMC wants as many values as there are entries of f, quadrature nodes included."""
+    y, mu, gamma = np.array([0.2, 0.7]), np.array([0.1, -0.4]), np.array([0.5, 1.5])
+    logit = np.log(y / (1.0 - y))
+    found = vsgp.Custom(lambda f: pm.LogitNormal.dist(f, 0.7)).expected_logp(mu, gamma, y).eval()
+    normal = vsgp.Gaussian(0.7).expected_logp(mu, gamma, logit).eval()
+    np.testing.assert_allclose(found, normal - np.log(y * (1.0 - y)), rtol=1e-6)

@@ -109,7 +109,17 @@ class Custom(Likelihood):
         PyMC's checks of the distribution's parameters are left out: an invalid parameter gives
         nan, or whatever the formula gives there, and no error.
         """
-        return self._with_params(f, lambda rv: pm.logp(rv, y, warn_rvs=False))
+
+        def of(rv):
+            try:
+                return pm.logp(rv, y, warn_rvs=False)
+            except TypeError:  # of a transformed variable, which wants a value for each entry of f
+                entries = pt.as_tensor(f)
+                entries = entries if int(self.n_latent or 1) == 1 else entries[..., 0]
+                whole, _ = pt.broadcast_arrays(pt.as_tensor(y), entries)
+                return pm.logp(rv, whole, warn_rvs=False)
+
+        return self._with_params(f, of)
 
     def dist(self, f, **kwargs):
         return self._with_params(f, lambda rv: rv)

@@ -181,7 +181,8 @@ def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
     unit = stack(np.linspace(0.0, 1.0, n_refine), ndim)
     for _ in range(n_zoom):
         h = height(t)
-        h = pt.switch(pt.isnan(h), -np.inf, h)  # far out, e.g. 0 * inf
+        # Far out there may be NaN, as of 0 * inf, or infinity, as of a logarithm that underflows.
+        h = pt.switch(pt.lt(h, np.inf), h, -np.inf)
         keep = h > h.max(axis=0) - DROP
         lo = pt.min(pt.switch(keep, below, np.inf), axis=0)
         hi = pt.max(pt.switch(keep, above, -np.inf), axis=0)
