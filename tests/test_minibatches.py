@@ -277,6 +277,25 @@ def test_checkpoints_that_do_not_fit(tmp_path):
 
 
 @pytest.mark.slow
+def test_ctrl_c_at_the_end_leaves_a_checkpoint_that_fits(tmp_path, monkeypatch):
+    """What is evaluated last is on other rows than the next batch."""
+    path, whole = tmp_path / "fit.npz", fitted()
+    real, calls = Minibatches.follow, []
+
+    def follow(self):
+        calls.append(self)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Minibatches, "follow", follow)
+        same(fitted(checkpoint=path), whole)
+    assert len(calls) == 2
+    assert fitted(checkpoint=path).n_steps == whole.n_steps
+
+
+@pytest.mark.slow
 def test_tol_is_what_a_pass_has_to_gain():
     """Windows are of 100 passes with 3 batches; steps are halved after each two that gain less."""
     stage = fitted(tol=1e9, maxiter=2500, move_inducing=False)

@@ -149,7 +149,10 @@ class Minibatches(Natural):
             self.resume(known)
             self.interrupted = True
         self.reached = known
-        insist(self._finish, checkpoint)
+        if checkpoint is not None:
+            # Before anything is evaluated on other rows than those of the next batch.
+            insist(checkpoint.write, known, insist(self.next_value))
+        insist(self._finish)
 
     def _step(self, cooling: float) -> None:
         ev = self.evaluate(self.theta, self.sites, self.moved)
@@ -210,9 +213,7 @@ class Minibatches(Natural):
     def _mean(self) -> float:
         return float(np.mean(self.noisy[-max(self.epoch, 20) :]))
 
-    def _finish(self, checkpoint: Checkpoint | None) -> None:
-        if checkpoint is not None:
-            checkpoint.write(self.reached, self.next_value())
+    def _finish(self) -> None:
         flat, self.message = judge(self.noisy, 0.0, self.epoch)
         if self.converged:
             self.message = f"Stopped after {self.taken} steps: the ELBO no longer rose."

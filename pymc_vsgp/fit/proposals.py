@@ -118,6 +118,12 @@ class Bent:
         return self.straight.logpdf(z) - self.log_scale - t[:, 0] * self.slopes.sum()
 
 
+def drawn(graphs, n: int, rng) -> np.ndarray:
+    """Draw graphs of random variables n times, each as a vector."""
+    found = pm.draw(graphs, n, random_seed=int(rng.integers(2**31)), mode=ONCE)
+    return np.concatenate([np.reshape(x, (n, -1)) for x in found], axis=1).astype("float64")
+
+
 class Prior:
     """The prior of theta, where it can be drawn from."""
 
@@ -136,10 +142,7 @@ class Prior:
 
     def draw(self, n, rng):
         """Draw n of theta."""
-        seed = int(rng.integers(2**31))
-        found = pm.draw(self._outputs, n, random_seed=seed, mode=ONCE)
-        flat = [np.reshape(x, (n, -1)) for x in found]
-        return np.concatenate(flat, axis=1).astype("float64")
+        return drawn(self._outputs, n, rng)
 
     def logpdf(self, theta):
         """Log density of each theta."""

@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pymc as pm
 
 from scipy.special import softmax
 
-from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import Variables, unconstrained
+from pymc_vsgp.fit.proposals import drawn
 from pymc_vsgp.fit.stage import GaussianStage
 
 APART = 3.0  # standard deviations between optima that are different ones
@@ -69,9 +68,8 @@ def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:
     """
     graphs, kept = unconstrained(variables.model, variables.others), np.empty((0, 0))
     for wanted in (n, n * MORE):
-        drawn = pm.draw(graphs, wanted, random_seed=int(rng.integers(2**31)), mode=ONCE)
-        flat = np.concatenate([np.reshape(x, (wanted, -1)) for x in drawn], axis=1)
-        kept = flat[np.isfinite(flat).all(axis=1)][:n].astype("float64")
+        theta = drawn(graphs, wanted, rng)
+        kept = theta[np.isfinite(theta).all(axis=1)][:n]
         if len(kept) == n:
             break
     return kept

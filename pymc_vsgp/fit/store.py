@@ -72,16 +72,16 @@ def open_draws(
         tree = xr.open_datatree(path, **(FOLDER if path.is_dir() else {}))
     except Exception as error:  # xarray, zarr, h5py and json have their own
         raise _damaged(path, error) from error
-    if tree.attrs.get("sampler") == "nuts-rs":
-        try:
-            tree = _of_nutpie(tree, path)
-        except (KeyError, OSError, RuntimeError) as error:
-            raise _damaged(path, error) from error
     if "posterior" not in tree.children:
         raise ValueError(
             f"{path} has the groups {list(tree.children)}, but no posterior. "
             "Pass the path of draws, or wait until the sampler has begun."
         )
+    if tree.attrs.get("sampler") == "nuts-rs":
+        try:
+            tree = _of_nutpie(tree, path)
+        except (KeyError, OSError, RuntimeError) as error:
+            raise _damaged(path, error) from error
     _look_for_gaps(tree["posterior"].to_dataset(), path)
     if model is None:
         model = Model.get_context(error_if_none=False)
@@ -185,7 +185,7 @@ def sample_to_disk(
     tree = xr.open_datatree(path, **FOLDER)
     try:
         tree = _of_nutpie(tree, path, not discard_tuned_samples)
-    except ValueError:  # nutpie ends like that where it is interrupted
+    except (KeyError, ValueError):  # nutpie ends like that where it is interrupted
         raise KeyboardInterrupt("Before there was a draw after tuning.") from None
     tree["posterior"].attrs |= {"sampling_time": seconds, "tuning_steps": tune}
     return tree
@@ -253,11 +253,6 @@ def _lacks_inducing(tree: xr.DataTree, model: Model) -> bool:
 
 def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.DataTree:
     """Give what nutpie wrote the shape of what ``pm.sample`` returns."""
-    if "posterior" not in stored.children:
-        raise ValueError(
-            f"{path} has the groups {list(stored.children)}, but no posterior. "
-            "Pass the path of draws, or wait until the sampler has begun."
-        )
     tree = xr.DataTree()
     for kind in ("", "warmup_") if warmup else ("",):
         kept, stats = (stored[f"{kind}{g}"].to_dataset() for g in ("posterior", "sample_stats"))

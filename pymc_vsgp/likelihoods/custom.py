@@ -86,11 +86,14 @@ class Custom(Likelihood):
             )
         return rv, captured_variables(rv, *f)
 
+    def _functions(self, f):
+        """Return each latent function of the last axis of f, where there are several."""
+        f, number = pt.as_tensor(f), int(self.n_latent or 1)
+        return [f] if number == 1 else [f[..., k] for k in range(number)]
+
     def _with_params(self, f, make):
         """Build ``make(rv)`` for the distribution at f under the current parameters."""
-        f = pt.as_tensor(f)
-        number = int(self.n_latent or 1)
-        f = [f] if number == 1 else [f[..., k] for k in range(number)]
+        f = self._functions(f)
         placeholders = [each.type() for each in f]
         rv, captured = self._call(*placeholders)
         # Stand-ins, because pm.logp clones the random variables among the parameters.
@@ -114,9 +117,7 @@ class Custom(Likelihood):
             try:
                 return pm.logp(rv, y, warn_rvs=False)
             except TypeError:  # of a transformed variable, which wants a value for each entry of f
-                entries = pt.as_tensor(f)
-                entries = entries if int(self.n_latent or 1) == 1 else entries[..., 0]
-                whole, _ = pt.broadcast_arrays(pt.as_tensor(y), entries)
+                whole, _ = pt.broadcast_arrays(pt.as_tensor(y), self._functions(f)[0])
                 return pm.logp(rv, whole, warn_rvs=False)
 
         return self._with_params(f, of)
