@@ -9,10 +9,10 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import io_toposort
-from pytensor.tensor.basic import Alloc
+from pytensor.tensor.basic import Alloc, alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor
@@ -91,17 +91,21 @@ class Custom(Likelihood):
         f, number = pt.as_tensor(f), int(self.n_latent or 1)
         return [f] if number == 1 else [f[..., k] for k in range(number)]
 
-    def _with_params(self, f, make):
-        """Build ``make(rv)`` for the distribution at f under the current parameters."""
-        f = self._functions(f)
-        placeholders = [each.type() for each in f]
+    def _with_params(self, f, make, *values):
+        """Build ``make(rv, f, *values)`` for the distribution at f under the current parameters.
+
+        Of stand-ins first: pm.logp clones the random variables among the parameters, and simplifies
+        what it is given, which would take minutes where densities at quadrature nodes are nested.
+        """
+        f, given = self._functions(f), [pt.as_tensor(value) for value in values]
+        placeholders, taken = [each.type() for each in f], [each.type() for each in given]
         rv, captured = self._call(*placeholders)
-        # Stand-ins, because pm.logp clones the random variables among the parameters.
         inner = [var.type() for var in captured]
         if captured:
             rv = graph_replace(rv, dict(zip(captured, inner, strict=True)), strict=False)
-        values = [p.astype(i.dtype) for p, i in zip(self._params.values(), inner, strict=True)]
-        return _rebuilt([make(rv)], (*placeholders, *inner), (*f, *values))[0]
+        params = [p.astype(i.dtype) for p, i in zip(self._params.values(), inner, strict=True)]
+        old, new = (*placeholders, *inner, *taken), (*f, *params, *given)
+        return _rebuilt([make(rv, placeholders[0], *taken)], old, new)[0]
 
     def _call_for_others(self, name):
         return "Pass a callable with what it takes for Xnew: likelihood=lambda f: ..."
@@ -113,17 +117,17 @@ class Custom(Likelihood):
         nan, or whatever the formula gives there, and no error.
         """
 
-        def of(rv):
+        def of(rv, f, y):
             try:
                 return pm.logp(rv, y, warn_rvs=False)
             except TypeError:  # of a transformed variable, which wants a value for each entry of f
-                whole, _ = pt.broadcast_arrays(pt.as_tensor(y), self._functions(f)[0])
+                whole, _ = pt.broadcast_arrays(y, f)
                 return pm.logp(rv, whole, warn_rvs=False)
 
-        return self._with_params(f, of)
+        return self._with_params(f, of, y)
 
     def dist(self, f, **kwargs):
-        return self._with_params(f, lambda rv: rv)
+        return self._with_params(f, lambda rv, f: rv)
 
     def check_observed(self, y):
         """Raise ValueError if the distribution is discrete and y is not whole."""
@@ -247,12 +251,8 @@ def _rebuilt(outs, old, new):
     for node in io_toposort(old, outs):
         inputs = made_of(node.inputs)
         same = all(x.type.is_super(new.type) for x, new in zip(node.inputs, inputs, strict=True))
-        if isinstance(node.op, Alloc):  # of pm.logp, to the length that it knows
-            value, *shape = inputs
-            for axis in range(-value.type.ndim, 0):
-                if not value.type.broadcastable[axis]:
-                    shape[axis] = value.shape[axis]
-            made = [pt.alloc(value, *shape)]
+        if isinstance(node.op, Alloc):
+            made = [_filled(*inputs)]
         elif inputs == node.inputs:
             continue
         elif same or not isinstance(node.op, OpFromGraph):
@@ -264,6 +264,22 @@ def _rebuilt(outs, old, new):
             made = _rebuilt(inner.outputs, inner.inputs, inputs)
         swap |= zip(node.outputs, made, strict=True)
     return made_of(outs)
+
+
+def _filled(value, *shape):
+    """Return ``alloc(value, *shape)``, with the lengths that the value has.
+
+    pm.logp names the lengths that it knows. The type is made here: PyTensor would simplify the
+    graphs of all lengths for it, which takes minutes where densities at quadrature nodes are nested
+    in each other.
+    """
+    lengths = list(shape)
+    known = [int(n.data) if isinstance(n, Constant) else None for n in lengths]
+    for axis in range(-value.type.ndim, 0):
+        if not value.type.broadcastable[axis]:
+            lengths[axis], known[axis] = value.shape[axis], value.type.shape[axis]
+    filled = TensorType(value.dtype, shape=known)()
+    return Apply(alloc, [value, *lengths], [filled]).default_output()
 
 
 def _without_checks(var):
