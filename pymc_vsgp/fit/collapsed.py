@@ -30,6 +30,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.pointwise import ObservationRV
 from pymc_vsgp.engine.streaming import block_sums, held
 from pymc_vsgp.engine.vectorized import Batched
 from pymc_vsgp.fit.bound import unconstrained, whitened_coordinates
@@ -78,6 +79,9 @@ def integrable(model: Model) -> Loop | None:
     us = inducing_variables(model)
     if len(us) != 1 or us[0].type.ndim != 1:
         return None
+    seen = [rv.owner.op for rv in model.observed_RVs]
+    if any(isinstance(op, ObservationRV) and not isinstance(op.likelihood, Gaussian) for op in seen):
+        return None  # before the graph of the density is built
     (u,) = us
     value = model.rvs_to_values[u]
     logp, nodes = loops(model, u)

@@ -22,7 +22,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import kind, known_value, model_of, names_of
-from pymc_vsgp.compile import simplify
+from pymc_vsgp.compile import building, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
@@ -59,7 +59,7 @@ class Compiled:
 
         First the inputs that each draw has its own of, then those that are the same for all.
         """
-        with _COMPILING:
+        with _COMPILING, building:
             if key not in self._known:
                 self._known[key] = self._prepare(*build())
             return self._known[key]
