@@ -328,6 +328,30 @@ def test_custom_of_three_functions_in_order(rng):
     assert abs(got - density.mean()) < 4 * density.std() / 1e3
 
 
+@pytest.mark.parametrize("mode", [None, pytest.param("NUMBA", marks=pytest.mark.long)])
+def test_custom_of_three_functions_in_a_model(rng, mode):
+    """In blocks as at once: what simplifies a block has to know the lengths of its arrays."""
+    X, y = np.linspace(0.0, 3.0, 8)[:, None], rng.normal(size=8)
+    W, v = rng.normal(size=(8, 2)), 0.3 * rng.normal(size=(4, 3))
+
+    def mean(f, g, h):
+        return f + g * W[:, 0] + h * W[:, 1]
+
+    found = []
+    for block_size, how in ((None, mode), (False, RAW)):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.5))
+            gp.prior("u", Xu=X[::2], n_outputs=3)
+            lik = likelihoods.Custom(lambda f, g, h: pm.Normal.dist(mean(f, g, h), 1.0), n_nodes=7)
+            vsgp.likelihood("y", lik, [gp], X=X, y=y, block_size=block_size)
+        (name,) = model.initial_point()
+        point = {name: v.reshape(model.initial_point()[name].shape)}
+        compiled = model.compile_logp(mode=how), model.compile_dlogp(mode=how)
+        found.append([fn(point) for fn in compiled])
+    for blocks, at_once in zip(*found, strict=True):
+        np.testing.assert_allclose(blocks, at_once, rtol=1e-7, atol=1e-9)
+
+
 def test_custom_with_too_many_functions():
     with pytest.raises(ValueError, match=r"takes 4 latent functions.*1 to 3"):
         likelihoods.Custom(lambda a, b, c, d: pm.Normal.dist(a + b, pm.math.exp(c + d)))

@@ -317,7 +317,33 @@ def test_a_number_that_is_passed_now_holds_now(data):
     model.set_data("exposure", 2.0)
     found = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(exposure=exposure), **options)
     np.testing.assert_allclose(found, 2.0 * rate, rtol=1e-12)
-    np.testing.assert_allclose(predict(idata, XNEW, "mean", **options), 3.0 * rate, rtol=1e-12)
+    with pytest.warns(UserWarning, match="'exposure' of the model changed") as warned:
+        own = predict(idata, XNEW, "mean", **options)
+    assert [w.filename for w in warned] == [__file__]
+    np.testing.assert_allclose(own, 3.0 * rate, rtol=1e-12)
+
+
+def test_so_do_data_that_meet_a_coefficient(data):
+    X, y = data
+    rng = np.random.default_rng(2)
+    with pm.Model() as model:
+        hours, forest = pm.Data("hours", np.ones(N)), pm.Data("forest", rng.normal(size=N))
+        b = pm.Normal("b", pm.Data("center", 0.0))
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(exposure=hours * pm.math.exp(b * forest)), X=X, y=y)
+    idata = prior_draws(model, 3)
+    kept = {"hours": ("row", np.ones(N)), "forest": ("row", model["forest"].get_value())}
+    idata["constant_data"] = xr.DataTree(xr.Dataset(kept))
+    options = {"model": model, **quiet}
+    rate = predict(idata, XNEW, "mean", likelihood=vsgp.Poisson(), **options)
+    new = {"hours": rng.uniform(1.0, 2.0, len(XNEW)), "forest": rng.normal(size=len(XNEW))}
+    model.set_data("hours", new["hours"])
+    model.set_data("forest", new["forest"])
+    now = vsgp.Poisson(exposure=model["hours"] * pm.math.exp(b * model["forest"]))
+    found = predict(idata, XNEW, "mean", likelihood=now, **options)
+    per_draw = np.exp(idata["posterior"]["b"].values[..., None] * new["forest"])
+    np.testing.assert_allclose(found, rate * new["hours"] * per_draw, rtol=1e-12)
 
 
 def test_parameters_of_the_rows_are_not_those_of_others(data):

@@ -79,8 +79,9 @@ def integrable(model: Model) -> Loop | None:
     us = inducing_variables(model)
     if len(us) != 1 or us[0].type.ndim != 1:
         return None
-    seen = [rv.owner.op for rv in model.observed_RVs]
-    if any(isinstance(op, ObservationRV) and not isinstance(op.likelihood, Gaussian) for op in seen):
+    ops = [rv.owner.op for rv in model.observed_RVs]
+    families = [op.likelihood for op in ops if isinstance(op, ObservationRV)]
+    if not all(isinstance(family, Gaussian) for family in families):
         return None  # before the graph of the density is built
     (u,) = us
     value = model.rvs_to_values[u]

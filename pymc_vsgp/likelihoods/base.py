@@ -3,6 +3,7 @@
 import copy
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,7 +208,14 @@ class Likelihood:
         """Return fn as a function of each latent function, and moments of so many."""
         mu, gamma = (pt.as_tensor(x) for x in (mu, gamma))
         mu, gamma = (pt.specify_shape(m, (*m.type.shape[:-1], self.n_latent)) for m in (mu, gamma))
-        return lambda *f: fn(pt.stack(pt.broadcast_arrays(*f), axis=-1)), mu, gamma
+
+        def stacked(*f):
+            # Not `broadcast_arrays`, which broadcasts to one after the other: of three PyTensor
+            # then asserts that lengths are equal where one of them is 1.
+            whole = reduce(pt.add, f)
+            return fn(pt.stack([pt.second(whole, each) for each in f], axis=-1))
+
+        return stacked, mu, gamma
 
     def _expect(self, fn, mu, gamma, y, bend=None):
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))

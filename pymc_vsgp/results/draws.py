@@ -5,11 +5,14 @@ the model. Data that were kept with the draws (``constant_data``) take precedenc
 inducing inputs that a Gaussian stage moved are where they were when the draws were made.
 """
 
+import functools
 import threading
+import warnings
 import weakref
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +38,9 @@ SLAB = 250_000  # numbers that are passed from one function of draws to the next
 ROWS = 2048  # of the data that scores and checks work on at a time
 FEW = 16  # rows that show how large the arrays of a function are
 FIRST = slice(0, 1)  # where all draws say the same
+
+# Warnings name the line that called the package; properties are called by functools.
+PACKAGE = (str(Path(__file__).parents[1]), functools.__file__)
 
 
 class _Function(NamedTuple):
@@ -111,6 +117,7 @@ class Fitted:
         if not isinstance(name, str | None):
             raise TypeError(f"var_name is {kind(name)}. Pass the name of an observed variable.")
         self.draws = Draws(idata, num_samples)
+        self._said: set[str] = set()
         terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
         key = (name, mode, mesh, terms)
         with _COMPILING:
@@ -137,10 +144,19 @@ class Fitted:
             )
         # What is passed now holds now, whatever was kept with the draws under its name. The mixing
         # matrix is the model's.
-        values = {n: known_value(p) for n, p in lik.params.items() if n != "W"}
-        lik = lik.replace(**{n: v for n, v in values.items() if v is not None})
+        lik = lik.replace(**{n: self._as_of_now(p) for n, p in lik.params.items() if n != "W"})
         rows = tuple(n for n in lik.params if lik._goes_with_rows(n))
         return self.compiled.observation._replace(likelihood=lik, row_params=rows)
+
+    def _as_of_now(self, parameter):
+        """Return a parameter of a likelihood with the values that data of the model have now."""
+        value = known_value(parameter)
+        if value is not None:
+            return value
+        above, named = ancestors([parameter], blockers=self.model.basic_RVs), self.model.named_vars
+        data = [v for v in above if isinstance(v, SharedVariable) and v.name in named]
+        now = {v: pt.constant(v.get_value(), dtype=v.dtype) for v in data}
+        return graph_replace([parameter], now, strict=False)[0] if now else parameter
 
     def check_rows(self, n: int, what: str) -> None:
         """Raise unless parameters with an entry for each row have `n` of them."""
@@ -226,14 +242,24 @@ class Fitted:
         return f.fn([*draws, *each], [*same, *self._data(f)], rng)
 
     def _data(self, f: _Function) -> list[np.ndarray]:
-        kept = self.draws.constant
+        kept, moved = self.draws.constant, {p.points for p in self.observation.parts}
+        changed: list[str] = []
         out = []
         for shared in f.data:
+            value = now = shared.get_value(borrow=True)
             if kept is not None and shared.name in kept:
                 value = kept[shared.name].values
-            else:
-                value = shared.get_value(borrow=True)
+                if shared not in moved and not np.array_equal(value, now, equal_nan=True):
+                    changed.append(shared.name)
             out.append(np.asarray(value, dtype=shared.type.dtype))
+        if new := set(changed) - self._said:
+            self._said |= new
+            warnings.warn(
+                f"{', '.join(map(repr, sorted(new)))} of the model changed since it was sampled, "
+                "and the values kept with the draws are used. Pass Xnew, and a likelihood of other "
+                "data, to predict for others.",
+                skip_file_prefixes=PACKAGE,
+            )
         return out
 
     @cached_property
