@@ -287,3 +287,26 @@ def test_a_transformed_variable():
     found = vsgp.Custom(lambda f: pm.LogitNormal.dist(f, 0.7)).expected_logp(mu, gamma, y).eval()
     normal = vsgp.Gaussian(0.7).expected_logp(mu, gamma, logit).eval()
     np.testing.assert_allclose(found, normal - np.log(y * (1.0 - y)), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_prior_that_reaches_where_the_density_underflows():
+    """Of a censored time, of which PyMC takes the logarithm of what has underflowed."""
+    rng = np.random.default_rng(3)
+    times, limits = rng.exponential(np.exp(np.sin(6.0 * X[:, 0]))), rng.uniform(1.0, 3.0, N)
+    y, elbos = np.minimum(times, limits), []
+    for known in (True, False):
+        with pm.Model():
+            end = pm.Data("end", limits)
+
+            def censored(f, end=end):
+                return pm.Censored.dist(pm.Exponential.dist(scale=exp(f)), lower=None, upper=end)
+
+            lik = vsgp.Weibull(1.0, censored=times >= limits) if known else censored
+            gp = vsgp.VariationalSparse(
+                mean_func=pm.gp.mean.Constant(0.3), cov_func=4.0 * pm.gp.cov.Matern52(1, ls=0.3)
+            )
+            gp.prior("u", Xu=X[::2])
+            gp.likelihood("y", lik, X=X, y=y)
+            elbos.append(vsgp.fit_gaussian(progressbar=False).elbo)
+    np.testing.assert_allclose(*elbos, atol=2e-3)

@@ -16,7 +16,7 @@ from scipy import integrate, stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.compiled import OneOnJax
+from pymc_vsgp.fit.compiled import OneOnJax, OneOnNumba
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.minibatch import judge
 from pymc_vsgp.fit.natural import Natural
@@ -508,6 +508,41 @@ def test_jax_takes_over_a_long_fit(lik, data, rng, monkeypatch):
         np.testing.assert_allclose(stage.theta_unconstrained[name], x, atol=1e-3)
 
 
+@pytest.mark.long
+def test_numba_takes_over_what_jax_cannot_do(data, rng, monkeypatch):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    plain = Fitter(model)(tol=1e-6)
+
+    def refuse(self, inputs, outputs):
+        raise NotImplementedError("Dispatch not implemented.")
+
+    monkeypatch.setattr(OneOnJax, "__init__", refuse)
+    clock = iter(np.cumsum(1000.0 / np.arange(1, 10_000)))
+    monkeypatch.setattr("pymc_vsgp.fit.compiled.perf_counter", lambda: next(clock))
+    fitter = Fitter(model)
+    stage = fitter(tol=1e-6)
+    assert isinstance(fitter.bound._fn.fn, OneOnNumba)
+    np.testing.assert_allclose(stage.elbo, plain.elbo, rtol=1e-7)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Loop fusion failed")
+def test_numba_has_loops_of_scalars_from_the_start(data, rng):
+    """Such as derivatives of an incomplete beta function, which take numpy minutes."""
+    X, Xu, f = data
+    with pm.Model() as model:
+        alpha = pm.Gamma("alpha", 4.0, 2.0)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=Xu)
+
+        def hurdle(f):
+            return pm.HurdleNegativeBinomial.dist(psi=0.7, mu=pm.math.exp(f), alpha=alpha)
+
+        gp.likelihood("y", hurdle, X=X, y=rng.poisson(np.exp(f)))
+    assert isinstance(Fitter(model).bound._fn.fn, OneOnNumba)
+
+
 @pytest.mark.slow
 def test_numpy_goes_on_where_jax_was_refused(data, rng, monkeypatch):
     """JAX makes the constants that it was given read-only, and numpy has the same."""
@@ -517,7 +552,7 @@ def test_numpy_goes_on_where_jax_was_refused(data, rng, monkeypatch):
     arguments = {"move_inducing": True, "maxiter": 5, "progressbar": False}
     plain = vsgp.fit_gaussian(model=build(vsgp.Bernoulli(), X, Xu, y), **arguments)
     refused = []
-    monkeypatch.setattr("pymc_vsgp.fit.compiled.Switching.pays", 0.0)
+    monkeypatch.setattr(OneOnJax, "pays", 0.0)
     monkeypatch.setattr(OneOnJax, "seconds", lambda self, *args: refused.append(self) or np.inf)
     stage = vsgp.fit_gaussian(model=build(vsgp.Bernoulli(), X, Xu, y), **arguments)
     assert refused

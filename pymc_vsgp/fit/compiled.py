@@ -22,6 +22,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import graph_inputs, io_toposort
+from pytensor.scalar.loop import ScalarLoop
 
 from pymc_vsgp.compile import ONCE, building, function
 from pymc_vsgp.engine.sharded import AXIS, DRAWS, Placed, on_devices
@@ -163,15 +164,20 @@ class Numba(Compiled):
 
 
 class Switching:
-    """A function of a model that is on numpy until that has taken longer than JAX compiles."""
+    """A function of a model that is on numpy until that has taken longer than others compile.
 
-    pays = 8.0
+    Where JAX can't do it, or is no faster, numba may.
+    """
 
     def __init__(self, model: Model, inputs, outputs):
-        self.fn: Any = function(inputs, outputs)
         self._spent, self._cold = 0.0, True
         self._graph = inputs, outputs
-        self._may = compiler(model, outputs) is Jax
+        self._others = {Jax: [OneOnJax, OneOnNumba], Numba: [OneOnNumba], None: []}[
+            compiler(model, outputs)
+        ]
+        # Loops of scalars, such as derivatives of an incomplete beta function, take numpy minutes.
+        first = OneOnNumba if any(map(_is_scalar_loop, _ops_of(outputs))) else function
+        self.fn: Any = first(inputs, outputs)
 
     def __call__(self, *args):
         began = perf_counter()
@@ -181,19 +187,25 @@ class Switching:
         self._spent += seconds
         # The first one takes longer than all others: modules are imported, loops compiled.
         cold, self._cold = self._cold, False
-        if self._may and not cold and max(self._spent, FEWEST * seconds) > self.pays:
-            self._may = False
-            self._switch(args, found, seconds)
+        while self._others and not cold:
+            other = self._others[0]
+            if max(self._spent, FEWEST * seconds) <= other.pays:
+                break
+            del self._others[0]
+            self._switch(other, args, found, seconds)
         return found
 
-    def _switch(self, args, found, seconds) -> None:
-        _log.info("%.2g s an evaluation on numpy, so JAX compiles it", seconds)
-        make = partial(OneOnJax, *self._graph)
-        self.fn = adopted("JAX", make, args, found, seconds, _scale) or self.fn
+    def _switch(self, other, args, found, seconds) -> None:
+        _log.info("%.2g s an evaluation on numpy, so %s compiles it", seconds, other.name)
+        fn = adopted(other.name, partial(other, *self._graph), args, found, seconds, _scale)
+        if fn is not None:
+            self.fn, self._others = fn, []
 
 
 class OneOnJax:
     """Graphs at one point, on JAX."""
+
+    name, pays = "JAX", 8.0
 
     def __init__(self, inputs, outputs):
         self.shared, outputs = _of_known_shapes(outputs)
@@ -202,6 +214,22 @@ class OneOnJax:
     def __call__(self, *args):
         shared = (known.get_value(borrow=True) for _, known in self.shared)
         return [np.asarray(x) for x in self.fn(*args, *shared)]
+
+    def seconds(self, *args) -> float:
+        """Return what an evaluation takes."""
+        return _seconds(self, args)
+
+
+class OneOnNumba:
+    """Graphs at one point, on numba, for what JAX has no counterpart of."""
+
+    name, pays = "numba", Numba.pays
+
+    def __init__(self, inputs, outputs):
+        self.fn = function(inputs, outputs, "NUMBA")
+
+    def __call__(self, *args):
+        return [np.asarray(x) for x in self.fn(*args)]
 
     def seconds(self, *args) -> float:
         """Return what an evaluation takes."""
@@ -224,7 +252,7 @@ def adopted(name, make, arguments, known, seconds, scale=lambda x: 1.0) -> Any:
         found = compiled(*arguments)  # as XLA compiles when it is called
     except Exception as error:
         # Whatever a backend lacks is no reason to lose draws, or a fit.
-        _log.info("%s can't do it: %s", name, error)
+        _log.info("%s can't do it: %.200s", name, error)
         return None
     pairs = zip(found, map(np.asarray, known), strict=True)
     same = all(np.allclose(a, b, 1e-6, 1e-6 * scale(b), equal_nan=True) for a, b in pairs)
@@ -246,10 +274,14 @@ def compiler(model: Model, outputs) -> type[Compiled] | None:
     inside = list(_ops_of(outputs))
     if any(isinstance(op, RowIntegral) for op in inside):
         return None  # numpy takes loops of numba for these, and JAX ten times as long
-    if any(isinstance(op, SolveEach) for op in inside):
+    if any(isinstance(op, SolveEach) or _is_scalar_loop(op) for op in inside):
         return Numba  # in a sixth of the time of JAX, which has no loops for small matrices
     # JAX would copy what is in a file.
     return Numba if importlib.util.find_spec("jax") is None or in_file(model) else Jax
+
+
+def _is_scalar_loop(op: Op) -> bool:
+    return isinstance(getattr(op, "scalar_op", None), ScalarLoop)
 
 
 def _ops_of(outputs) -> Iterator[Op]:

@@ -29,7 +29,7 @@ from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.engine.streaming import block_sums, drop_unused_outputs
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
-from pymc_vsgp.fit.compiled import Compiled, OnDevices, adopted, compiler
+from pymc_vsgp.fit.compiled import Compiled, Jax, Numba, OnDevices, adopted, compiler
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.inducing.coordinates import Rotated
 from pymc_vsgp.inducing.graphs import frontier
@@ -239,6 +239,8 @@ class AtPoints:
         graph = self.points.outer, self.points.inner, self.outputs
         some, known = ([x[: compiler.part] for x in of] for of in (arrays, known))
         self.compiled = adopted(compiler.name, partial(compiler, *graph), some, known, seconds)
+        if self.compiled is None and compiler is Jax:
+            self._compiler = Numba
 
 
 def computed_first(outputs, inputs) -> list[Variable]:

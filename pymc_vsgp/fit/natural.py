@@ -14,6 +14,7 @@ from pymc_vsgp.model.observation import observations
 FIRST_STEP, SEVERAL = 0.25, 2  # of a natural gradient, where more functions share a likelihood
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 FAR = 200  # L-BFGS steps of many coefficients that are far from the data
+NARROWER = 15.0, 250.0  # precision that q starts with, in that of the prior, which has no ELBO
 OVERSHOT, TINY = 1.0, 2.0**-40  # what a step loses that is too long, and the smallest one then
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
@@ -40,6 +41,11 @@ class Natural:
         self.history: Any = []
         self.converged, self.interrupted, self.message = False, False, ""
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+        for much in NARROWER:
+            if np.isfinite(self.evaluation.value) and _has_slopes(self.evaluation):
+                break
+            self.sites = self._narrower(sites, much)
+            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         if not np.isfinite(self.evaluation.value):
             raise ValueError(
                 "The ELBO is not finite at the model's initial point. "
@@ -50,6 +56,21 @@ class Natural:
                 "The log density of the data has no finite gradient where f is far from them. "
                 "Write it without what is nan there, or use fit_gaussian(method='advi')."
             )
+
+    def _narrower(self, sites: list[Sites], much: float) -> list[Sites]:
+        """Return sites with that precision where there are none: less than most data say.
+
+        Densities may underflow where f is as far from the data as the prior lets it be.
+        """
+        ev, out = self.evaluation, list(sites)
+        for i, (p, given) in enumerate(zip(self.bound.processes, sites, strict=True)):
+            if p.diagonal or p.sparse or given.root.any():
+                continue
+            precision = much / (ev.R[i] ** 2).sum(axis=-1)
+            linear = np.broadcast_to(precision * ev.prior_mean[i], given.linear.shape)
+            root = np.broadcast_to(np.diag(np.sqrt(precision)), given.root.shape)
+            out[i] = Sites(linear.copy(), root.copy(), given.slope)
+        return out
 
     def evaluate(self, theta, sites, moved) -> Evaluation:
         """Return the ELBO there, and what improves it."""
