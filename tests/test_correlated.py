@@ -6,6 +6,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from scipy import stats
+
 import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
 import pymc_vsgp.fit.correlated
@@ -236,3 +238,20 @@ def test_little_information_needs_no_correlations(monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
     stage = vsgp.fit_gaussian(model=model_of(*places("rows")), progressbar=False)
     assert not stage.sites["u"].rotated and not stage.marginal
+
+
+def test_few_data_on_many_frequencies(rng):
+    """Independent coefficients said that they know 70 nats, and lost 40."""
+    X = np.sort(rng.uniform(0.0, 30.0, 60))[:, None]
+    r = np.abs(X - X.T) / 2.5 * np.sqrt(5.0)
+    K = (1.0 + r + r**2 / 3.0) * np.exp(-r)
+    y = rng.multivariate_normal(0.3 * np.ones(60), K + 0.03 * np.eye(60))
+    exact = stats.multivariate_normal(0.3 * np.ones(60), K + 0.03 * np.eye(60)).logpdf(y)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.3), cov_func=pm.gp.cov.Matern52(1, ls=2.5)
+        )
+        gp.prior("u", inducing=vsgp.inducing.Fourier(60.0, 100))
+        gp.likelihood("y", vsgp.Gaussian(np.full(60, np.sqrt(0.03))), X=X, y=y)
+    elbo = vsgp.fit_gaussian(model=model, progressbar=False).elbo
+    assert exact - 0.5 < elbo <= exact + 1e-6

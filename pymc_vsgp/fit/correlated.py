@@ -34,7 +34,7 @@ from pymc_vsgp.model.observation import processes
 __all__ = ["Correlated", "CorrelatedBound", "can_correlate", "knows_much"]
 
 LARGEST = 5000  # coefficients, whose matrices take 200 MB each
-INFORMED = 100.0  # nats that independent coefficients say they know, below which none are looked at
+INFORMED = 20.0  # nats that independent coefficients say they know, below which none are looked at
 APART = 20.0  # nats between independent coefficients and correlated ones, given theta, that matter
 
 
