@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 
 from modes import RAW
 from pymc.model.transform.optimization import freeze_dims_and_data
@@ -177,6 +178,13 @@ def test_the_stage_is_that_of_points_at_all_pairs(many, monkeypatch):
         np.testing.assert_allclose(stage.elbo, exact.elbo, atol=2e-3)
         for name in ("ls", "variance", "slope"):
             np.testing.assert_allclose(stage.theta[name], exact.theta[name], rtol=0.02, atol=0.02)
+        # Draws of the slopes move f at the data no more than they do with points.
+        sds = []
+        for s, m in ((stage, model), (exact, other)):
+            draws = s.to_datatree(500, random_seed=1)
+            moments = vsgp.predict(draws, None, "moments", model=m, progressbar=False)
+            sds.append(moments["mean"].values[0].std(axis=0).mean())
+        np.testing.assert_allclose(*sds, rtol=0.1)
 
 
 @pytest.mark.slow
@@ -305,3 +313,106 @@ def test_a_prior_that_cannot_be_drawn_from():
             gp.likelihood("y", vsgp.Poisson(), *data())
         densities.append(model.compile_logp(mode=RAW)(model.initial_point()))
     np.testing.assert_allclose(*densities, rtol=1e-9)
+
+
+def with_covariate(inducing, n=21, seed=1):
+    """A model whose mean has a column of its own, that column's values, and the process."""
+    X, y = data(n)
+    # The same at rows with one place, so that the average over these is the value at each.
+    cover = np.random.default_rng(seed).normal(2.0, 1.0, len(X))
+    X = np.column_stack([X, cover[np.unique(X, axis=0, return_inverse=True)[1]]])
+    with pm.Model() as model:
+        intercept, slope = pm.Normal("intercept", 0.0, 1.0), pm.Normal("slope", 0.0, 1.0, shape=4)
+        matern = pm.gp.cov.Matern52
+        cov = VARIANCE * matern(4, ls=LS, active_dims=[0, 1])
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Linear(coeffs=slope, intercept=intercept),
+            cov_func=cov * matern(4, ls=LS_TIME, active_dims=[2]),
+        )
+        gp.prior("u", jitter=1e-12, **inducing)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    return model, gp, X
+
+
+def all_pairs():
+    """Values at all pairs, as products and as points."""
+    points = np.column_stack([pairs(*places()), np.zeros(SITES * TIMES)])
+    return {"inducing": vsgp.inducing.Kronecker(*places())}, {"Xu": points}
+
+
+def test_f_follows_the_data_and_not_the_mean():
+    """At pairs of the data, f given u is one of u alone, as at points that are there."""
+    theta = {"intercept": 0.3, "slope": np.array([0.5, -0.2, 0.4, 0.7])}
+    for inducing in all_pairs():
+        model, gp, X = with_covariate(inducing)
+        u = np.random.default_rng(2).normal(size=SITES * TIMES)
+        u = gp._prior.kind.factor.eval() @ u if "Xu" in inducing else u * known_scale(gp)
+        with model:
+            f = [
+                gp.predict(X, {"u": u} | {k: t * x for k, x in theta.items()}, diag=True)[0]
+                for t in (1.0, -1.0)
+            ]
+        np.testing.assert_allclose(*f, atol=1e-6)
+        assert np.std(f[0]) > 0.1
+
+
+def known_scale(gp):
+    """Deviations of the variables."""
+    return gp._prior.kind.factor.eval()
+
+
+def test_the_density_with_a_covariate_is_that_of_points_at_all_pairs():
+    """Of the same function: both priors are those of f at the pairs, times a rotation."""
+    (product, gp, _), (points, other, _) = map(with_covariate, all_pairs())
+    densities, functions = [], []
+    for seed in range(2):
+        point = point_of(product, seed)
+        L = [x.eval() for x in gp._prior.kind.roots]
+        Q = [x.get_value() for x in shared_of(product)]
+        R = np.kron(Q[0] @ L[0], Q[1] @ L[1])
+        whitened = next(k for k in point if k.startswith("u"))
+        v = np.linalg.solve(other._prior.kind.factor.eval(), R @ point[whitened])
+        at = point | {whitened: v}
+        densities.append([m.compile_logp(mode=RAW)(x) for m, x in ((product, point), (points, at))])
+        Xnew = np.random.default_rng(seed).uniform(size=(5, 4))
+        for m, process, x in ((product, gp, point), (points, other, at)):
+            u = m.compile_fn(m.unobserved_value_vars, mode=RAW)(x)
+            named = dict(zip([w.name for w in m.unobserved_value_vars], u, strict=True))
+            known = {name: named[name] for name in ("u", "intercept", "slope")}
+            with m:
+                functions.append(process.predict(Xnew, known))
+    assert abs(densities[0][0] - densities[1][0]) > 1.0
+    np.testing.assert_allclose(*np.transpose(densities), rtol=1e-8)
+    for of_product, of_points in zip(functions[::2], functions[1::2], strict=True):
+        for a, b in zip(of_product, of_points, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:'u_pairs' of the model changed")
+def test_draws_keep_the_covariates_of_their_data():
+    """Another model, of other rows, gives the same function for them."""
+    inducing, _ = all_pairs()
+    (model, _, X), (other, *_) = (with_covariate(inducing, seed=seed) for seed in (1, 9))
+    kept = model["u_pairs"].get_value()
+    assert not np.array_equal(kept, other["u_pairs"].get_value())
+    rows = (kept[:, None, :3] == X[:, :3]).all(axis=2)
+    at, row = np.nonzero(rows)
+    np.testing.assert_allclose(kept[at, 3], X[row, 3])
+    rng = np.random.default_rng(3)
+    draws = {
+        "u": (("chain", "draw", "u_inducing"), rng.normal(size=(1, 3, len(kept)))),
+        "slope": (("chain", "draw", "s"), rng.normal(size=(1, 3, 4))),
+        "intercept": (("chain", "draw"), rng.normal(size=(1, 3))),
+    }
+    idata = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(draws),
+            "constant_data": xr.Dataset({"u_pairs": (("u_inducing", "u_feature"), kept)}),
+        }
+    )
+    Xnew = rng.uniform(size=(4, 4))
+    means = [
+        vsgp.predict(idata, Xnew, "moments", model=m, progressbar=False)["mean"].values
+        for m in (model, other)
+    ]
+    np.testing.assert_allclose(*means, rtol=1e-9)

@@ -51,6 +51,13 @@ class InducingVariables(ABC):
         """Return the same for the inputs of a kernel, where it was made without saying which."""
         return self
 
+    def kept_in(self, model, name: str, dims: tuple[str, str]) -> "InducingVariables":
+        """Return the same, with data that draws of u depend on kept in the model.
+
+        `dims` are those of the variables and of the inputs.
+        """
+        return self
+
     @abstractmethod
     def under(self, name: str, cov_func, mean_at, jitter: float) -> "InducingPrior":
         """Return the inducing variables `name` of a process with this kernel and mean.

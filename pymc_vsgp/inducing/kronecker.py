@@ -10,11 +10,14 @@ a Kronecker product, and so is a factor of it:
 with the diagonal :math:`D_i` of :math:`L_i`. The rotations Q are fixed: the eigenvectors of the
 kernel's mean under its prior. So the variables
 
-.. math:: u = m_u + D_1 v D_2, \qquad f(Z) = m(Z) + Q_1 U_1 (u - m_u) (Q_2 U_2)^\top
+.. math:: u = m_u + D_1 v D_2, \qquad f(Z) = Q_1 U_1 u (Q_2 U_2)^\top
 
 are independent a priori, with deviations that follow theta, and U is nearly the identity: about as
 under a principal component analysis, the data hardly make them correlate. No matrix has more rows
 than there are places in one set.
+
+Their mean is that of f at all pairs, rotated alike. So u is about f itself, which the data inform
+whatever the mean's parameters are, as they inform values at points.
 
 References
 ----------
@@ -28,6 +31,7 @@ from operator import index, mul
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
@@ -37,7 +41,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, column_names, known_value
+from pymc_vsgp.checks import as_inputs, check_distinct, check_new_name, column_names, known_value
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
@@ -47,6 +51,7 @@ from pymc_vsgp.inducing.base import (
     pull_spread,
     spread_of,
 )
+from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.features import by_column
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import Panel
@@ -71,6 +76,10 @@ class Kronecker(InducingVariables):
     With all sites and times of the data this is the exact process, for any likelihood and with any
     of the pairs unobserved. Fewer of either make it sparse. The cost of an evaluation is that of a
     Cholesky factor for each set, and of products of matrices with as many rows.
+
+    The function may have more inputs: those that the kernel leaves out, by ``active_dims``, are
+    for the mean function alone. `likelihood` gives each pair averages of them over the
+    observations nearest to it.
 
     Parameters
     ----------
@@ -98,6 +107,7 @@ class Kronecker(InducingVariables):
             check_distinct(places)
         sizes = [places.shape[1] for places in self.places]
         self.given = columns
+        self.data: Any = None
         self.parts = _parts(columns, sizes)
         self._n_columns = max(max(part) for part in self.parts) + 1
         if all(names) and self._n_columns == sum(sizes):
@@ -159,6 +169,18 @@ class Kronecker(InducingVariables):
             found.columns = None
         return found
 
+    def kept_in(self, model, name, dims):
+        """Keep the pairs where they get covariates of the data: draws of u depend on these."""
+        if self.n_columns == sum(map(len, self.parts)):
+            return self
+        check_new_name(model, f"{name}_pairs")
+        if dims[1] not in model.dim_lengths:
+            model.add_coord(dims[1], length=self.n_columns)
+        found, pairs = copy(self), self.pairs()
+        with model:
+            found.data = pm.Data(f"{name}_pairs", pairs, dims=dims, shape=pairs.shape)
+        return found
+
     def under(self, name, cov_func, mean_at, jitter):
         """Return the variables of a process with this kernel and mean."""
         return KroneckerPrior(self.of_kernel(cov_func), name, cov_func, mean_at, jitter)
@@ -210,16 +232,14 @@ class KroneckerPrior(InducingPrior):
             factor(pt.dot(q.T, pt.dot(k, q)), jitter)[0] for k, q in zip(K, self.turns, strict=True)
         ]
         scale = pt.outer(*(pt.diagonal(L) for L in self.roots))
-        if kind.n_columns > sum(map(len, kind.parts)):
-            mean = pt.zeros((kind.n_inducing,))  # that of f depends on covariates, too
-        else:
-            # A level moves all values alike. Of a mean that varies f has the rest.
-            level = mean_at(pt.constant(kind.pairs().mean(axis=0, keepdims=True)))[0]
-            halves = [
-                pt.diagonal(L) * solve_triangular(L, pt.sum(Q, axis=0), lower=True, b_ndim=1)
-                for L, Q in zip(self.roots, self.turns, strict=True)
-            ]
-            mean = level * pt.outer(*halves)
+        at, pairs = kind.data, kind.pairs()
+        if at is None:
+            at = pytensor.shared(pairs, name=f"{name}_pairs", shape=pairs.shape)
+        self.covariates = Covariates.of(at, sum(kind.parts, []))
+        mean = mean_at(at).reshape([len(places) for places in kind.places])
+        for L, Q in zip(self.roots, self.turns, strict=True):
+            turned = solve_triangular(L, pt.dot(Q.T, mean), lower=True, b_ndim=2)
+            mean = (pt.diagonal(L)[:, None] * turned).T
         shape = (kind.n_inducing,)
         super().__init__(
             pt.specify_shape(mean.ravel(), shape), pt.specify_shape(scale.ravel(), shape)
@@ -241,6 +261,11 @@ class KroneckerPrior(InducingPrior):
         conditional = GivenPairs(u.name, self.kind, kernels, across, single, layout)
         args = [self.linear(u), self.factor, *self.roots, *self.turns, *self.places, *theta]
         return conditional, args
+
+    def cover(self, X):
+        """Give the pairs the covariates of these data."""
+        if self.covariates is not None:
+            self.covariates.fill(X)
 
     def layout(self, X):
         """Return the places of the rows, where they are pairs of few."""

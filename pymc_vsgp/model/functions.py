@@ -106,10 +106,10 @@ def checked_kind(gp: Any, model, name: str, inducing: InducingVariables, inducin
     check_dim(model, inducing_dim, length, "the vector of inducing variables")
     if inducing_dim not in model.dim_lengths:
         model.add_coord(inducing_dim, length=length)
+    feature_dim = model.name_for(f"{name}_feature")
     if inducing.columns is not None:
-        feature_dim = model.name_for(f"{name}_feature")
         name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
-    return inducing
+    return inducing.kept_in(model, name, (inducing_dim, feature_dim))
 
 
 def covariates_of(gp: Any, model, name: str, kind: InducingPrior, Xu: Any) -> Covariates | None:
