@@ -22,7 +22,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 from pytensor.tensor.random.op import RNGConsumerOp
 
-from pymc_vsgp.compile import evaluate
+from pymc_vsgp.compile import check_precision, evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
 
 LARGEST = 1e100  # of an input: kernels square it, and divide it by a lengthscale
@@ -174,7 +174,7 @@ def as_target(
 ) -> np.ndarray:
     """Return `y` as a finite vector with `n_rows` entries.
 
-    With ``ndim=2`` as a matrix with that many rows, in which nan stands for a missing entry.
+    With ``ndim=2`` as a matrix with that many rows, in which nan or a mask is a missing entry.
     """
     array = known_value(y, what)
     if array is None:
@@ -182,6 +182,8 @@ def as_target(
             f"{what} depends on random variables of the model, so it is not observed. "
             "Pass numbers or a pm.Data container."
         )
+    if isinstance(array, np.ma.MaskedArray) and ndim == 2 and array.dtype.kind in "fiub":
+        array = np.ma.filled(array.astype("float64"), np.nan)
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(
             f"{what} is a masked array, but missing observations carry no information here. "
@@ -200,10 +202,8 @@ def as_target(
             f"Pass {todo}."
         )
     if array.dtype.kind not in "fiub":
-        raise TypeError(
-            f"{what} has dtype {array.dtype}, but numbers are needed. "
-            "Encode labels as integers first."
-        )
+        todo = "Encode labels as integers first." if ndim == 1 else f"Pass {what}.astype(float)."
+        raise TypeError(f"{what} has dtype {array.dtype}, but numbers are needed. {todo}")
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(
             f"{rows_of} has {n_rows} rows but {what} has {len(array)} entries. "
@@ -211,9 +211,8 @@ def as_target(
         )
     if ndim == 2:
         if np.isinf(array).any():
-            raise ValueError(
-                f"{what} holds an infinite number. Correct it, or put nan for a missing entry."
-            )
+            todo = "Correct it, or put nan for a missing entry."
+            raise ValueError(f"{what} holds an infinite number. {todo}")
         return array
     bad = ~np.isfinite(array)
     if bad.any():
@@ -377,6 +376,7 @@ def _said(value: Any) -> str:
 
 def model_of(model: Any) -> pm.Model:
     """Return the model, or that on the context stack."""
+    check_precision()
     found = pm.modelcontext(model)
     if not isinstance(found, pm.Model):
         raise TypeError(
@@ -472,9 +472,10 @@ def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
         shape = param.type.shape if value is None else value.shape
         lengths = (n_data, None) if lik._goes_with_rows(name) else (1,)
         if len(shape) > 1 + lik.ndim_y or shape[0] not in lengths:
+            many = ", one for each output, or a matrix with a row" if lik.ndim_y else ", or one"
             raise ValueError(
-                f"{name} of {type(lik).__name__} has shape {tuple(shape)}, but {rows_of} has "
-                f"{n_data} rows. Pass one value, or one for each row of {rows_of}."
+                f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
+                f"Pass one value{many} for each row of {rows_of}."
             )
 
 

@@ -1,6 +1,7 @@
 """Outputs that share functions: which axis is which, and predictions."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import reference_gp
@@ -103,6 +104,73 @@ def test_a_container_of_data_keeps_its_place():
         f.likelihood("y", vsgp.Gaussian(sigma=0.5), X=X, y=y, dims=("output", "obs"))
     assert model.named_vars_to_dims["y"] == ("obs", "output")
     assert model.rvs_to_values[model["y"]] is y
+
+
+MISSING = np.isnan(Y)
+MASKED = np.ma.MaskedArray(np.where(MISSING, 7, 1), MISSING)
+TABLE = pd.DataFrame(np.where(MISSING, np.nan, 1.0)).astype("Int64")
+
+
+@pytest.mark.parametrize("y", [MASKED, TABLE, xr.DataArray(TABLE.astype(float))], ids=type)
+def test_missing_entries_of_every_kind_are_nan(y):
+    for one, dims in ((y, ("obs", "output")), (y.T, ("output", "obs"))):
+        model = observed(one, dims, COORDS)
+        value = model.rvs_to_values[model["y"]].data
+        np.testing.assert_array_equal(value, np.where(MISSING, np.nan, 1.0))
+
+
+def test_objects_as_observations_say_what_to_do():
+    with pytest.raises(TypeError, match=r"y has dtype object, .* Pass y.astype\(float\)."):
+        observed(np.where(MISSING, None, 1), None)
+
+
+EFFORT = np.random.default_rng(5).uniform(0.5, 3.0, size=(N, P))
+
+
+@pytest.mark.parametrize(
+    ("exposure", "same"),
+    [
+        (xr.DataArray(EFFORT.T, dims=("output", "obs")), EFFORT),
+        (xr.DataArray(EFFORT, dims=("obs", "output")), EFFORT),
+        (xr.DataArray(EFFORT[:, 0], dims="obs"), EFFORT[:, :1]),
+        (xr.DataArray(EFFORT[0], dims="output"), EFFORT[:1]),
+        (("output", "obs"), EFFORT),
+        (("obs",), EFFORT[:, :1]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n", [N, P], ids=["", "square"])
+def test_labeled_parameters_are_taken_by_their_dims(exposure, same, n):
+    """As y is; where rows are as many as outputs, shapes would not tell."""
+    with pm.Model(coords={"output": COORDS["output"], "obs": np.arange(n)}):
+        if isinstance(exposure, tuple):
+            value = EFFORT[:n].T if len(exposure) == 2 else EFFORT[:n, 0]
+            exposure = pm.Data("exposure", value, dims=exposure)
+        elif "obs" in exposure.dims:
+            exposure = exposure.isel(obs=slice(n))
+        f = mixed_process()
+        f.likelihood(
+            "y", vsgp.Poisson(exposure), X=X[:n], y=np.ones((n, P)), dims=("obs", "output")
+        )
+    got = f.processes[0]._prior.likelihoods["y"].likelihood.exposure.eval(mode=RAW)
+    np.testing.assert_array_equal(np.broadcast_to(got, (n, P)), np.broadcast_to(same, (N, P))[:n])
+
+
+def test_predictions_take_labeled_parameters_by_their_dims(rng):
+    with pm.Model(coords=COORDS) as model:
+        f = mixed_process()
+        f.likelihood("y", vsgp.Poisson(), X=X, y=np.ones((N, P)), dims=("obs", "output"))
+    draws = {"u": rng.normal(size=(1, 2, len(XU))), "w": rng.normal(size=(1, 2, len(XU_OTHER)))}
+    posterior = xr.Dataset({k: (("chain", "draw", f"{k}_i"), v) for k, v in draws.items()})
+    means = [
+        vsgp.predict(
+            posterior, X, "mean", likelihood=vsgp.Poisson(e), model=model, progressbar=False
+        )
+        for e in (EFFORT, xr.DataArray(EFFORT.T, dims=("output", "new")))
+    ]
+    np.testing.assert_array_equal(*means)
+    with pytest.raises(ValueError, match=r"exposure of Poisson has shape \(9,\), .* 3 outputs"):
+        vsgp.predict(posterior, X, "mean", likelihood=vsgp.Poisson(EFFORT[:, 0]), model=model)
 
 
 def test_a_wrong_shape_is_still_a_mistake():

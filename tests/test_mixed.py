@@ -103,5 +103,59 @@ def _whitened(u):
 
 @pytest.mark.parametrize("shape", [(N - 1, P), (N, P - 1), (P - 1,), (N,), (2, N, P)])
 def test_parameters_of_a_wrong_shape(shape):
-    with pytest.raises(ValueError, match=r"exposure of Mixed has shape .* Pass one"):
+    todo = "A vector has .* write exposure=" if shape in [(P - 1,), (N,)] else "Pass one"
+    with pytest.raises(ValueError, match=f"exposure of Poisson has shape .* {todo}"):
         mixed_model(vsgp.Poisson(np.ones(shape)), COUNTS)
+
+
+MISSING = np.isin(np.arange(N * P).reshape(N, P), [3, 10, 12, 13, 14])  # 12 to 14: a whole row
+TRIALS = np.where(np.arange(N)[:, None] == 3, 0, 9) * np.ones((N, P))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "most"),
+    [
+        (vsgp.Poisson(EXPOSURE), 9),
+        (vsgp.NegativeBinomial(2.0), 9),
+        (vsgp.ZeroInflatedPoisson(0.5), 9),
+        (vsgp.Bernoulli(), 1),
+        (vsgp.Bernoulli(link="cloglog"), 1),
+        (vsgp.Binomial(TRIALS), TRIALS),  # no trial in a row where an entry is missing
+        (vsgp.Ordinal([-0.5, 0.5]), 2),
+        (vsgp.Custom(lambda f: pm.Poisson.dist(pm.math.exp(f)), n_nodes=9), 9),
+    ],
+    ids=str,
+)
+def test_missing_counts_and_classes(likelihood, most, rng):
+    """PyMC casts what is observed to the dtype of draws, and as an integer nan is a number."""
+    whole = np.minimum(COUNTS, most).astype("float64")
+    y = np.where(MISSING, np.nan, whole)
+    u = rng.normal(size=len(XU))
+    _, gamma, A = explained()
+    mu, gamma = np.outer(A.T @ u, W[:, 0]), np.outer(gamma, W[:, 0] ** 2)
+    terms = likelihood.expected_logp(mu, gamma, whole.astype("int64")).eval(mode=RAW)
+    model = mixed_model(likelihood, y, block_size=False)
+    logp = model.compile_fn(model.logp(vars=model["y"], sum=False)[0], mode=RAW)
+    got = logp({"u_whitened__": _whitened(u)})
+    np.testing.assert_allclose(got, np.where(MISSING, 0.0, terms).sum(axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].eval(mode=RAW), y)
+    drawn = pm.draw(model["y"], mode=RAW, random_seed=1)
+    np.testing.assert_array_equal(drawn, np.round(drawn))
+
+
+def test_entries_may_go_missing_later():
+    """By `pm.set_data`, in a container of floats; what is complete keeps the dtype of counts."""
+    y = np.where(MISSING, np.nan, COUNTS)
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.7))
+        gp.prior("u", Xu=XU, jitter=1e-6)
+        data = pm.Data("data", COUNTS.astype("float64"))
+        Coregionalized(W, [gp]).likelihood("y", vsgp.Poisson(), X=X, y=data, block_size=False)
+        pm.set_data({"data": y})
+    logp = [
+        m.compile_logp(vars=m.observed_RVs, mode=RAW)({"u_whitened__": np.ones(len(XU))})
+        for m in (model, mixed_model(vsgp.Poisson(), y, block_size=False))
+    ]
+    np.testing.assert_allclose(*logp, rtol=1e-12)
+    assert mixed_model(vsgp.Poisson(), COUNTS)["y"].dtype == "int64"
+    assert mixed_model(vsgp.Poisson(), COUNTS.astype("float64"))["y"].dtype == "int64"

@@ -7,6 +7,7 @@ gives the observed variable, whose log density is the vector of variational pote
 
 from collections.abc import Sequence
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
@@ -14,6 +15,7 @@ from pymc.distributions.distribution import Distribution, SymbolicRandomVariable
 from pymc.distributions.shape_utils import rv_size_is_none
 from pymc.logprob.abstract import _logprob
 from pymc.pytensorf import collect_default_updates
+from pytensor.graph.basic import Constant
 from pytensor.tensor.random.utils import normalize_size_param
 from pytensor.tensor.variable import TensorVariable
 
@@ -59,28 +61,41 @@ def observe(
         likelihood=likelihood,
         n_processes=len(moments),
         block_size=block_size,
+        floats=likelihood.ndim_y > 0 and _may_miss(kwargs.get("observed")),
         **kwargs,
     )
+
+
+def _may_miss(y) -> bool:
+    """Whether observations have nan for those that are missing, or may have after a set_data."""
+    if y is None or not y.dtype.startswith("float"):
+        return False
+    return not isinstance(y, Constant) or bool(np.isnan(y.data).any())
 
 
 class ObservationRV(SymbolicRandomVariable):
     """Observations given the moments of each process, then the parameters of the likelihood.
 
     A class of this module, and not one that ``pm.CustomDist`` makes up: only so a model knows its
-    log density in another process.
+    log density in another process. Where it draws `floats`, so do counts: PyMC casts what is
+    observed to the dtype of draws, and no integer is nan.
     """
 
     default_output = 0
 
-    def __init__(self, *args, likelihood: Likelihood, n_processes: int, block_size, **kwargs):
+    def __init__(
+        self, *args, likelihood: Likelihood, n_processes: int, block_size, floats: bool, **kwargs
+    ):
         super().__init__(*args, **kwargs)
         self.likelihood, self.n_processes, self.block_size = likelihood, n_processes, block_size
+        self.floats = floats
         self.name = type(likelihood).__name__  # in graphs that PyMC draws of models
         self._print_name = (self.name, f"\\operatorname{{{self.name}}}")
 
     def rv_op(self, *params, size=None, rng=None):
         """Return the variable with other parameters or another size."""
-        return _observation(params, size, rng, self.likelihood, self.n_processes, self.block_size)
+        own = self.likelihood, self.n_processes, self.block_size, self.floats
+        return _observation(params, size, rng, *own)
 
 
 class Observed(Distribution):
@@ -94,18 +109,19 @@ class Observed(Distribution):
         return super().dist(arguments, **kwargs)
 
     @classmethod
-    def rv_op(cls, *params, likelihood, n_processes, block_size, size=None, rng=None):
+    def rv_op(cls, *params, likelihood, n_processes, block_size, floats, size=None, rng=None):
         """Build the graph of a draw."""
-        return _observation(params, size, rng, likelihood, n_processes, block_size)
+        return _observation(params, size, rng, likelihood, n_processes, block_size, floats)
 
 
-def _observation(params, size, rng, likelihood, n_processes, block_size):
+def _observation(params, size, rng, likelihood, n_processes, block_size, floats):
     size = normalize_size_param(size)
     # A size of None is a constant, of which there are no others.
     size_in = size.type() if isinstance(size, TensorVariable) else size
     inner = [p.type() for p in params]
     groups, lik = _split(inner, likelihood, n_processes)
     draw = lik.dist(draw_latents(groups, size_in))
+    draw = draw.astype("float64") if floats else draw
     updates = collect_default_updates(inputs=[size_in, *inner], outputs=(draw,))
     # Core dimensions: the functions of a process, and parameters that all rows share.
     core = [part for m in groups for part in ("(k)" if m.mu.type.ndim == 2 else "()", "()")]
@@ -123,6 +139,7 @@ def _observation(params, size, rng, likelihood, n_processes, block_size):
         likelihood=lik,
         n_processes=n_processes,
         block_size=block_size,
+        floats=floats,
     )
     given = list(updates) if rng is None or len(updates) != 1 else [rng]
     return op(size, *params, *given)

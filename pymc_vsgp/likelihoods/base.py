@@ -91,6 +91,11 @@ class Likelihood:
         new._set(self._params | {name: as_float(value) for name, value in params.items()})
         return new
 
+    @property
+    def title(self) -> str:
+        """Name of the family, for messages."""
+        return type(self).__name__
+
     def log_prob(self, f, y):
         """Log density or mass of y given f, elementwise."""
         raise NotImplementedError
@@ -255,7 +260,9 @@ def as_float(value: Any, name: str = "A parameter"):
     if isinstance(value, Variable):
         return value if value.dtype == "float64" else pt.cast(value, "float64")
     todo = "Pass one number, one for each row of X, or a variable of the model."
-    return pt.as_tensor(as_real(value, name, todo))
+    tensor = pt.as_tensor(as_real(value, name, todo))
+    tensor.tag.dims = getattr(value, "dims", None)  # of a DataArray
+    return tensor
 
 
 def describe(value):

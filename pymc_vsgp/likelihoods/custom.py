@@ -131,7 +131,8 @@ class Custom(Likelihood):
 
     def check_observed(self, y):
         """Raise ValueError if the distribution is discrete and y is not whole."""
-        f = pt.tensor(dtype="float64", shape=(len(y), self.n_latent)[: self.n_latent])
+        shape = y.shape if self.n_latent == 1 else (*y.shape, self.n_latent)
+        f = pt.tensor(dtype="float64", shape=shape)
         try:
             self.log_prob(f, pt.constant(np.asarray(y)))
         except ValueError as error:

@@ -1,12 +1,18 @@
 """Several outputs, each a mixture of the same latent functions."""
 
+from functools import cached_property
+
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
+
+from pytensor.graph.basic import Constant
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float
+from pymc_vsgp.likelihoods.custom import Custom
 
-SOMEWHERE = 0.5  # a value in the support of every family, or between two that are
+SOMEWHERE = {"float64": 0.5, "int64": 1}  # values in the support of families
 
 
 class Mixed(Likelihood):
@@ -47,6 +53,13 @@ class Mixed(Likelihood):
         self.shared_params = ("W", *family.shared_params, *vectors)
 
     @property
+    def title(self):
+        return self.family.title
+
+    def anew(self, name):
+        return self.family.anew(name)
+
+    @property
     def _now(self):
         """The family with the current parameters."""
         return self.family.replace(**{n: p for n, p in self._params.items() if n != "W"})
@@ -66,7 +79,13 @@ class Mixed(Likelihood):
         if not y.dtype.startswith("float"):
             return fn(y).sum(axis=-1)
         missing = pt.isnan(y)
-        return pt.switch(missing, 0.0, fn(pt.switch(missing, SOMEWHERE, y))).sum(axis=-1)
+        seen = pt.switch(missing, SOMEWHERE[self._dtype], y).astype(self._dtype)
+        return pt.switch(missing, 0.0, fn(seen)).sum(axis=-1)
+
+    @cached_property
+    def _dtype(self):
+        """Dtype of what is observed, where nothing is missing."""
+        return "float64" if self.family.dist(pt.dmatrix()).dtype.startswith("float") else "int64"
 
     def log_prob(self, f, y):
         """Log density of the outputs that are there."""
@@ -111,17 +130,7 @@ class Mixed(Likelihood):
                 f"y has {y.shape[1]} columns, but W has {n_outputs} rows. "
                 "Pass one column of y for each row of W, with nan where it was not observed."
             )
-        for name, param in self._params.items():
-            if name == "W" or name in self.family.shared_params or param.type.ndim == 0:
-                continue
-            known = known_value(param.shape)
-            shape = param.type.shape if known is None else tuple(known.tolist())
-            if shape[-1] not in (None, 1, y.shape[1]):
-                raise ValueError(
-                    f"{name} of Mixed has shape {shape}, but y has {y.shape[1]} "
-                    "columns. Pass one number, one for each output, or a matrix with a row for "
-                    "each observation."
-                )
+        self.check_widths(y.shape[1])
         y = np.asarray(y)
         if y.dtype.kind == "f":
             missing = np.isnan(y)
@@ -130,9 +139,50 @@ class Mixed(Likelihood):
                 raise ValueError(
                     f"Column {empty[0]} of y has no observation. Drop it, and that row of W."
                 )
-            y = np.where(missing, np.array([s[0] for s in seen], dtype="float64"), y)
+            # A count of 0 goes with any number of trials, which may differ by row.
+            fill = 0.0 if self._dtype == "int64" else np.array([s[0] for s in seen], float)
+            y = np.where(missing, fill, y)
         self.family.check_observed(y)
+
+    def check_widths(self, n_outputs):
+        """Raise ValueError if the last axis of a parameter is not that of the outputs."""
+        for name, param in self._params.items():
+            if name == "W" or name in self.family.shared_params or param.type.ndim == 0:
+                continue
+            known = known_value(param.shape)
+            shape = param.type.shape if known is None else tuple(known.tolist())
+            if shape[-1] in (None, 1, n_outputs):
+                continue
+            todo = "Pass one number, one for each output, or a matrix with a row for each row of X."
+            if len(shape) == 1 and not isinstance(self.family, Custom):
+                todo = (
+                    "A vector has one number for each output: "
+                    f"write {name}={name}[:, None] for one for each row of X."
+                )
+            raise ValueError(
+                f"{name} of {self.title} has shape {shape}, but there are {n_outputs} outputs. "
+                f"{todo}"
+            )
 
     def __repr__(self):
         """Show the family and the shape of W."""
         return f"Mixed({self.family!r}, W={self.W.type.shape})"
+
+
+def by_dims(
+    family: Likelihood, rows: str | None, outputs: str | None, model: pm.Model
+) -> Likelihood:
+    """Return a family with the rows of labeled parameters first, and their outputs last."""
+    turned = {}
+    for name, param in family.params.items():
+        known = getattr(param.tag, "dims", None) or model.named_vars_to_dims.get(param.name)
+        dims = list(known or ())
+        value = param.data if isinstance(param, Constant) else param
+        if isinstance(family, Custom) or name in family.shared_params or rows == outputs:
+            continue
+        if len(dims) == 1 and dims[0] == rows is not None:
+            turned[name] = value[:, None]
+        first, last = (dims[0], dims[-1]) if len(dims) == 2 else (None, None)
+        if outputs is not None and first == outputs or rows is not None and last == rows:
+            turned[name] = value.T
+    return family.replace(**turned) if turned else family

@@ -19,7 +19,7 @@ from pymc_vsgp.checks import (
 )
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float
-from pymc_vsgp.likelihoods.mixed import Mixed
+from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model import columns, latents
 
 
@@ -84,13 +84,14 @@ class Coregionalized:
         name : str
             Name of the observed variable.
         likelihood : Likelihood or callable
-            The distribution of an output given its function, the same for all; a parameter may be
-            a vector with one entry for each output.
+            The distribution of an output given its function, the same for all. A vector in a
+            parameter has one number for each output: write ``exposure=effort[:, None]`` for one for
+            each row of X. A DataArray, or a variable with dims, is taken by its `dims`.
         X : array_like or pm.Data, shape (N, D)
             Inputs.
         y : array_like, shape (N, P)
-            Observations, nan where there is none. Random draws have all of them. A row for each
-            output needs `dims` that say so.
+            Observations, nan where there is none, or masked. Random draws have all of them. A row
+            for each output needs `dims` that say so.
         dims : sequence of str, optional
             Dimensions of `y`, in its order: of the rows of X and of the outputs. The outputs may
             come first where the model knows one of the two, from its coords or the dims of W or X.
@@ -106,7 +107,7 @@ class Coregionalized:
         model = model_of(model)
         if self.W.type.ndim == 2:
             y, dims = self._rows_first(model, X, y, dims)
-        mixed = Mixed(as_likelihood(likelihood), self.W)
+        mixed = self._mixed(likelihood, X, dims, model)
         return latents.likelihood(
             name, mixed, self.processes, X, y, dims=dims, block_size=block_size, model=model
         )
@@ -206,7 +207,7 @@ class Coregionalized:
         y : TensorVariable, shape (N, P)
         """
         if likelihood is not None and not isinstance(likelihood, str):
-            likelihood = Mixed(as_likelihood(likelihood), self.W)
+            likelihood = self._mixed(likelihood, Xnew, kwargs.get("dims"), model_of(None))
         return latents.predictive(name, self.processes, Xnew, likelihood, **kwargs)
 
     def _rows_first(self, model, X, y, dims):
@@ -226,7 +227,18 @@ class Coregionalized:
                 f"y has shape {shape}{says}, but X has {n_rows} rows and W has {n_outputs}. Pass "
                 "one row for each row of X, or dims in the order of y, with coords in the model."
             )
-        return (np.asarray(y).T if turned and shape else y), (dims[::-1] if turned else dims)
+        return (as_array(y, "y").T if turned and shape else y), (dims[::-1] if turned else dims)
+
+    def _mixed(self, likelihood, X, dims, model):
+        """Return the likelihood of all outputs, with what is labeled in their order."""
+        lik = as_likelihood(likelihood)
+        if self.W.type.ndim == 2:
+            named = [model.named_vars_to_dims.get(getattr(v, "name", None)) for v in (X, self.W)]
+            own = [dims] if isinstance(dims, str) else list(dims or [])
+            known = [d[0] if d else None for d in named]
+            rows, outputs = (d or e for d, e in zip([*own, None, None], known, strict=False))
+            lik = by_dims(lik, rows, outputs, model)
+        return Mixed(lik, self.W)
 
     def _is_output(self, model, dim, X, n_rows):
         """Whether a dimension is that of the outputs; None if the model does not know."""
