@@ -34,6 +34,7 @@ __all__ = [
     "SEARCHES",
     "at_points",
     "building",
+    "check_precision",
     "evaluate",
     "function",
     "simplify",
@@ -50,6 +51,15 @@ SEARCHES = (
     "useless_symmetric_transpose",
 )
 """Rewrites that look for diagonal, orthogonal and symmetric matrices, which a kernel's are not."""
+
+
+def check_precision() -> None:
+    """Raise where PyTensor makes variables in single precision."""
+    if config.floatX != "float64":
+        raise ValueError(
+            f"pytensor.config.floatX is {config.floatX!r}, in which kernel matrices lose "
+            "positive definiteness. Set it to 'float64' before you build the model."
+        )
 
 
 @node_rewriter([SymbolicOp, Blockwise])

@@ -7,6 +7,7 @@ import traceback
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
 import pytest
 import xarray as xr
 
@@ -63,6 +64,11 @@ def data_set_to(value):
     data = pm.Data("inputs", X)
     data.set_value(value)  # pm.Data itself takes no NaN
     return data
+
+
+def single_precision():
+    with pytensor.config.change_flags(floatX="float32"):
+        with_prior()
 
 
 def prior_twice():
@@ -187,6 +193,7 @@ MISTAKES = {
         ["X holds nan in row 3, column 1"],
     ),
     "float32 X": (lambda: observed(X=X.astype("float32")), TypeError, ["X is float32", "float64"]),
+    "floatX float32": (single_precision, ValueError, ["floatX is 'float32'", "'float64'"]),
     "float32 Xu": (lambda: with_prior(XU.astype("float32")), TypeError, ["Xu is float32"]),
     "integer pm.Data Xu": (
         lambda: with_prior(pm.Data("places", np.array([[1, 2], [3, 4]]))),
@@ -354,7 +361,7 @@ MISTAKES = {
     "vector of random scales": (
         random_scales,
         ValueError,
-        ["sigma of Mixed has shape (2,)", "y has 3 columns"],
+        ["sigma of Gaussian has shape (2,)", "there are 3 outputs"],
     ),
     "masked exposure": (
         lambda: vsgp.Poisson(exposure=masked(TIMES)),
@@ -778,3 +785,13 @@ def test_what_is_no_name_of_a_dimension(name, dim):
 def test_one_name_for_two_dimensions(more):
     with pm.Model(), pytest.raises(ValueError, match="is the dimension of the functions, and that"):
         with_prior(n_outputs=2, **more)
+
+
+def test_a_stage_works_on_blocks():
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=np.ones(len(X)), block_size=False)
+    for call in (vsgp.fit_gaussian, vsgp.sample):
+        with pytest.raises(ValueError, match="'y' has block_size=False.*Leave block_size out"):
+            call(model=model, progressbar=False)

@@ -161,7 +161,7 @@ REFUSED = [
     "TypeError devices is [[",
     "ValueError The axes of the mesh are ('x', 'y'). Name them 'rows' and 'draws'",
     "ValueError There are 5 rows of the data for 8 devices",
-    "ValueError The model uses inducing values outside of a likelihood of their process",
+    "ValueError The likelihood 'y' has block_size=False, and the Gaussian stage works on blocks",
     "ValueError Data spread over devices with method='natural' alone",
     'ValueError With devices nutpie samples the whole model on JAX, and sample got ["backend',
     'ValueError With devices nutpie samples the whole model on JAX, and sample got ["nuts_sampler',

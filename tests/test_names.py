@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 import pytest
 
+from prior_draws import prior_draws
 from pymc.model.fgraph import clone_model
 
 import pymc_vsgp as vsgp
@@ -45,6 +46,15 @@ def counts():
     return model
 
 
+def part_of_a_model(name, n_points, n_data, **dims):
+    with pm.Model(name=name):
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=pm.Gamma("ls", 2.0, 1.0)))
+        gp.prior("u", Xu=np.linspace(0.0, 5.0, n_points)[:, None], n_outputs=2)
+        f = vsgp.Coregionalized(np.ones((n_points, 2)), gp)
+        y = np.ones((n_data, n_points))
+        f.likelihood("y", vsgp.Gaussian(sigma=1.0), X=X[:n_data], y=y, **dims)
+
+
 def logp_at(model, point):
     return model.compile_logp(mode="FAST_COMPILE")(point)
 
@@ -66,10 +76,51 @@ def test_a_process_that_parametrises_another_is_not_taken_for_it(copy, name):
     assert [part.u.name for part in found.parts] == [f"{prefix}f"]
 
 
+def test_nested_models_have_dimensions_of_their_own():
+    with pm.Model() as model:
+        part_of_a_model("a", 6, 40)
+        part_of_a_model("b", 3, 20)
+    for name, n_points, n_data in (("a", 6, 40), ("b", 3, 20)):
+        dims = model.named_vars_to_dims
+        assert dims[f"{name}::u"] == (f"{name}::u_output", f"{name}::u_inducing")
+        assert dims[f"{name}::y"] == (f"{name}::y_obs", f"{name}::y_output")
+        idata = prior_draws(model, draws=2)
+        y = vsgp.predict(idata, None, "mean", var_name=f"{name}::y", model=model, progressbar=False)
+        assert dict(y.sizes) == {
+            "chain": 1,
+            "draw": 2,
+            f"{name}::y_obs": n_data,
+            f"{name}::y_output": n_points,
+        }
+
+
+def test_dimensions_that_the_user_names_have_no_prefix():
+    with pm.Model() as model:
+        part_of_a_model("a", 6, 40, dims=("time", "output"))
+        part_of_a_model("b", 6, 40, dims=("time", "output"))
+    assert model.named_vars_to_dims["a::y"] == model.named_vars_to_dims["b::y"]
+    assert model.named_vars_to_dims["a::y"] == ("time", "output")
+
+
+def test_likelihoods_of_one_process_in_nested_models():
+    with pm.Model() as model:
+        gp, _ = process("u")
+        for name in ("a", "b"):
+            with pm.Model(name=name):
+                family = vsgp.Poisson() if name == "a" else vsgp.Gaussian(sigma=1.0)
+                gp.likelihood("y", family, X=X, y=Y)
+        with pytest.raises(ValueError, match=r"2 likelihoods.*\['a::y', 'b::y'\]"):
+            gp.predictive("y_new", XU)
+        counts = gp.predictive("counts", XU, "a::y")
+    with model, pm.Model(name="b"):
+        numbers = gp.predictive("numbers", XU, "y")
+    assert (counts.dtype, numbers.dtype) == ("int64", "float64")
+
+
 @pytest.mark.slow
 def test_nested_processes_have_a_stage_by_advi_alone():
     model = nested()
-    with pytest.raises(ValueError, match="outside of a likelihood.*method='advi'"):
+    with pytest.raises(ValueError, match=r"outside.*method='advi'.*fit_kwargs=.*pm.sample\(\)"):
         vsgp.fit_gaussian(progressbar=False, model=model)
     with model, pytensor.config.change_flags(mode="FAST_COMPILE"):
         stage = vsgp.fit_gaussian("advi", maxiter=5, progressbar=False, random_seed=1)

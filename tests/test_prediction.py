@@ -547,3 +547,46 @@ def test_a_mean_that_is_too_large_to_draw_from():
     idata = prior_draws(model)
     with pytest.raises(ValueError, match="has a mean that is too large to draw it.*Ask for 'mean'"):
         vsgp.predict(idata, np.array([[60.0]]), "y", model=model, progressbar=False)
+
+
+@pytest.fixture(scope="module")
+def warped(data):
+    """A model whose inputs depend on its random variables, and those of each of its draws."""
+    X, y = data
+    with pm.Model() as model:
+        x = X ** pm.Uniform("power", 0.5, 1.0) + pm.Normal("shift", 0.0, 0.3, shape=X.shape)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.Gamma("ls", 4, 2)))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=y)
+    idata = prior_draws(model, draws=3)
+    post = idata["posterior"].isel(chain=0)
+    at = [X ** post["power"].values[s] + post["shift"].values[s] for s in range(3)]
+    return model, idata, at
+
+
+def test_random_inputs_are_those_of_each_draw(warped):
+    model, idata, at = warped
+    found = predict(idata, None, "moments", chunk_size=7, model=model, **quiet)
+    assert found["mean"].dims == ("chain", "draw", "y_obs")
+    for s, X in enumerate(at):
+        alone = predict(idata.isel(draw=[s]), X, "moments", model=model, **quiet)
+        for name in ("mean", "variance"):
+            np.testing.assert_allclose(found[name][0, s], alone[name][0, 0], rtol=1e-8, atol=1e-10)
+    joint = predict(idata, None, "f", joint=True, random_seed=1, model=model, **quiet)
+    assert joint.shape == (1, 3, N)
+
+
+def test_random_inputs_have_scores(warped, data):
+    model, idata, at = warped
+    each = vsgp.compute_pointwise(idata, extend_inferencedata=False, model=model, **quiet)
+    for s, X in enumerate(at):
+        one = idata.isel(draw=[s])
+        alone = log_predictive_density(one, X, data[1], model=model, **quiet)
+        np.testing.assert_allclose(each["log_predictive"][0, s], alone, rtol=1e-8)
+
+
+@pytest.mark.parametrize("ask", [vsgp.check_inducing, vsgp.exact_weights, vsgp.plot_function])
+def test_random_inputs_are_refused_where_one_set_is_needed(warped, ask):
+    model, idata, _ = warped
+    with pytest.raises(ValueError, match="random variables.*each draw has its own. Use predict"):
+        ask(idata, model=model)

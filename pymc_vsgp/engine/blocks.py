@@ -339,8 +339,8 @@ def _block(recipe: Recipe, inputs, roots_at):
         if recipe.n_data is None:
             return None
         raise ValueError(
-            f"{type(lik).__name__} takes an array from outside that may have one entry for each "
-            "row of the data. Make it a pm.Data of the model, or pass block_size=False."
+            f"{lik.title} takes an array from outside that may have one entry for each "
+            "row of the data. Make it a pm.Data of the model."
         )
     value = pt.sum(weights * terms)
 

@@ -41,6 +41,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.pointwise import ObservationRV
 from pymc_vsgp.engine.sharded import gathered, on_devices
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.approximation import Approximation, Density, approximation
@@ -302,12 +303,28 @@ class Bound(Variables):
         bound = graph_replace(logp, swaps, strict=False) if swaps else logp
         values = {p.value for p in self.processes}
         if not all(loops) or values & set(ancestors([bound])):
-            raise ValueError(
-                "The model uses inducing values outside of a likelihood of their process, so the "
-                "Gaussian stage has no ELBO for them. Use fit_gaussian(method='advi')."
-            )
+            raise ValueError(self._no_bound())
         self._check_numbers(owners_of)
         return bound, loops
+
+    def _no_bound(self) -> str:
+        """Say which part of the model has no ELBO."""
+        ops = {rv.name: rv.owner.op for rv in self.model.observed_RVs}
+        whole = [
+            name
+            for name, op in ops.items()
+            if isinstance(op, ObservationRV) and op.block_size is False
+        ]
+        if whole:
+            return (
+                f"The likelihood {whole[0]!r} has block_size=False, and the Gaussian stage works "
+                "on blocks of the data. Leave block_size out, or use pm.sample()."
+            )
+        return (
+            "The model uses inducing values outside of a likelihood of their process, so the "
+            "Gaussian stage has no ELBO for them. Use fit_gaussian(method='advi'), "
+            "sample(fit_kwargs={'method': 'advi'}) or pm.sample()."
+        )
 
     def _check_numbers(self, owners_of) -> None:
         """Raise where there are more inducing points than observations."""

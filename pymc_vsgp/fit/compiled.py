@@ -172,9 +172,10 @@ class Switching:
     def __init__(self, model: Model, inputs, outputs):
         self._spent, self._cold = 0.0, True
         self._graph = inputs, outputs
-        self._others = {Jax: [OneOnJax, OneOnNumba], Numba: [OneOnNumba], None: []}[
-            compiler(model, outputs)
-        ]
+        known = compiler(model, outputs)
+        self._others: list[Any] = [] if known is None else [OneOnNumba]
+        if known is Jax:
+            self._others.insert(0, OneOnJax)
         # Loops of scalars, such as derivatives of an incomplete beta function, take numpy minutes.
         first = OneOnNumba if any(map(_is_scalar_loop, _ops_of(outputs))) else function
         self.fn: Any = first(inputs, outputs)

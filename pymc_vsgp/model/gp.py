@@ -169,7 +169,7 @@ class VariationalSparse(Base):
         check_new_name(model, name)
         check_jitter(jitter)
         output_dim = latents.output_coord(model, name, n_outputs, output_dims)
-        inducing_dim = latents.inducing_coord(name, inducing_dims, (output_dim, by))
+        inducing_dim = latents.inducing_coord(model, name, inducing_dims, (output_dim, by))
         n_groups = check_groups(model, by, inducing, n_outputs, output_dims)
         variables: InducingVariables
         if inducing is not None:
@@ -282,7 +282,7 @@ class VariationalSparse(Base):
         block_size : int or False, optional
             Observations that are worked on at a time; memory does not grow with the rest. By
             default as many as keep a block in the processor's cache. False builds an ordinary
-            graph that holds all of them at once, which has second derivatives.
+            graph of all at once, with second derivatives and without a Gaussian stage.
         model : Model, optional
             By default the model on the context stack.
 
@@ -431,7 +431,8 @@ class VariationalSparse(Base):
         Xnew : array_like, shape (N, D)
             New inputs.
         point : dict
-            Values of the random variables, for example the result of ``pm.find_MAP()``.
+            Values of the random variables, for example the result of ``pm.find_MAP()``. It has to
+            have the inducing values. For draws of a posterior use :func:`pymc_vsgp.predict`.
         given : dict, optional
             As in :meth:`conditional`.
         diag : bool

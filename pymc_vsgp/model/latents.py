@@ -138,7 +138,7 @@ def likelihood(
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
     for gp in gps:
-        gp._prior.likelihoods[name] = Observed(lik, X_tensor, tuple(gps))
+        gp._prior.likelihoods[model.name_for(name)] = Observed(lik, X_tensor, tuple(gps))
     return observed
 
 
@@ -305,9 +305,9 @@ def _place(model, gps, name, likelihood, X, y, dims):
         )
     if first is None:
         known = model.named_vars_to_dims.get(getattr(X, "name", None)) or (None,)
-        first = known[0] or f"{name}_obs"
+        first = known[0] or model.name_for(f"{name}_obs")
     if lik.ndim_y and not rest:
-        rest = [f"{name}_output"]
+        rest = [model.name_for(f"{name}_output")]
     if is_array:
         check_new_name(model, f"{name}_X")
     if X_value is not None:
@@ -392,9 +392,10 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
                 f"Say which one an observation follows: pass one of {list(known)}."
             )
         name = next(iter(known)) if likelihood is None else likelihood
+        name = name if name in known else model_of(None).name_for(name)
         if name not in known:
             raise ValueError(
-                f"This process has no likelihood named {name!r}. Pass one of {list(known)}."
+                f"This process has no likelihood named {likelihood!r}. Pass one of {list(known)}."
             )
         lik, X, processes = known[name]
         if not given and [id(p) for p in processes] != [id(p) for p in gps]:
@@ -407,7 +408,7 @@ def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
     same = known_X is not None and np.array_equal(Xnew, known_X)
     if Xnew is None or same:
         return lik
-    kind = type(lik).__name__
+    kind = lik.title
     try:
         check_param_shapes(lik, len(Xnew), "Xnew")
     except ValueError as error:
@@ -423,7 +424,7 @@ def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | 
     check_dim_name("output_dims", output_dims)
     if n_outputs == 1 and output_dims is None:
         return None
-    dim = output_dims if output_dims is not None else f"{name}_output"
+    dim = output_dims if output_dims is not None else model.name_for(f"{name}_output")
     known = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
     if known is not None and int(known) != n_outputs:
         raise ValueError(
@@ -433,10 +434,12 @@ def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | 
     return dim
 
 
-def inducing_coord(name: str, inducing_dims: str | None, others: Sequence[str | None]) -> str:
+def inducing_coord(
+    model: pm.Model, name: str, inducing_dims: str | None, others: Sequence[str | None]
+) -> str:
     """Return the name of the dimension of inducing values, which is none of the others."""
     check_dim_name("inducing_dims", inducing_dims)
-    dim = inducing_dims if inducing_dims is not None else f"{name}_inducing"
+    dim = inducing_dims if inducing_dims is not None else model.name_for(f"{name}_inducing")
     if dim in others:
         raise ValueError(
             f"{dim!r} is the dimension of the functions, and that of their inducing values. "

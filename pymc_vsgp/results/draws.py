@@ -30,7 +30,7 @@ from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
-from pymc_vsgp.likelihoods.mixed import Mixed
+from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.results.posterior import Draws
 
@@ -49,6 +49,22 @@ class _Function(NamedTuple):
     fn: Batched
     rvs: tuple[str, ...]
     data: tuple[SharedVariable, ...]
+
+
+class DrawnRows:
+    """Rows of inputs that depend on random variables, so that each draw has its own."""
+
+    def __init__(self, start: int, stop: int):
+        self.start, self.stop = start, stop
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.stop - self.start
+
+    def __getitem__(self, some: slice) -> "DrawnRows":
+        """Return some of the rows."""
+        start, stop, _ = some.indices(len(self))
+        return DrawnRows(self.start + start, self.start + stop)
 
 
 class Compiled:
@@ -135,7 +151,11 @@ class Fitted:
     def _observed_as(self, lik: Likelihood) -> Observation:
         """Return the observation with another likelihood, on the same functions."""
         if isinstance(self.of_model, Mixed) and not isinstance(lik, Mixed):
-            lik = Mixed(lik, self.of_model.params["W"])
+            dims = self.model.named_vars_to_dims.get(self.compiled.observation.name)
+            rows, outputs = dims if dims and self.of_model.ndim_y else (None, None)
+            lik = Mixed(by_dims(lik, rows, outputs, self.model), self.of_model.params["W"])
+            if lik.ndim_y:
+                lik.check_widths(np.asarray(known_value(self.compiled.observation.y)).shape[1])
         if lik.n_latent not in (None, self.of_model.n_latent):
             raise ValueError(
                 f"{type(lik).__name__} has {lik.n_latent} latent functions, but "
@@ -169,14 +189,14 @@ class Fitted:
         for name, (length,) in zip(names, lengths, strict=True):
             if length != n:
                 raise ValueError(
-                    f"{name} of {type(lik).__name__} has {length} entries, but {what} has {n} "
+                    f"{name} of {lik.title} has {length} entries, but {what} has {n} "
                     f"rows. Pass one value, or one for each row of {what}."
                 )
 
     @cached_property
-    def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs and the observations, of which there are as many."""
-        X, y = self.X, np.asarray(self.y)
+    def seen(self) -> tuple[np.ndarray | DrawnRows, np.ndarray]:
+        """The inputs as `moments` takes them and the observations, of which there are as many."""
+        X, y = self.rows, np.asarray(self.y)
         if len(X) != len(y):
             raise ValueError(
                 f"The inputs of {self.name!r} have {len(X)} rows, but there are {len(y)} "
@@ -243,6 +263,8 @@ class Fitted:
 
     def _data(self, f: _Function) -> list[np.ndarray]:
         kept, moved = self.draws.constant, {p.points for p in self.observation.parts}
+        # What covariates are at pairs of a grid is of the data that were fitted to, too.
+        moved |= {self.model.named_vars.get(f"{p.u.name}_pairs") for p in self.observation.parts}
         changed: list[str] = []
         out = []
         for shared in f.data:
@@ -264,14 +286,35 @@ class Fitted:
 
     @cached_property
     def X(self) -> np.ndarray:
-        """The inputs that the model was fitted to."""
+        """The inputs that the model was fitted to, which have to be the same for all draws."""
         o = self.observation
-        if any(a in set(self.model.free_RVs) for a in ancestors([o.X])):
+        if self.has_random_inputs:
             raise ValueError(
-                f"The inputs of {o.name!r} depend on random variables of the model. "
-                "Use gp.conditional and pm.sample_posterior_predictive."
+                f"The inputs of {o.name!r} depend on random variables of the model, so each draw "
+                "has its own. Use predict, with Xnew or without, and loo: they take such inputs."
             )
         return self.call("X", FIRST, lambda: ([], [], [o.X]))[0][0]
+
+    @cached_property
+    def has_random_inputs(self) -> bool:
+        """Whether the inputs depend on random variables of the model."""
+        free = set(self.model.free_RVs)
+        return any(a in free for a in ancestors([self.observation.X]))
+
+    @cached_property
+    def rows(self) -> np.ndarray | DrawnRows:
+        """The inputs that the model was fitted to, as `moments` takes them."""
+        if not self.has_random_inputs:
+            return self.X
+        n = self.call("n_rows", FIRST, lambda: ([], [], [self.observation.X.shape[0]]))[0][0]
+        return DrawnRows(0, int(n))
+
+    def _inputs(self, X: np.ndarray | DrawnRows) -> tuple[str, Variable, list, list]:
+        """Return a key, the symbol of these rows, and what it is made of: symbols and values."""
+        if not isinstance(X, DrawnRows):
+            return "", self.X_symbol, [self.X_symbol], [X]
+        start, stop = pt.lscalar(), pt.lscalar()
+        return "_drawn", self.observation.X[start:stop], [start, stop], [X.start, X.stop]
 
     @cached_property
     def y(self) -> np.ndarray:
@@ -302,28 +345,30 @@ class Fitted:
                 out[d] = np.asarray(known[d])
         return out
 
-    def moments(self, at: slice, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moments(self, at: slice, X: np.ndarray | DrawnRows) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of f at each row of X given some draws, as the likelihood takes them.
 
         Here and below the draws are on the first axis.
         """
+        key, rows, symbols, values = self._inputs(X)
 
         def build():
-            X = self.X_symbol
-            mu, gamma = stack_latents([p.moments(X) for p in self.observation.parts])
-            return [], [X], [mu, gamma]
+            mu, gamma = stack_latents([p.moments(rows) for p in self.observation.parts])
+            return [], symbols, [mu, gamma]
 
-        mu, gamma = self.call("moments", at, build, same=[X])
+        mu, gamma = self.call(f"moments{key}", at, build, same=values)
         return mu, gamma
 
-    def joint_moments(self, at: slice, X: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    def joint_moments(
+        self, at: slice, X: np.ndarray | DrawnRows
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Mean and covariance of f at the rows of X given some draws, for each process."""
+        key, rows, symbols, values = self._inputs(X)
 
         def build():
-            X = self.X_symbol
-            return [], [X], [m for p in self.observation.parts for m in p.joint(X)]
+            return [], symbols, [m for p in self.observation.parts for m in p.joint(rows)]
 
-        flat = self.call("joint", at, build, same=[X])
+        flat = self.call(f"joint{key}", at, build, same=values)
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def _of_rows(self, *extra: str, y_dtype: str | None = None):

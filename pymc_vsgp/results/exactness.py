@@ -122,7 +122,7 @@ def exact_weights(
             f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "
             "the exact posterior. Use check_inducing(idata, var_name=...) for each."
         )
-    X, y = fit.seen
+    X, y = fit.X, fit.seen[1]
     if len(X) > LARGEST_EXACT:
         raise ValueError(
             f"There are {len(X)} observations, and exact weights take a matrix of all of them for "

@@ -334,7 +334,7 @@ def check_inducing(
         )
     fit = Fitted(idata, model, var_name, num_samples=num_samples)
     check_bound(fit)
-    (X, y), n = fit.seen, fit.draws.n
+    X, y, n = fit.X, fit.seen[1], fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]
     of_process = np.zeros(len(fit.observation.parts))

@@ -28,7 +28,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import Fitted
+from pymc_vsgp.results.draws import DrawnRows, Fitted
 from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
@@ -153,7 +153,7 @@ def predict(
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
     if wants_mean and not fit.likelihood.has_mean:
         raise ValueError(
-            f"{type(fit.likelihood).__name__} does not define the mean of y given f. "
+            f"{fit.likelihood.title} does not define the mean of y given f. "
             "Ask for 'y', and take the mean of the draws."
         )
     _check_chunk_size(chunk_size)
@@ -204,7 +204,7 @@ def predict(
         coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
         arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
     if extend_inferencedata:
-        inputs = sha256(np.ascontiguousarray(rows.X)).hexdigest()
+        inputs = _word_for(rows.X)
         elsewhere = Xnew is not None if predictions is None else predictions
         return _extend(idata, fit, arrays[0], inputs, elsewhere)
     if len(arrays) == 1:
@@ -285,6 +285,13 @@ def _mesh(devices: Any, mode: Any) -> Any:
     return mesh
 
 
+def _word_for(X: np.ndarray | DrawnRows) -> str:
+    """Return a word that tells inputs from others."""
+    if isinstance(X, DrawnRows):
+        return "those of each draw"
+    return sha256(np.ascontiguousarray(X)).hexdigest()
+
+
 def _check_extended(idata: Any, what: str) -> None:
     if what not in ("f", "mean", "y"):
         raise ValueError(
@@ -324,7 +331,7 @@ def _extend(
 class Rows(NamedTuple):
     """New inputs, and what their rows are called."""
 
-    X: np.ndarray
+    X: Any  # an array, or DrawnRows where the model's inputs are random
     dim: str
     coords: dict[str, Any]
 
@@ -333,7 +340,7 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
     """Check new inputs, and take their labels off."""
     if Xnew is None:
         dim = fit.y_dims[0]
-        return Rows(fit.X, dim, fit.coords_of([dim]))
+        return Rows(fit.rows, dim, fit.coords_of([dim]))
     dim = "point"
     coords: dict[str, Any] = {}
     if isinstance(Xnew, xr.DataArray):
