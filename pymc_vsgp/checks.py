@@ -272,7 +272,7 @@ def match_columns(names: Any, known: Any, what: str) -> list[int] | None:
     return [names.index(n) for n in known]
 
 
-def coded(X: Any, by: str | None, model: pm.Model, what: str) -> Any:
+def coded(X: Any, by: str | None, coords: Mapping[str, Any], what: str) -> Any:
     """Return a table with the labels of its groups, in the column `by`, as numbers, and last."""
     if by is None or not isinstance(X, pd.DataFrame):
         return X
@@ -281,7 +281,7 @@ def coded(X: Any, by: str | None, model: pm.Model, what: str) -> Any:
             f"{what} has the columns {list(X.columns)}, and the group of each row is not among "
             f"them. Add the column {by!r}."
         )
-    labels, group = model.coords.get(by), X[by]
+    labels, group = coords.get(by), X[by]
     if labels is not None:
         at = pd.Index(labels).get_indexer(group)
         if (at < 0).any():

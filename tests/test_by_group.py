@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+import xarray as xr
 
 from modes import REWRITTEN
 from prior_draws import prior_draws
@@ -350,3 +351,29 @@ def test_bad_arguments():
             gp.conditional("f", pd.DataFrame({"t": [1.0], "village": ["d"]}))
         with pytest.raises(ValueError, match="Add the column 'village'"):
             gp.conditional("f", pd.DataFrame({"t": [1.0]}))
+
+
+def test_labels_mean_the_groups_of_the_draws():
+    """Also where the model was built again with its groups in another order."""
+    rng = np.random.default_rng(5)
+    table = pd.DataFrame({"day": rng.uniform(0.0, 10.0, 30), "site": list("nsw") * 10})
+
+    def build(sites):
+        with pm.Model(coords={"site": sites}) as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=3.0))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, 4)[:, None], by="site")
+            gp.likelihood("y", vsgp.Poisson(), X=table, y=np.ones(30))
+        return model
+
+    model = build(["n", "s", "w"])
+    idata = vsgp.fit_gaussian(model=model, progressbar=False).to_datatree(5, random_seed=1)
+    idata["posterior"]["u"] = idata["posterior"]["u"] + xr.DataArray([0.0, 9.0, 18.0], dims="site")
+    new = pd.DataFrame({"day": 5.0, "site": ["w", "n", "s"]})
+    wanted = vsgp.predict(idata, new, "moments", model=model, progressbar=False)["mean"]
+    assert wanted[0, 0, 0] > wanted[0, 0, 2] > wanted[0, 0, 1]
+    for sites in (["w", "n", "s"], ["s", "w", "n"]):
+        other = build(sites)
+        found = vsgp.predict(idata, new, "moments", model=other, progressbar=False)["mean"]
+        np.testing.assert_allclose(found, wanted)
+    with pytest.raises(ValueError, match="3 groups along 'site', and the model has 4. Build the"):
+        vsgp.predict(idata, new, "f", model=build(list("nsew")), progressbar=False)

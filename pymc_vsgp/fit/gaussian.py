@@ -106,7 +106,7 @@ def fit_gaussian(
     checkpoint : str or path-like, optional
         File for minibatches that take long. It is written every minute, and a fit that finds it
         continues from it: so a script that was killed can be run again, and ends where it would
-        have ended. It holds no data and no model.
+        have ended. It holds no data and no model, and its own random seed: use a file for each.
     random_seed : int or Generator, optional
         Of the minibatches and of ADVI.
     progressbar : bool

@@ -28,7 +28,7 @@ def coded_for_all(model: pm.Model, gps: Sequence, Xnew: Any) -> Any:
     by = grouped_by(gps)
     if by is None or not isinstance(Xnew, pd.DataFrame):
         return Xnew
-    Xnew = coded(Xnew, by, model, "Xnew")
+    Xnew = coded(Xnew, by, model.coords, "Xnew")
     names = column_names(Xnew, "Xnew", model)
     return in_order(model, gps, names, *as_matrix(Xnew, "Xnew"), "Xnew")[1]
 

@@ -481,7 +481,7 @@ class VariationalSparse(Base):
         source = conditioning_process(self, given)
         prior = source._require_prior(method)
         model = model_of(model)
-        Xnew = coded(Xnew, prior.kind.by, model, "Xnew")
+        Xnew = coded(Xnew, prior.kind.by, model.coords, "Xnew")
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
             what = "Xu" if prior.kind.inputs else "inducing"

@@ -272,7 +272,7 @@ def _place(model, gps, name, likelihood, X, y, dims):
     """Check the data and put them into the model."""
     check_new_name(model, name)
     lik = as_likelihood(likelihood)
-    X = coded(X, grouped_by(gps), model, "X")
+    X = coded(X, grouped_by(gps), model.coords, "X")
     X_tensor, X_value = as_matrix(X, "X")
     for gp in gps:
         if X_value is not None:

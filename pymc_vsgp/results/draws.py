@@ -334,16 +334,27 @@ class Fitted:
         return tuple(d or e for d, e in zip(dims, default, strict=True))
 
     def coords_of(self, dims: Sequence[str]) -> dict[str, Any]:
-        """Labels of the model's dimensions, where it has labels."""
+        """Labels of the model's dimensions, where it has labels: those that the draws have."""
         known = self.model.coords
-        kept = self.draws.observed
+        of_draws = [g for g in (self.draws.observed, self.draws.posterior) if g is not None]
         out = {}
         for d in dims:
-            if kept is not None and d in kept.coords:
-                out[d] = kept.coords[d].values
+            kept = [group.coords[d].values for group in of_draws if d in group.coords]
+            if kept:
+                out[d] = kept[0]
             elif d in known and known[d] is not None:
                 out[d] = np.asarray(known[d])
         return out
+
+    def groups(self, by: str) -> dict[str, Any]:
+        """Labels of the groups of a process, in the order that the draws have them in."""
+        labels, now = self.coords_of([by]), self.model.coords.get(by)
+        if now is not None and by in labels and len(labels[by]) != len(now):
+            raise ValueError(
+                f"The draws have {len(labels[by])} groups along {by!r}, and the model has "
+                f"{len(now)}. Build the model with the coords that it was sampled with."
+            )
+        return labels
 
     def moments(self, at: slice, X: np.ndarray | DrawnRows) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of f at each row of X given some draws, as the likelihood takes them.

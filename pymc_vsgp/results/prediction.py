@@ -359,7 +359,8 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         dim = dims[0] or dim
         coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
     parts = [p for p in fit.observation.parts if p.conditional.by is not None]
-    Xnew = coded(Xnew, parts[0].conditional.by if parts else None, fit.model, "Xnew")
+    by = parts[0].conditional.by if parts else None
+    Xnew = coded(Xnew, by, {} if by is None else fit.groups(by), "Xnew")
     X = as_inputs(Xnew, "Xnew")
     check_columns(X, fit.n_columns, "Xnew", "X")
     X = X[:, _order(fit, Xnew)]
