@@ -203,7 +203,23 @@ class Switching:
             self.fn, self._others = fn, []
 
 
-class OneOnJax:
+class One:
+    """Graphs at one point, compiled."""
+
+    name: str
+    pays: float
+    """Seconds of numpy from which compiling pays."""
+
+    def __call__(self, *args) -> list[np.ndarray]:
+        """Evaluate at the values of the inputs."""
+        raise NotImplementedError
+
+    def seconds(self, *args) -> float:
+        """Return what an evaluation takes."""
+        return _seconds(self, args)
+
+
+class OneOnJax(One):
     """Graphs at one point, on JAX."""
 
     name, pays = "JAX", 8.0
@@ -216,12 +232,8 @@ class OneOnJax:
         shared = (known.get_value(borrow=True) for _, known in self.shared)
         return [np.asarray(x) for x in self.fn(*args, *shared)]
 
-    def seconds(self, *args) -> float:
-        """Return what an evaluation takes."""
-        return _seconds(self, args)
 
-
-class OneOnNumba:
+class OneOnNumba(One):
     """Graphs at one point, on numba, for what JAX has no counterpart of."""
 
     name, pays = "numba", Numba.pays
@@ -231,10 +243,6 @@ class OneOnNumba:
 
     def __call__(self, *args):
         return [np.asarray(x) for x in self.fn(*args)]
-
-    def seconds(self, *args) -> float:
-        """Return what an evaluation takes."""
-        return _seconds(self, args)
 
 
 def of_stage(model: Model, inputs, outputs, mode: Any) -> Any:

@@ -173,13 +173,15 @@ def by_dims(
     family: Likelihood, rows: str | None, outputs: str | None, model: pm.Model
 ) -> Likelihood:
     """Return a family with the rows of labeled parameters first, and their outputs last."""
+    if isinstance(family, Custom) or rows == outputs:
+        return family
     turned = {}
     for name, param in family.params.items():
+        if name in family.shared_params:
+            continue
         known = getattr(param.tag, "dims", None) or model.named_vars_to_dims.get(param.name)
         dims = list(known or ())
         value = param.data if isinstance(param, Constant) else param
-        if isinstance(family, Custom) or name in family.shared_params or rows == outputs:
-            continue
         if len(dims) == 1 and dims[0] == rows is not None:
             turned[name] = value[:, None]
         first, last = (dims[0], dims[-1]) if len(dims) == 2 else (None, None)

@@ -133,7 +133,7 @@ class Fitted:
         if not isinstance(name, str | None):
             raise TypeError(f"var_name is {kind(name)}. Pass the name of an observed variable.")
         self.draws = Draws(idata, num_samples)
-        self._said: set[str] = set()
+        self._compared: set[str] = set()
         terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
         key = (name, mode, mesh, terms)
         with _COMPILING:
@@ -262,27 +262,32 @@ class Fitted:
         return f.fn([*draws, *each], [*same, *self._data(f)], rng)
 
     def _data(self, f: _Function) -> list[np.ndarray]:
-        kept, moved = self.draws.constant, {p.points for p in self.observation.parts}
-        # What covariates are at pairs of a grid is of the data that were fitted to, too.
-        moved |= {self.model.named_vars.get(f"{p.u.name}_pairs") for p in self.observation.parts}
-        changed: list[str] = []
-        out = []
+        kept = self.draws.constant
+        changed, out = [], []
         for shared in f.data:
-            value = now = shared.get_value(borrow=True)
-            if kept is not None and shared.name in kept:
-                value = kept[shared.name].values
-                if shared not in moved and not np.array_equal(value, now, equal_nan=True):
-                    changed.append(shared.name)
+            name, value = str(shared.name), shared.get_value(borrow=True)
+            if kept is not None and name in kept:
+                now, value = value, kept[name].values
+                if name not in self._compared:  # once: functions of draws are called for each chunk
+                    self._compared.add(name)
+                    if shared not in self._moved and not np.array_equal(value, now, equal_nan=True):
+                        changed.append(name)
             out.append(np.asarray(value, dtype=shared.type.dtype))
-        if new := set(changed) - self._said:
-            self._said |= new
+        if changed:
             warnings.warn(
-                f"{', '.join(map(repr, sorted(new)))} of the model changed since it was sampled, "
-                "and the values kept with the draws are used. Pass Xnew, and a likelihood of other "
-                "data, to predict for others.",
+                f"{', '.join(map(repr, sorted(changed)))} of the model changed since it was "
+                "sampled, and the values kept with the draws are used. Pass Xnew, and a likelihood "
+                "of other data, to predict for others.",
                 skip_file_prefixes=PACKAGE,
             )
         return out
+
+    @cached_property
+    def _moved(self) -> set[Any]:
+        """Data that are of the fit, such as inducing inputs, and may differ in another model."""
+        parts = self.observation.parts
+        pairs = {self.model.named_vars.get(f"{p.u.name}_pairs") for p in parts}
+        return pairs | {p.points for p in parts}
 
     @cached_property
     def X(self) -> np.ndarray:
