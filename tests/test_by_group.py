@@ -6,6 +6,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 
+from marks import long
 from modes import REWRITTEN
 from prior_draws import prior_draws
 from pymc.model.fgraph import clone_model
@@ -85,8 +86,7 @@ def close(a, b):
     ("mode", "block_size"),
     [
         *((REWRITTEN, size) for size in (None, 7, False)),
-        ("JAX", 7),
-        pytest.param("NUMBA", 7, marks=pytest.mark.long),
+        *long(("JAX", 7), ("NUMBA", 7)),
     ],
 )
 def test_log_density_and_gradient_are_those_of_separate_models(mode, block_size):

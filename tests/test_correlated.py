@@ -6,6 +6,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from marks import long
+from modes import RAW
 from scipy import stats
 
 import pymc_vsgp as vsgp
@@ -19,7 +21,6 @@ from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.grids import Cells, Grid, Product, Series, find_grid
 from pymc_vsgp.inducing.products import Products
 from pymc_vsgp.inducing.scattered import Scattered
-from tests.modes import RAW
 
 pytestmark = pytest.mark.filterwarnings("ignore:The period of 'u'")
 
@@ -116,12 +117,10 @@ FEW, MORE = ["rows", "grid", "scattered", "series"], ["cells", "product", "repea
 CASES = FEW + MORE
 
 
-def long(*values):
-    return [pytest.param(value, marks=pytest.mark.long) for value in values]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*FEW, *long("two", *MORE, "classes")])
+@pytest.mark.parametrize(
+    "kind", ["rows", "grid", *long("scattered", "series", "two", *MORE, "classes")]
+)
 def test_the_bound_is_that_of_a_few_coefficients(kind, monkeypatch, rng):
     X, features = places(kind if kind in CASES else "rows")
     n_outputs = 3 if kind == "classes" else None

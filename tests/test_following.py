@@ -6,6 +6,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
+from marks import long
 from modes import RAW
 
 import pymc_vsgp as vsgp
@@ -101,7 +102,9 @@ def test_the_density_of_u_does_not_depend_on_it(kind, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*KINDS, "correlated"])
+@pytest.mark.parametrize(
+    "kind", ["points", "few coefficients", "correlated", *long("coefficients", "neighbors")]
+)
 def test_normal_noise_is_followed_exactly(kind, monkeypatch):
     """The mean of u given the coefficients is linear in them, so it is where epsilon is zero."""
     correlated, kind = kind == "correlated", kind.replace("correlated", "coefficients")
@@ -124,7 +127,7 @@ def test_normal_noise_is_followed_exactly(kind, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["few coefficients", "coefficients", "correlated"])
+@pytest.mark.parametrize("kind", ["few coefficients", "coefficients", *long("correlated")])
 def test_so_are_coefficients_of_the_mean_function(kind, monkeypatch):
     """That of Fourier features is a part of f, and not of u."""
     if kind == "correlated":
@@ -166,7 +169,7 @@ def test_gradient_of_the_bound(kind, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["points", "few coefficients", *long("coefficients", "neighbors")])
 def test_an_intercept_does_not_hold_the_stage_up(kind):
     """Level of the function and intercept trade off: without a slope this took 100 rounds."""
     stage = vsgp.fit_gaussian(model=regression(kind, counts, COUNTS), progressbar=False)

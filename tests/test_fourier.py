@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 import reference_torus
 
+from marks import long
 from modes import RAW
 from pymc.model.transform.optimization import freeze_dims_and_data
 from recorded import exact
@@ -93,7 +94,7 @@ def test_log_density_equals_plain_numpy(D, block_size):
 
 # An order that is not its own inverse tells the two apart.
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "order"), [((4, 5), (0, 1)), ((3, 4, 2), (1, 2, 0))])
+@pytest.mark.parametrize(("shape", "order"), [*long(((4, 5), (0, 1))), ((3, 4, 2), (1, 2, 0))])
 def test_a_grid_equals_its_rows(shape, order):
     X = grid_of(shape, order)
     y = np.random.default_rng(0).poisson(2.0, size=len(X)).astype(float)
@@ -264,11 +265,8 @@ def value_and_gradient(model, mode):
 @pytest.mark.parametrize(
     ("mode", "kind"),
     [
-        pytest.param("JAX", "rows", marks=pytest.mark.long),
         ("JAX", "grid"),
-        ("JAX", "sites"),
-        pytest.param("NUMBA", "rows", marks=pytest.mark.long),
-        pytest.param("NUMBA", "sites", marks=pytest.mark.long),
+        *long(("JAX", "rows"), ("JAX", "sites"), ("NUMBA", "rows"), ("NUMBA", "sites")),
     ],
 )
 def test_backends_agree(mode, kind):
@@ -289,7 +287,7 @@ def test_backends_agree(mode, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("D", [1, *long(2)])
 def test_residual_is_that_of_dense_matrices(D, rng):
     """diag(Kff - Qff) on the torus, and Qff tends to Kff with all frequencies."""
     X = rng.uniform(size=(6, D))
@@ -455,7 +453,7 @@ def test_single_numbers_are_those_of_every_input():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_dense", [0, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most_dense", [0, *long(1000)])
 def test_nested_features_raise_the_bound(most_dense, monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", most_dense)
     X, y = data_of(2, n=60)
@@ -755,7 +753,7 @@ def test_a_short_period_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_dense", [0, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most_dense", [0, *long(1000)])
 def test_minibatches(most_dense, monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", most_dense)
     X, y = data_of(1, n=60)
@@ -770,7 +768,7 @@ def test_minibatches(most_dense, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("many", [*long(False), True])
 @pytest.mark.parametrize("n", [301])
 def test_a_series_equals_its_rows(n, many, monkeypatch):
     """Value, gradient, and the bound with its gradient."""

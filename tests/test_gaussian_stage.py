@@ -9,6 +9,7 @@ import pytest
 import reference
 import reference_gp
 
+from marks import long
 from modes import RAW
 from pytensor.conditional import ifelse
 from scipy import integrate, stats
@@ -236,7 +237,7 @@ def test_report_of_minibatches(data, rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "move_inducing"),
-    [("poisson", False), pytest.param("poisson", True, marks=pytest.mark.slow)],
+    [("poisson", False), *long(("poisson", True))],
 )
 def test_inducing_inputs_move_where_that_is_asked(family, move_inducing, data, rng):
     X, Xu, f = data
@@ -265,7 +266,7 @@ def test_restart_continues(data, rng):
     np.testing.assert_allclose(again.elbo, second.elbo, atol=1e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_other_routes_find_the_same_posterior(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
@@ -488,7 +489,7 @@ def test_normal_noise_has_the_best_q_of_each_theta(data, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lik", ["poisson", "normal"])
+@pytest.mark.parametrize("lik", [*long("poisson"), "normal"])
 def test_jax_takes_over_a_long_fit(lik, data, rng, monkeypatch):
     pytest.importorskip("jax")
     X, Xu, f = data
@@ -543,7 +544,7 @@ def test_numba_has_loops_of_scalars_from_the_start(data, rng):
     assert isinstance(Fitter(model).bound._fn.fn, OneOnNumba)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_numpy_goes_on_where_jax_was_refused(data, rng, monkeypatch):
     """JAX makes the constants that it was given read-only, and numpy has the same."""
     pytest.importorskip("jax")
@@ -564,11 +565,14 @@ LARGE = {
     "coefficients": lambda X: {"inducing": vsgp.inducing.Fourier(60.0, 90, center=5.0)},
     "neighbors": lambda X: {"inducing": vsgp.inducing.NearestNeighbors(X, 8)},
 }
+LARGE_RATES = [("points", 600.0), ("coefficients", 1e6)]
+LARGE_RATES += long(
+    ("points", 1e6), ("coefficients", 600.0), ("neighbors", 600.0), ("neighbors", 1e6)
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [600.0, 1e6])
-@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize(("kind", "rate"), LARGE_RATES)
 def test_large_counts_without_an_intercept(kind, rate):
     """From a rate of one, where a fit starts, whole steps overshoot by factors of exp(1000)."""
     X = np.linspace(0.0, 10.0, 60)[:, None]

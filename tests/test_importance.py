@@ -18,6 +18,7 @@ import scipy.special
 import scipy.stats
 import xarray as xr
 
+from marks import long
 from pytensor.conditional.op import ifelse
 from pytensor.graph.traversal import graph_inputs
 
@@ -126,7 +127,15 @@ def normal_of_rows():
     process(X).likelihood("y", vsgp.Gaussian(sigma), X=X, y=f + 0.3 * rng.normal(size=N))
 
 
-MODELS = [counts, scales, two, nested, classes, coefficients, normal, of_rows, normal_of_rows]
+MODELS = [
+    counts,
+    two,
+    classes,
+    coefficients,
+    normal,
+    normal_of_rows,
+    *long(scales, nested, of_rows),
+]
 
 
 def made(build):
@@ -186,9 +195,8 @@ def test_effects_that_sum_to_zero_take_many_points(rng):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-CASES = [(build, Jax) for build in (counts, coefficients, normal)]
-CASES += [pytest.param(build, Jax, marks=pytest.mark.long) for build in (nested, of_rows)]
-CASES += [(build, Numba) for build in (two, normal, neighbors)]
+CASES = [(counts, Jax), (two, Numba), (normal, Numba)]
+CASES += long((coefficients, Jax), (normal, Jax), (nested, Jax), (of_rows, Jax), (neighbors, Numba))
 
 
 @pytest.mark.slow
@@ -239,7 +247,7 @@ def test_numpy_goes_on_where_jax_was_refused(rng, monkeypatch):
     np.testing.assert_allclose(fn(theta, epsilon)[0], expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_numba_computes_what_is_of_theta_once(rng):
     model, _ = made(neighbors)
     points, theta, epsilon = points_of(model, rng, S=2)
@@ -375,7 +383,7 @@ def by_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, two, classes, of_rows, summed, by_group])
+@pytest.mark.parametrize("build", [counts, two, classes, *long(of_rows, summed, by_group)])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -394,7 +402,7 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", [Jax, pytest.param(Numba, marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", [Jax, Numba])
 def test_a_step_of_several_functions_is_compiled(backend, rng, monkeypatch):
     if backend is Jax:
         pytest.importorskip("jax")
@@ -490,7 +498,7 @@ def test_chains_where_normal_proposals_tell_nothing(many):
     assert np.sqrt(np.mean(away**2)) < 0.08 and abs(away.mean()) < 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_are_not_built_where_nuts_is_as_fast(many, monkeypatch):
     model, _, stage = many
     monkeypatch.setattr("pymc_vsgp.fit.weigher.Chains", None)  # fails where it is called
@@ -579,7 +587,7 @@ def with_chains(monkeypatch):
         monkeypatch.setattr(importance, name, value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_in_fitted_coordinates(labels, monkeypatch, rng):
     """At their theta all weights are the same; at others they vary less than in the stage's."""
     weigher = Weigher(labels.model)
@@ -621,7 +629,7 @@ def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
     np.testing.assert_allclose(sd, other, rtol=4.0 * np.sqrt(1.0 / n + 1.0 / m))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_propose_once_more_before_nuts(labels, monkeypatch):
     asked = []
     monkeypatch.setattr(importance, "doubt_of", lambda *args: asked.append(1) or DOUBT)
@@ -937,7 +945,7 @@ def test_noise_that_shows_late_calls_for_other_coordinates(monkeypatch, noise):
     assert not found.refused
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_functions_that_share_data_are_proposed_together(monkeypatch):
     """By the moments of their proposals, where they take no step together."""
     monkeypatch.setattr(newton, "JOINT", 0)
@@ -979,7 +987,7 @@ def noise_given_theta(stage, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("W", [[1.0, 1.0], [[1.0, 0.3], [-0.5, 1.2], [0.7, 0.7]]])
+@pytest.mark.parametrize("W", [*long([1.0, 1.0]), [[1.0, 0.3], [-0.5, 1.2], [0.7, 0.7]]])
 def test_a_step_of_several_functions_is_exact_where_noise_is_normal(W, monkeypatch, rng):
     """An observation of a sum says nothing of its parts: they are correlated."""
     _, X, f = inputs()
@@ -995,7 +1003,7 @@ def test_a_step_of_several_functions_is_exact_where_noise_is_normal(W, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [classes, summed, by_group])
+@pytest.mark.parametrize("build", [classes, *long(summed, by_group)])
 def test_functions_that_share_data_take_a_step_together(build, monkeypatch, rng):
     _, stage = made(build)
     joint = noise_given_theta(stage, rng)
@@ -1003,7 +1011,7 @@ def test_functions_that_share_data_take_a_step_together(build, monkeypatch, rng)
     assert joint < 0.3 * noise_given_theta(stage, rng)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_location_and_scale_take_steps_alone(monkeypatch, rng):
     """Together they would take twice the time, and weights vary as much."""
     _, stage = made(two)
@@ -1159,7 +1167,7 @@ def test_settings_of_nuts_ask_for_it(monkeypatch):
         vsgp.sample(stage=stage, method="gibbs", model=model)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_that_disagree_are_refused(monkeypatch, rng):
     """Weights may look well where hardly any of them is what the others miss."""
     theta = rng.normal(size=(2, 4, 100))
@@ -1217,7 +1225,7 @@ def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     assert "importance" not in stage.method
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_dimensions_are_given_up_at_once():
     """Independent coefficients under q, which strong data make dependent."""
     rng, X, f = inputs()
@@ -1277,7 +1285,7 @@ def test_a_prior_that_draws_in_any_order():
         assert abs((drawn < edge).mean() - expected) < 4.0 * sd
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ordered_cut_points():
     """As `likelihoods.md` has them: half of what the prior draws is not in order."""
     X, y = np.linspace(0.0, 4.0, 15)[:, None], np.repeat([0, 1, 2], 5)
@@ -1328,7 +1336,7 @@ def test_proposals_with_a_long_tail_along_each_axis(rng):
         assert abs(inside(drawn).mean() - expected) < 4.0 * error + 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_long_tails_of_weak_data_are_proposed():
     """Most of six inputs say nothing, and f may be constant: sd has a tail towards zero."""
     X = np.random.default_rng(6).uniform(0.0, 10.0, (60, 6))
@@ -1490,7 +1498,7 @@ def test_noise_of_a_few_likely_theta_does_not_choose_coordinates():
     assert not calmer(Noise(1.6, 1.0, ess=4), Noise(0.2, 1.0, ess=4))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_step_makes_weights_vary_less(effects, monkeypatch, rng):
     stage, weigher = effects
     points = weigher.points

@@ -113,7 +113,7 @@ Stack backtrace:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk_says_so(monkeypatch, tmp_path, default_mode):
     """With what nutpie said on one. Other errors are passed on."""
     nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
@@ -169,7 +169,7 @@ def test_a_killed_run_keeps_its_draws(finished, tmp_path):
     assert vsgp.check_inducing(idata, 20, model=build(), **quiet).missing.shape == (20,)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inducing_values_that_were_integrated_out_come_back(tmp_path, default_mode):
     for name in ("nutpie", "obstore"):
         pytest.importorskip(name, reason=f"{name} is not installed")

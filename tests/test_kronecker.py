@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
+from marks import long
 from modes import RAW
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.traversal import ancestors
@@ -144,7 +145,7 @@ def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
 @pytest.mark.slow
 # Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
-@pytest.mark.parametrize("mode", ["JAX", pytest.param("NUMBA", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["JAX", *long("NUMBA")])
 def test_backends_agree(mode):
     if mode == "JAX":
         pytest.importorskip("jax")
@@ -161,7 +162,7 @@ def test_backends_agree(mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("many", [*long(False), True])
 def test_the_stage_is_that_of_points_at_all_pairs(many, monkeypatch):
     """Under a full q the bound does not depend on how values are rotated; else it is below."""
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 50)

@@ -15,6 +15,7 @@ import reference
 import reference_gp
 import reference_latents
 
+from marks import long
 from modes import RAW
 from scipy import integrate, special, stats
 
@@ -328,7 +329,7 @@ def test_custom_of_three_functions_in_order(rng):
     assert abs(got - density.mean()) < 4 * density.std() / 1e3
 
 
-@pytest.mark.parametrize("mode", [None, pytest.param("NUMBA", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", [None, *long("NUMBA")])
 def test_custom_of_three_functions_in_a_model(rng, mode):
     """In blocks as at once: what simplifies a block has to know the lengths of its arrays."""
     X, y = np.linspace(0.0, 3.0, 8)[:, None], rng.normal(size=8)
@@ -564,8 +565,7 @@ def test_streamed_equals_the_ordinary_graph(name):
 # loops of its own on each backend, is in `test_robust_max.py`; for other likelihoods see above.
 COMPILED = [
     ("shared_kernel", "JAX"),
-    ("list_of_processes", "JAX"),
-    pytest.param("list_of_processes", "NUMBA", marks=pytest.mark.long),
+    *long(("list_of_processes", "JAX"), ("list_of_processes", "NUMBA")),
 ]
 
 

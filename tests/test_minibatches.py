@@ -123,7 +123,7 @@ def test_small_sets_end_where_natural_gradients_do():
     np.testing.assert_allclose(few.theta["lengthscale"], best.theta["lengthscale"], rtol=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sum_of_points_and_many_features_ends_where_natural_gradients_do(monkeypatch):
     """The density of the points is held, and features are independent."""
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
@@ -295,7 +295,7 @@ def test_ctrl_c_at_the_end_leaves_a_checkpoint_that_fits(tmp_path, monkeypatch):
     assert fitted(checkpoint=path).n_steps == whole.n_steps
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tol_is_what_a_pass_has_to_gain():
     """Windows are of 100 passes with 3 batches; steps are halved after each two that gain less."""
     stage = fitted(tol=1e9, maxiter=2500, move_inducing=False)

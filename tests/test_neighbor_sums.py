@@ -46,7 +46,7 @@ def stages():
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_stage_is_that_of_points(stages):
     """With all neighbors it is the same process."""
     near, exact = stages

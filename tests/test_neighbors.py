@@ -616,7 +616,7 @@ def test_values_outside_of_a_likelihood():
             vsgp.fit_gaussian(progressbar=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_counts_closer_than_the_function_varies(rng):
     """From a start at a lengthscale of four times the right one, where orders matter most."""
     n, ls = 600, 0.05
@@ -645,7 +645,7 @@ def test_counts_closer_than_the_function_varies(rng):
     assert np.isnan(bound(theta, [stage.sites["u"]]).value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_smooth_functions_between_their_inputs():
     """Weights of neighbors are then large and of both signs, and their equations nearly singular.
 

@@ -166,7 +166,7 @@ def test_what_the_noise_function_means(family):
     """A parameter of the distribution, as it can be estimated from draws of it."""
     name, of_g = family.of_noise
     for g in (-1.0, 0.5):
-        drawn = pm.draw(family.dist(np.array([[0.3, g]])), 20_000, random_seed=1)
+        drawn = pm.draw(family.dist(np.tile([[0.3, g]], (20_000, 1))), random_seed=1)
         wanted = of_g(g)
         if name == "probability of a zero":  # of one that is no count
             wanted = wanted + (1 - wanted) * np.exp(-np.exp(0.3))

@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
+from marks import long
 from modes import RAW, REWRITTEN
 from prior_draws import prior_draws
 
@@ -99,8 +100,13 @@ def orders(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
-@pytest.mark.parametrize("inducing", INDUCING)
+@pytest.mark.parametrize(
+    ("inducing", "several"),
+    [
+        *(("points", True), ("features", False), ("neighbors", False)),
+        *long(("points", False), ("features", True), ("neighbors", True)),
+    ],
+)
 def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows):
     model, plain = build(inducing, several), by_rows(inducing, several)
     assert orders(model)[0].repeats == N // DISTINCT and orders(plain) == [None]
@@ -109,7 +115,7 @@ def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("inducing", "several"), [("points", True), ("features", False), ("neighbors", True)]
+    ("inducing", "several"), [("points", True), ("neighbors", True), *long(("features", False))]
 )
 def test_rows_with_a_mean_of_their_own(inducing, several, by_rows):
     model, plain = build(inducing, several, own=True), by_rows(inducing, several, own=True)
@@ -117,7 +123,7 @@ def test_rows_with_a_mean_of_their_own(inducing, several, by_rows):
     same(evaluate(model), evaluate(plain))
 
 
-COMPILED = [pytest.param(True, mode, marks=pytest.mark.long) for mode in ("NUMBA", "JAX")]
+COMPILED = long((True, "NUMBA"), (True, "JAX"))
 
 
 @pytest.mark.slow

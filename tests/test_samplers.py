@@ -5,6 +5,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from marks import long
 from modes import RAW
 from recorded import exact
 
@@ -34,9 +35,7 @@ def build(rng):
         ("nutpie", "numba", "nutpie"),
         ("nutpie", "jax", "nutpie"),
         ("pymc", "numba", "pymc"),
-        ("pymc", "jax", "jax"),
-        pytest.param("numpyro", None, "numpyro", marks=pytest.mark.long),
-        pytest.param("blackjax", None, "blackjax", marks=pytest.mark.long),
+        *long(("pymc", "jax", "jax"), ("numpyro", None, "numpyro"), ("blackjax", None, "blackjax")),
     ],
 )
 def test_every_sampler(sampler, backend, package, rng):
@@ -69,7 +68,7 @@ def test_every_sampler(sampler, backend, package, rng):
     assert model["u"].name == "u"
 
 
-@pytest.mark.parametrize("method", ["advi", pytest.param("fullrank_advi", marks=pytest.mark.long)])
+@pytest.mark.parametrize("method", ["advi", *long("fullrank_advi")])
 def test_advi(method, rng):
     with build(rng):
         fit = pm.fit(1000, method=method, random_seed=5, progressbar=False)

@@ -52,7 +52,7 @@ def two_optima(share):
     return replace(stage, elsewhere=(other,)), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("bent", [False, True])
 def test_weights_lead_to_a_better_optimum(bent, monkeypatch):
     """From the initial point, nearly all of y is noise. Proposals that bend get there alone."""

@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 import reference_steps as reference
 
+from marks import long
 from modes import REWRITTEN
 from scipy import special, stats
 
@@ -136,7 +137,9 @@ def test_nuts(nuts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["elliptical slice", "augmentation", "surrogate", "laplace"])
+@pytest.mark.parametrize(
+    "which", ["elliptical slice", "augmentation", *long("surrogate", "laplace")]
+)
 def test_chains_in_processes(which):
     """Draws and statistics follow from the seed: in processes, one after another, and again."""
     found = []
@@ -155,7 +158,7 @@ def test_chains_in_processes(which):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["surrogate", "laplace"])
+@pytest.mark.parametrize("which", ["surrogate", *long("laplace")])
 def test_a_later_step_in_processes(which):
     """What another step has moved is seen, though PyMC moves it in place there."""
     found = []

@@ -130,8 +130,8 @@ def point_of(recipe, n, m, seed):
 
 
 # One column: see `test_families.py`, and JAX below.
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", [pytest.param(composed, marks=pytest.mark.long), warped])
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", [composed, warped])
 @given(
     n=st.integers(1, 40),
     m=st.integers(1, 8),
