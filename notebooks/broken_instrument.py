@@ -37,7 +37,7 @@ DRAWS, FIRST = (100, "2014-02-15") if SMOKE else (1000, "2014-01-01")
 # %% [markdown]
 # ## Data
 #
-# Take logarithms, and standardise them. Three weeks of March, when the instrument worked again, are
+# Take logarithms, and standardize them. Three weeks of March, when the instrument worked again, are
 # held out to judge the predictions.
 
 # %%
@@ -115,7 +115,7 @@ for ax, (name, y) in zip(axes, draws.items(), strict=True):
     ax.plot(air["date"], given[:, 2], ".", color="gray", label="measured")
     ax.plot(air["date"][held_out], Y[held_out, 2], ".", color=warm, label="held out")
     ax.set_title(f"NO2 {name}", loc="left")
-    ax.set_ylabel("log, standardised")
+    ax.set_ylabel("log, standardized")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].legend(frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
 figure = pathlib.Path("broken_instrument.png").resolve()

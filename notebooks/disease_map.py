@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # Where did infants die without a cause? A disease map with repeated locations
+# # Where were sudden infant deaths more frequent? A disease map with repeated locations
 #
 # Sudden infant deaths in the 100 counties of North Carolina, in two periods: every location has two
 # counts. A share of the differences between counties goes with a covariate, the share of births
@@ -42,7 +42,7 @@ sids = vsgp.datasets.load_sids()
 share = sids["nonwhite"] / sids["births"]
 X = pd.DataFrame(
     {
-        "x": sids["x"],  # kilometres
+        "x": sids["x"],  # kilometers
         "y": sids["y"],
         "nonwhite": (share - share.mean()) / share.std(),
         "later": (sids["period"] == "1979-84").astype(float),
@@ -71,7 +71,7 @@ def build(points):
     """Build the model with inducing points at these locations."""
     Xu = pd.DataFrame(points, columns=["x", "y"]).assign(nonwhite=0.0, later=0.0)
     with pm.Model(coords={"covariate": ["nonwhite", "later"]}) as model:
-        lengthscale = pm.InverseGamma("lengthscale", mu=100, sigma=60)  # kilometres
+        lengthscale = pm.InverseGamma("lengthscale", mu=100, sigma=60)  # kilometers
         scale = pm.HalfNormal("scale", 0.5)
         intercept = pm.Normal("intercept", np.log(2), 1)  # log of deaths in a thousand births
         beta = pm.Normal("beta", 0, 1, dims="covariate")
@@ -102,7 +102,7 @@ with few:
 panels = vsgp.plot_inducing(check)
 
 # %% [markdown]
-# They are not: single counties differ from their neighbours by more than 40 points can follow.
+# They are not: single counties differ from their neighbors by more than 40 points can follow.
 # Take all.
 
 # %%
@@ -123,8 +123,8 @@ print(
     f"ESS at least {worst['ess_bulk'].min():.0f}; drawn by {idata.posterior.attrs['method']}"
 )
 for name, drawn in (("40 points", rough), ("100 points", idata)):
-    kilometres = drawn.posterior["lengthscale"]
-    print(f"{name}: lengthscale {float(kilometres.mean()):.0f} ± {float(kilometres.std()):.0f} km")
+    kilometers = drawn.posterior["lengthscale"]
+    print(f"{name}: lengthscale {float(kilometers.mean()):.0f} ± {float(kilometers.std()):.0f} km")
 
 # %% [markdown]
 # ## Would the model make such counts?
@@ -140,8 +140,8 @@ rootogram = az.plot_ppc_rootogram(idata)
 # The relative risk of a county is the exponential of the process, less the intercept: 1.5 means
 # one and a half times the deaths that births and the covariates account for. Predict the function
 # at each county with covariates of zero, which leaves the intercept and the process. The values `u`
-# won't do: they hold the effect of the covariates. The lower map has the probability that the risk
-# is above one.
+# won't do: they hold the effect of the covariates. The lower map has the *exceedance probability*:
+# the probability that the relative risk is above one.
 
 # %%
 county = sids.drop_duplicates("county").set_index("county")
@@ -162,7 +162,7 @@ for i in np.argsort(-np.abs(above - 0.5)):
 fig, axes = plt.subplots(2, 1, figsize=(8, 6.6), layout="constrained", sharex=True)
 for ax, title, values, style in (
     (axes[0], "Relative risk, posterior mean", mean, {"cmap": "viridis"}),
-    (axes[1], "Probability that it is above one", above, {"cmap": "PuOr_r", "vmin": 0, "vmax": 1}),
+    (axes[1], "P(relative risk above one)", above, {"cmap": "PuOr_r", "vmin": 0, "vmax": 1}),
 ):
     dots = ax.scatter(*places.T, c=values, s=15 + births / 60, lw=0.4, edgecolor="black", **style)
     fig.colorbar(dots, ax=ax, shrink=0.85).outline.set_visible(False)
@@ -189,11 +189,11 @@ for name, text in (("nonwhite", "One sd more births that were not white"), ("lat
     print(f"{text}: {low:.2f} to {high:.2f} times as many deaths (90 %)")
 
 # %% [markdown]
-# **Answer.** The covariates do not explain the map. Rutherford and its neighbour Cleveland in the
-# west, and Columbus in the south, have 1.4 to 1.5 times the deaths. Forsyth and its neighbour Davie
+# **Answer.** The covariates do not explain the map. Rutherford and its neighbor Cleveland in the
+# west, and Columbus in the south, have 1.4 to 1.5 times the deaths. Forsyth and its neighbor Davie
 # have two thirds, and Wake and Mecklenburg three to four fifths. For most counties the data do not
-# tell whether the risk is above one. The lengthscale is about the distance of two counties, so
-# neighbours are alike only in part. The process has one value for both periods by assumption, and
-# the data show no change of the rate between them. A covariate that is a smooth map itself competes
-# with the process: see
+# tell whether the relative risk is above one. The lengthscale is about the distance of two
+# counties, so neighbors are alike only in part. The process has one value for both periods by
+# assumption, and the data show no change of the rate between them. A covariate that is a smooth map
+# itself competes with the process: see
 # [spatial confounding](../troubleshooting.md#a-coefficient-moves-confounding).

@@ -108,7 +108,7 @@ print(
 # %% [markdown]
 # ## The curve, and the intercepts
 #
-# The curve follows both winters. Intercepts of small regions are pulled towards the others and have
+# The curve follows both winters. Intercepts of small regions are pulled toward the others and have
 # wide intervals; large regions speak for themselves. Only the sum of curve and intercept is seen,
 # so the intercepts are relative to their mean.
 

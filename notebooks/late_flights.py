@@ -40,7 +40,9 @@ DRAWS, M, MORE = (50, 15, 20) if SMOKE else (500, 40, 80)
 # ## Data
 #
 # Counts of flights in cells of a week by two hours, and how many arrived more than a quarter of an
-# hour late. The exposure is the number of flights, so that `exp(f)` is the share of late ones.
+# hour late. `vsgp.Binomial(n)` is the textbook choice. A Poisson with the number of flights as its
+# exposure has a log link instead. `exp(f)` is then the share of late ones itself, and the negative
+# binomial below has one number for overdispersion.
 
 # %%
 flights = vsgp.datasets.load_flights().query("weekend == 0")
@@ -109,7 +111,7 @@ with model:
 #
 # ## Would the model make such data?
 #
-# One statistic says it, the variance of the standardised residuals. It is near one if late flights
+# One statistic says it, the variance of the standardized residuals. It is near one if late flights
 # are independent of each other.
 
 

@@ -16,7 +16,8 @@
 #
 # Twelve stations measured four pollutants every hour from March 2013 to February 2017: 1.6 million
 # readings. When is the air dirty? The model is a smooth function of the day of the year and of the
-# hour of the day. You get the uncertainty of the function, and of its smoothness.
+# hour of the day. You get the function's posterior mean. The check below says why its band and the
+# hyperparameters are not to be reported.
 #
 # Both inputs are periodic: January follows December, and midnight follows 23 h. Fourier features
 # live on such a torus, so the highest frequencies are all that they leave out. With normal noise
@@ -128,7 +129,7 @@ print(
 #
 # A million readings make narrow bands, and they are about *these four years*. The model takes the
 # noise for independent, but a dirty week is dirty at all stations and in all its hours. The check
-# above says so, too: residuals of neighbours are alike. The years show how much that is: each month
+# above says so, too: residuals of neighbors are alike. The years show how much that is: each month
 # differs from year to year by far more than the curve's own sd. Judge next year's air by the dots,
 # and not by the band.
 
@@ -147,7 +148,7 @@ of_curve = daily.std(axis=0).mean()
 print(f"Months differ between years by an sd of {of_years_sd:.2f}; the curve's is {of_curve:.4f}")
 
 # %%
-ink, warm, grey = "C0", "C1", "gray"
+ink, warm, gray = "C0", "C1", "gray"
 fig, axes = plt.subplot_mosaic(
     [["calendar", "calendar"], ["year", "day"]], figsize=(11, 7), layout="constrained"
 )
@@ -181,7 +182,7 @@ for name, at, color in (("mid-January", 15.0, ink), ("mid-July", 195.0, warm)):
 ax.set_xticks([0, 6, 12, 18, 24], ["0 h", "6 h", "12 h", "18 h", "24 h"])
 ax.legend(frameon=False)
 for name in ("year", "day"):
-    axes[name].axhline(0, color=grey, lw=0.8, zorder=0)
+    axes[name].axhline(0, color=gray, lw=0.8, zorder=0)
     axes[name].spines[["top", "right"]].set_visible(False)
 figure = Path.cwd() / "million_rows.png"
 fig.savefig(figure, dpi=130)

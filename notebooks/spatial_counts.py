@@ -16,7 +16,7 @@
 #
 # Every tree of 19.6 acres of Lansing Woods, Michigan, was mapped (Gerrard 1969; `lansing` in R's
 # spatstat). Are hickories rarer where maples are dense? A Poisson regression of counts in cells
-# says so with a very narrow interval. It takes trees of neighbouring cells for independent, which
+# says so with a very narrow interval. It takes trees of neighboring cells for independent, which
 # they are not. A Gaussian process over the map takes up what the covariate leaves, and the
 # coefficient changes: in its interval, and in its size.
 #
@@ -37,14 +37,14 @@ import pymc_vsgp as vsgp
 SEED = 1969
 SMOKE = os.environ.get("PYMC_VSGP_SMOKE") == "1"
 DRAWS, TUNE, CHAINS, BINS = (50, 100, 2, 16) if SMOKE else (1000, 500, 4, 32)
-SIDE = 281.6  # metres: 924 feet
+SIDE = 281.6  # meters: 924 feet
 
 # %% [markdown]
 # ## Data
 #
 # The response is the number of hickories in each square cell, 703 in all. The covariate is the
 # logarithm of the density of maples around the cell: a Gaussian kernel of 20 m, divided by its
-# share inside the plot, and standardised. It is an estimate, and is used as if it were known.
+# share inside the plot, and standardized. It is an estimate, and is used as if it were known.
 
 # %%
 trees = vsgp.datasets.load("lansing")
@@ -52,7 +52,7 @@ positions = {name: SIDE * t[["x", "y"]].to_numpy() for name, t in trees.groupby(
 
 
 def log_density(points, bandwidth=20.0):
-    """Return a function that gives the log of the smoothed density of points, standardised."""
+    """Return a function that gives the log of the smoothed density of points, standardized."""
     lattice = (np.arange(64) + 0.5) * SIDE / 64
     inside = np.stack(np.meshgrid(lattice, lattice), axis=-1).reshape(-1, 2)
 
@@ -99,7 +99,7 @@ with pm.Model(coords=pattern.coords) as regression:
     )
 
 with pm.Model(coords=pattern.coords) as spatial:
-    lengthscale = pm.InverseGamma("lengthscale", mu=40, sigma=20)  # metres
+    lengthscale = pm.InverseGamma("lengthscale", mu=40, sigma=20)  # meters
     scale = pm.HalfNormal("scale", 1)
     intercept = pm.Normal("intercept", 4.5, 1)
     beta = pm.Normal("beta", 0, 1)
@@ -173,7 +173,7 @@ for name, values in simulated.items():
 # ## What the spatial term does to the coefficient
 #
 # The first interval is too narrow: its model takes cells for independent, given the maples. The
-# second model knows that neighbours are alike. The estimate may move as well. The density of maples
+# second model knows that neighbors are alike. The estimate may move as well. The density of maples
 # is a smooth map, and so is the process. The prior divides between them what both could explain.
 # This is spatial confounding.
 #
@@ -230,7 +230,7 @@ for name, region in quarters.items():
     )
 
 # %%
-ink, warm, grey = "C0", "C1", "gray"
+ink, warm, gray = "C0", "C1", "gray"
 fig, axes = plt.subplot_mosaic(
     [["maple", "effect", "mean"], ["sd", "beta", "check"]], figsize=(12, 7.2), layout="constrained"
 )
@@ -273,15 +273,15 @@ draw_map(
     cmap="magma",
 )
 bins = np.linspace(*np.quantile(np.concatenate(list(coefficient.values())), [0, 1]), 60)
-for (name, values), colour in zip(coefficient.items(), (warm, ink), strict=True):
-    axes["beta"].hist(values, bins, density=True, color=colour, alpha=0.6, label=name)
-axes["beta"].axvline(0, color=grey, lw=0.8)
+for (name, values), color in zip(coefficient.items(), (warm, ink), strict=True):
+    axes["beta"].hist(values, bins, density=True, color=color, alpha=0.6, label=name)
+axes["beta"].axvline(0, color=gray, lw=0.8)
 axes["beta"].set(title="Coefficient of the maples", xlabel="beta", yticks=[])
 axes["beta"].legend(frameon=False)
 bins = np.linspace(0, 1.7 * max(seen, *(np.quantile(v, 0.99) for v in simulated.values())), 60)
-for (name, values), colour in zip(simulated.items(), (warm, ink), strict=True):
-    axes["check"].hist(values, bins, density=True, color=colour, alpha=0.6, label=name)
-axes["check"].axvline(seen, color=grey, lw=1.5, label="seen")
+for (name, values), color in zip(simulated.items(), (warm, ink), strict=True):
+    axes["check"].hist(values, bins, density=True, color=color, alpha=0.6, label=name)
+axes["check"].axvline(seen, color=gray, lw=1.5, label="seen")
 axes["check"].set(title="Patchiness of simulated counts", xlabel="variance over mean", yticks=[])
 axes["check"].legend(frameon=False)
 for ax in axes.values():

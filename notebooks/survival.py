@@ -17,7 +17,7 @@
 # In the lung-cancer trial of the Veterans' Administration 128 of 137 men died while they were
 # followed. The logarithm of the typical time is a Gaussian process of two covariates: age, and the
 # Karnofsky score. That score says how well a patient manages by himself, from 10 to 99. Type of
-# tumour and treatment shift the process. This is an accelerated failure time model in which you
+# tumor and treatment shift the process. This is an accelerated failure time model in which you
 # need not decide whether the score acts linearly. You will compare two distributions of the times,
 # Weibull and log-normal.
 
@@ -75,18 +75,19 @@ test large: 52/60/45 164/70/68 19/30/39 53/60/66 15/30/63 43/60/49 340/80/64 133
   111/60/64 231/70/67 378/80/65 49/30/37
 """
 records = []
-for arm, tumour, patients in re.findall(r"(standard|test) (\w+): ([\d+/\s]+)", TABLE):
+for arm, tumor, patients in re.findall(r"(standard|test) (\w+): ([\d+/\s]+)", TABLE):
     for days, plus, score, age in re.findall(r"(\d+)(\+?)/(\d+)/(\d+)", patients):
-        records.append((arm, tumour, int(days), plus == "+", int(score), int(age)))
-columns = ["arm", "tumour", "days", "censored", "score", "age"]
+        records.append((arm, tumor, int(days), plus == "+", int(score), int(age)))
+columns = ["arm", "tumor", "days", "censored", "score", "age"]
 patients = pd.DataFrame(records, columns=columns)
 print(f"{len(patients)} patients, {(~patients['censored']).sum()} deaths")
 
 # %% [markdown]
 # ## Two distributions of the times
 #
-# `vsgp.Weibull` knows censoring, and its expectation has a closed form. A log-normal distribution
-# with censoring takes a family of our own; its expectation is by quadrature.
+# `vsgp.Weibull` knows censoring, and its expectation has a closed form. There is no log-normal
+# family with censoring, so here is one of our own; its expectation is by quadrature. A callable
+# with `pm.Censored` would do as well, with an upper limit of infinity for deaths.
 
 
 # %%
@@ -126,7 +127,7 @@ KINDS = ["small", "adeno", "large"]  # against squamous
 
 def inputs(table):
     """Return the inputs of each patient."""
-    indicators = [table["tumour"] == kind for kind in KINDS] + [table["arm"] == "test"]
+    indicators = [table["tumor"] == kind for kind in KINDS] + [table["arm"] == "test"]
     return np.column_stack([table["score"] / 20, table["age"] / 10, *indicators]).astype(float)
 
 
@@ -208,14 +209,14 @@ def survival(family, table, times):
 
 times = np.linspace(0.0, 500.0, 126)
 two = pd.DataFrame(
-    {"arm": "standard", "tumour": ["small", "squamous"], "score": [40, 80], "age": [65, 50]}
+    {"arm": "standard", "tumor": ["small", "squamous"], "score": [40, 80], "age": [65, 50]}
 )
 SHOWN = "log-normal"
 curves = survival(SHOWN, two, times)
 for i, patient in two.iterrows():
     beyond = curves[:, i, np.searchsorted(times, 100.0)]
     print(
-        f"{patient['tumour']} cell, score {patient['score']}, age {patient['age']}: alive after "
+        f"{patient['tumor']} cell, score {patient['score']}, age {patient['age']}: alive after "
         f"100 days with probability {beyond.mean():.2f}, 90 % interval "
         f"{np.quantile(beyond, 0.05):.2f} to {np.quantile(beyond, 0.95):.2f}"
     )
@@ -263,18 +264,18 @@ for family in models:
         print(f"{family}, {name} ({chosen.sum()}), model and Kaplan-Meier: {'; '.join(told)}")
 
 # %%
-ink, warm, grey = "C0", "C1", "gray"
+ink, warm, gray = "C0", "C1", "gray"
 fig, axes = plt.subplots(2, 2, figsize=(10.5, 7.6), layout="constrained")
 (of_score, of_two), (of_groups, of_effects) = axes
 
 scores = np.arange(20, 95, 2.5)
-for age, colour in ((45, warm), (65, ink)):
-    like = pd.DataFrame({"arm": "standard", "tumour": "squamous", "score": scores, "age": age})
+for age, color in ((45, warm), (65, ink)):
+    like = pd.DataFrame({"arm": "standard", "tumor": "squamous", "score": scores, "age": age})
     with models[SHOWN]:
         f = vsgp.predict(drawn[SHOWN], inputs(like), "f", random_seed=SEED, progressbar=False)
     low, middle, high = np.exp(f.quantile([0.05, 0.5, 0.95], dim=("chain", "draw")).to_numpy())
-    of_score.fill_between(scores, low, high, color=colour, alpha=0.2, lw=0)
-    of_score.plot(scores, middle, color=colour, label=f"age {age}")
+    of_score.fill_between(scores, low, high, color=color, alpha=0.2, lw=0)
+    of_score.plot(scores, middle, color=color, label=f"age {age}")
 of_score.set(
     title="Median survival, squamous cells, with 90 %",
     xlabel="Karnofsky score",
@@ -284,23 +285,23 @@ of_score.set(
 of_score.set_yticks([10, 30, 100, 300], ["10", "30", "100", "300"])
 of_score.legend(frameon=False)
 
-for i, colour in enumerate((warm, ink)):
+for i, color in enumerate((warm, ink)):
     low, middle, high = np.quantile(curves[:, i], [0.05, 0.5, 0.95], axis=0)
     patient = two.iloc[i]
-    of_two.fill_between(times, low, high, color=colour, alpha=0.25, lw=0)
-    name = f"{patient['tumour']} cell, score {patient['score']}, age {patient['age']}"
-    of_two.plot(times, middle, color=colour, label=name)
+    of_two.fill_between(times, low, high, color=color, alpha=0.25, lw=0)
+    name = f"{patient['tumor']} cell, score {patient['score']}, age {patient['age']}"
+    of_two.plot(times, middle, color=color, label=name)
 of_two.set(title="Two patients, with 90 %", xlabel="days", ylabel="alive", ylim=(0, 1))
 of_two.legend(frameon=False)
 
-for (name, chosen), colour in zip(groups.items(), (warm, grey, ink), strict=True):
+for (name, chosen), color in zip(groups.items(), (warm, gray, ink), strict=True):
     low, middle, high = np.quantile(fitted[SHOWN][name], [0.05, 0.5, 0.95], axis=0)
-    of_groups.fill_between(times, low, high, color=colour, alpha=0.25, lw=0)
-    of_groups.plot(times, middle, color=colour, lw=1.2)
+    of_groups.fill_between(times, low, high, color=color, alpha=0.25, lw=0)
+    of_groups.plot(times, middle, color=color, lw=1.2)
     if "Weibull" in fitted:
-        of_groups.plot(times, fitted["Weibull"][name].mean(axis=0), color=colour, lw=1, ls=":")
+        of_groups.plot(times, fitted["Weibull"][name].mean(axis=0), color=color, lw=1, ls=":")
     at, alive, _ = kaplan_meier(days[chosen], censored[chosen])
-    of_groups.step([0, *at], [1, *alive], where="post", color=colour, lw=1.5, ls="--", label=name)
+    of_groups.step([0, *at], [1, *alive], where="post", color=color, lw=1.5, ls="--", label=name)
 of_groups.set(
     title="Log-normal (bands), Weibull (dots), Kaplan-Meier",
     xlabel="days",
@@ -313,9 +314,9 @@ of_groups.legend(frameon=False)
 ratio = np.exp(drawn[SHOWN].posterior["effect"].to_numpy().reshape(-1, 4))
 low, middle, high = np.quantile(ratio, [0.05, 0.5, 0.95], axis=0)
 rows = np.arange(4)
-of_effects.hlines(rows, low, high, color=grey, lw=4)
+of_effects.hlines(rows, low, high, color=gray, lw=4)
 of_effects.plot(middle, rows, "o", color=ink)
-of_effects.axvline(1, color=grey, lw=0.8)
+of_effects.axvline(1, color=gray, lw=0.8)
 labels = [*(f"{kind} cell" for kind in KINDS), "test arm"]
 of_effects.set_yticks(rows, labels)
 of_effects.set(title="Times as long as squamous, standard arm", xscale="log", ylim=(-0.6, 3.6))
@@ -329,6 +330,7 @@ fig.savefig(figure, dpi=110)
 print(f"Figure written to {figure}")
 
 # %% [markdown]
-# **Answer.** The Karnofsky score and the type of tumour say most. With squamous cells and a score
+# **Answer.** The Karnofsky score and the type of tumor say most. With squamous cells and a score
 # of 80, three of four are alive after 100 days. With small cells and a score of 40 it is one of
-# seven. The data do not tell if the tested treatment helps: zero is well inside of its interval.
+# seven. The data do not tell if the tested treatment helps: one is well inside the interval of the
+# ratio.

@@ -132,7 +132,7 @@ u = u[:: max(len(u) // len(v), 1)]  # as many as there are of the Gaussian stage
 
 # %%
 ink, warm = "C0", "C1"
-colours = ["#2878b5", "#2f8f4e", "#c4372e"]
+colors = ["#2878b5", "#2f8f4e", "#c4372e"]
 fig, axes = plt.subplot_mosaic(
     [["Free form"] * 3 + ["Gaussian"] * 3, [0, 0, 1, 1, 2, 2]],
     figsize=(9.6, 8.4),
@@ -141,11 +141,11 @@ fig, axes = plt.subplot_mosaic(
 )
 for name, p in probability.items():
     ax = axes[name]
-    for k, colour in enumerate(colours):
-        ax.plot(*X[labels == k].T, ".", color=colour, ms=3, alpha=0.45, label=CLASSES[k])
+    for k, color in enumerate(colors):
+        ax.plot(*X[labels == k].T, ".", color=color, ms=3, alpha=0.45, label=CLASSES[k])
         surface = p[:, k].reshape(SIDE, SIDE)
         widths = [0.7, 1.3, 2.0]
-        ax.contour(ticks, ticks, surface, [0.3, 0.95, 0.99], colors=colour, linewidths=widths)
+        ax.contour(ticks, ticks, surface, [0.3, 0.95, 0.99], colors=color, linewidths=widths)
     ax.plot(*Xu.T, "^", color="gray", ms=3.5, label="inducing point")
     ax.plot(*Xu[shown], "o", mfc="none", color="gray", ms=11)
     ax.set(title=f"{name}: contours at 0.3, 0.95 and 0.99", xlim=(-4, 4), ylim=(-4, 4))

@@ -1,7 +1,7 @@
 """A few small real data sets, shipped with the package, and a door to others.
 
 The shipped sets come back as tables whose ``attrs`` say what they are, where they are from, under
-which licence, and whom to cite. `load` downloads two others once, or reads those of the folder that
+which license, and whom to cite. `load` downloads two others once, or reads those of the folder that
 the environment variable PYMC_VSGP_DATA names.
 """
 
@@ -108,7 +108,7 @@ def load_kilauea() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns `x` and `y`, in kilometres east and north of the middle of the window; `hours` since
+        Columns `x` and `y`, in kilometers east and north of the middle of the window; `hours` since
         06:00 UTC; `depth_km`; and `magnitude`. ``attrs["window"]`` holds the window, the
         (low, high) of `x` and `y`.
 
@@ -172,7 +172,7 @@ def load_air() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns `date`; `PM2.5`, `NO2` and `CO`, in micrograms in a cubic metre, nan where fewer
+        Columns `date`; `PM2.5`, `NO2` and `CO`, in micrograms in a cubic meter, nan where fewer
         than twelve hours of a day were measured.
 
     Examples
@@ -230,7 +230,7 @@ def load_sids() -> pd.DataFrame:
     -------
     pandas.DataFrame
         Two rows for each of 100 counties. Columns `county`; `period`, 1974-78 or 1979-84; `x` and
-        `y`, the centroid in kilometres; `births`; `nonwhite`, those that were not white; and
+        `y`, the centroid in kilometers; `births`; `nonwhite`, those that were not white; and
         `deaths`.
 
     Examples

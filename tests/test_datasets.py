@@ -48,7 +48,7 @@ def test_shipped(load, rows, columns, total):
     assert table.isna().sum().sum() == (74 if load is datasets.load_air else 0)
     numbers = table.select_dtypes("number")
     assert numbers.sum().sum() == pytest.approx(total, rel=1e-12)
-    assert {"title", "columns", "source", "licence", "reference"} <= set(table.attrs)
+    assert {"title", "columns", "source", "license", "reference"} <= set(table.attrs)
 
 
 def test_sids_are_those_of_cressie():
@@ -71,14 +71,14 @@ def test_tables_are_not_shared():
     assert datasets.load_coal().attrs
 
 
-def test_every_file_is_listed_with_its_licence():
+def test_every_file_is_listed_with_its_license():
     folder = resources.files("pymc_vsgp") / "data"
     listing = (folder / "README.md").read_text(encoding="utf-8")
     files = [file.name for file in folder.iterdir() if file.name.endswith(".csv")]
     assert len(files) == len(SHIPPED)
     assert all(f"| `{name}` |" in listing for name in files)
-    # Only licences that go with that of the package.
-    assert "GPL" not in "".join(load().attrs["licence"] for load, *_ in SHIPPED)
+    # Only licenses that go with that of the package.
+    assert "GPL" not in "".join(load().attrs["license"] for load, *_ in SHIPPED)
 
 
 def test_coal():

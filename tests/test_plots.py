@@ -142,7 +142,7 @@ def test_noise_that_varies_is_plotted_beside_the_mean(columns):
 ESTIMATES = {
     "standard deviation": np.std,
     "scale": lambda y: np.median(np.abs(y - 0.3)) / 0.7407,  # of Student's t with 4 d.f.
-    "dispersion": lambda y: y.mean() ** 2 / (y.var() - y.mean()),
+    "alpha": lambda y: y.mean() ** 2 / (y.var() - y.mean()),
     "concentration": lambda y: (
         (y.mean() * (10 - y.mean()) - y.var()) / (y.var() - y.mean() * (10 - y.mean()) / 10)
     ),

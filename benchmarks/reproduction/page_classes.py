@@ -97,7 +97,7 @@ def raetsch(record):
 Held-out negative log probability of the Gaussian stage: the median over splits ± two standard
 deviations. Published is the thesis' table 4.3, columns KL and KLSp, ten splits. With M = 8
 inducing inputs move; 30 % of the observations stay where k-means put them, or are *moved*. Which of
-these the thesis did is not at hand. The kernel is isotropic and inputs are standardised.
+these the thesis did is not at hand. The kernel is isotropic and inputs are standardized.
 
 {table(head, rows)}
 
@@ -230,7 +230,7 @@ def mnist(record):
 
 {record["settings"]["train"]} images train, {record["settings"]["test"]} test; robust-max with
 epsilon = 0.001; ten functions with one kernel, ExpQuad and white noise, one lengthscale for all 784
-pixels (the paper's have one each); {runs[0]["M"]} inducing images that start at centres of clusters
+pixels (the paper's have one each); {runs[0]["M"]} inducing images that start at centers of clusters
 and move. The Gaussian stage takes minibatch steps with {record["settings"]["batch"]} images, on one
 core, and is scored in closed form:
 

@@ -153,7 +153,7 @@ def _by_operation(records):
     ]
     n = sum(of_pm > of_aa for of_pm, of_aa in both)
     ours = f"more for EP (64) than for AA in {n} of {len(blocks)} blocks"
-    verdict = "reproduced" if n == len(blocks) else "other; [](step_methods.md) has it"
+    verdict = "reproduced" if n == len(blocks) else "other"
     yield ["pseudo-marginal steps", "more effective samples an operation", ours, verdict]
 
 

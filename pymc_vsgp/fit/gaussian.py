@@ -81,16 +81,16 @@ def fit_gaussian(
         steps with `batch_size` observations each, until the ELBO stops rising. The others are
         PyMC's own. By default "natural", and "minibatch" where `batch_size` is given.
     move_inducing : bool, optional
-        Whether to optimise the inducing inputs, too. By default they move where a likelihood has
+        Whether to optimize the inducing inputs, too. By default they move where a likelihood has
         classes with a function each: functions that share inducing inputs need them at the
         borders of classes. With "natural" they move after the first rounds.
     start : GaussianStage, optional
         A previous result to continue from, of this model or of a copy. Minibatches of the same
         size go on as if they had not stopped, for up to `maxiter` more steps.
     n_starts : int
-        How often to fit: once from the model's initial point (or `start`), and else from draws of
-        the prior. The best is kept. A warning says where others ended elsewhere, if that may hold
-        more than 1 % of the posterior; :func:`sample` then proposes from all of them.
+        Number of fits. The first starts at the model's initial point (or `start`), the others at
+        draws from the prior. The best is kept. A warning says where others ended elsewhere, if that
+        may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them.
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional

@@ -102,21 +102,24 @@ def sample(
     **kwargs,
 ) -> xr.DataTree:
     """
-    Sample the posterior, and set the sampler's coordinates in the model as the stage has them.
+    Sample the posterior of the sparse model.
 
-    Chains start at draws from a Gaussian stage and move in the coordinates that it set, in which
-    the posterior is close to a standard normal. That is why they need little tuning.
+    A Gaussian stage comes first. By default the draws then come from importance sampling. NUTS
+    takes over where the weights are not good enough. It moves in coordinates in which the
+    posterior is close to a standard normal, so it needs little tuning. The stage sets these
+    coordinates in the model.
 
     Parameters
     ----------
     draws, tune, chains : int
-        As in ``pm.sample``.
+        Draws and tuning draws of each chain, and number of chains. `tune` is for NUTS alone, and
+        500 are enough in the stage's coordinates.
     stage : GaussianStage, optional
         Result of :func:`fit_gaussian`. By default it is run first.
     method : {"auto", "importance", "nuts"}
-        "importance" draws independent proposals from the Gaussian stage and weighs them by the
-        exact target, which takes seconds. "auto" tries that. It takes NUTS where the weights do not
-        prove to be good, and where `store` or settings of NUTS or ``pm.sample`` are given.
+        "importance" draws proposals from the Gaussian stage and weights them by the posterior
+        density of the sparse model, which takes seconds. "auto" tries that. It takes NUTS if the
+        weights are not good enough, or if you pass `store` or settings of NUTS.
     random_seed : int, sequence of int, Generator or RandomState, optional
         As in ``pm.sample``; the starts follow from it, too.
     nuts_sampler : {"nutpie", "pymc", "numpyro", "blackjax"}, optional

@@ -65,9 +65,8 @@ class GaussianStage:
         the best q(u) of each. So it is marginal over u, as the normal approximation at the
         estimate.
     marginal : bool
-        Whether `theta_covariance` is that. Where q is of independent coefficients, as with many
-        Fourier features that data say little of, or with "advi", it is too small, and printing
-        leaves it out.
+        Whether `theta_covariance` is marginal over u. It is not if q has independent coefficients
+        or is from ADVI; it is then too small, and printing leaves it out.
     mean, covariance : dict
         Of the inducing values of each process, at the estimate: K x M and K x M x M, or the
         variances, K x M, of Fourier coefficients and of values given neighbors.
@@ -78,7 +77,7 @@ class GaussianStage:
     elsewhere : tuple of GaussianStage
         Other optima that starts ended at, if several were asked for.
     interrupted : bool
-        Whether Ctrl-C ended minibatches.
+        Whether Ctrl-C ended the fit.
     """
 
     method: str

@@ -41,7 +41,7 @@ def open_draws(
     """
     Open draws that were saved, or that :func:`sample` wrote to its `store`.
 
-    Of a run that was killed it gives what had been drawn. Chains are then of different lengths, and
+    If the run was killed, you get the draws up to then. Chains are then of different lengths, and
     as many draws are kept as a rectangle of chains and draws can hold.
 
     Parameters

@@ -77,11 +77,11 @@ class Suggestion:
 
     def __repr__(self):
         """Show a table, and a sentence."""
-        lines = ["inducing      number  left out  ms an evaluation"]
+        lines = ["inducing       number  unexplained  ms an evaluation"]
         for option in self.options.values():
             mark = "*" if option.kind == self.best else " "
             lines.append(
-                f"{mark} {option.kind:<10} {option.n_inducing:>8} {option.left_out:>9.1%}"
+                f"{mark} {option.kind:<10} {option.n_inducing:>8} {option.left_out:>12.1%}"
                 f" {1e3 * option.seconds:>17.2f}"
             )
         call = "Xu=..." if self.best == "points" else "inducing=..."
@@ -107,10 +107,10 @@ def suggest_inducing(
         Inputs of the data.
     cov_func : Covariance
         The kernel. Its parameters may be random variables: what is suggested is enough for most of
-        their prior. :func:`check_inducing` tells whether it is for the posterior.
+        their prior. :func:`check_inducing` says whether it is enough for the posterior.
     residual : float
-        Share of the prior variance at the data that may be left out. Where neither points nor
-        features leave out so little, nearest neighbors are suggested.
+        Share of the prior variance at the data that may stay unexplained. Where neither points nor
+        features leave so little, nearest neighbors are suggested.
     quantile : float
         Part of the prior for which that holds.
     draws : int

@@ -298,7 +298,7 @@ class Conditional(ABC):
         raise NotImplementedError
 
     def wrap(self, X, args) -> TensorVariable | None:
-        """Correlation of the first row of X with the others that is an artefact of the kind."""
+        """Correlation of the first row of X with the others that is an artifact of the kind."""
         return None
 
 

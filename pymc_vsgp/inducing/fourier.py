@@ -132,7 +132,7 @@ class Fourier(Features, InducingVariables):
             Period of each input that the function repeats in, by the input's name or position in
             X: ``{"hour": 24.0}``.
         residual : float
-            Share of the variance that may be left out.
+            Share of the variance that may stay unexplained.
         wrap : float
             Correlation that opposite ends of the data may have around the torus.
         quantile : float

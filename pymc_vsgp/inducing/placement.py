@@ -3,7 +3,7 @@
 Each function takes the data inputs and returns ``Xu``, an (M, D) float64 array with exactly M
 distinct rows. Two inducing points in one place make the kernel matrix singular, so a request that
 the data cannot meet is an error and never a shorter answer. The names of columns are kept: a
-DataFrame or a labelled DataArray in, the same out.
+DataFrame or a labeled DataArray in, the same out.
 """
 
 import functools
@@ -24,7 +24,7 @@ from scipy.spatial.distance import cdist
 from pymc_vsgp.checks import as_inputs, as_real, check_number, check_real, generator_of
 from pymc_vsgp.inducing.kernel_values import compile_kernel
 
-# Lloyd's rounds cost rows x M: beyond this many rows the centres hardly move any more.
+# Lloyd's rounds cost rows x M: beyond this many rows the centers hardly move any more.
 _KMEANS_ROWS = 20_000
 _KMEANS_ROUNDS = 100
 _GRID_POINTS = 10_000
@@ -32,7 +32,7 @@ _GRID_POINTS = 10_000
 RandomSeed = int | np.random.Generator | None
 
 
-def _labelled(place: Callable[..., Any]) -> Callable[..., Any]:
+def _labeled(place: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of inputs keep the names of their columns."""
 
     @functools.wraps(place)
@@ -59,7 +59,7 @@ def _first_occurrences(X: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(X, axis=0, return_index=True)[1])
 
 
-@_labelled
+@_labeled
 def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
     """Choose M distinct inputs at random.
 
@@ -100,7 +100,7 @@ def subset(X: Any, M: int, *, random_seed: RandomSeed = None) -> np.ndarray:
         size = min(4 * size, len(X))
 
 
-@_labelled
+@_labeled
 def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
     """Lay a regular grid over the range of X.
 
@@ -166,15 +166,15 @@ def grid(X: Any, n: int | Sequence[int], *, margin: float = 0.0) -> np.ndarray:
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, columns)
 
 
-@_labelled
+@_labeled
 def kmeans(
     X: Any, M: int, *, random_seed: RandomSeed = None, weights: Any | None = None
 ) -> np.ndarray:
-    """Place M inducing points at the centres of M clusters of X.
+    """Place M inducing points at the centers of M clusters of X.
 
-    Columns are divided by their standard deviation first, so units do not matter. Centres are
+    Columns are divided by their standard deviation first, so units do not matter. Centers are
     seeded by k-means++ and moved by Lloyd's rounds. A cluster that runs empty starts again at the
-    point farthest from its centre, so M centres come back.
+    point farthest from its center, so M centers come back.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def kmeans(
     M : int
         The number of inducing points.
     random_seed : int or numpy.random.Generator, optional
-        Seed of the choice of inputs and of the first centres.
+        Seed of the choice of inputs and of the first centers.
     weights : array_like, optional
         How much each input counts, for example the number of events in a bin. Inputs with weight
         zero are left out.
@@ -192,7 +192,7 @@ def kmeans(
     Returns
     -------
     ndarray, DataFrame or DataArray
-        The centres, in the units of X.
+        The centers, in the units of X.
 
     Examples
     --------
@@ -221,16 +221,16 @@ def kmeans(
     _check_distinct(len(points), M, positive)
     if len(points) == M:
         return points
-    centre = points.mean(axis=0)
+    center = points.mean(axis=0)
     spread = points.std(axis=0)
     # A constant column has a spread of rounding error at most, and says nothing of distance.
     constant = points.min(axis=0) == points.max(axis=0)
-    scaled = (points - centre) / np.where(constant | (spread == 0), 1.0, spread)
+    scaled = (points - center) / np.where(constant | (spread == 0), 1.0, spread)
     labels = _lloyd(scaled, mass, M, rng)
     # Averaging in the units of X keeps a constant column constant to the last bit or two.
-    centres = _cluster_means(points - centre, mass, labels, M) + centre
-    centres[:, constant] = points[0, constant]
-    return _separate(centres, points)
+    centers = _cluster_means(points - center, mass, labels, M) + center
+    centers[:, constant] = points[0, constant]
+    return _separate(centers, points)
 
 
 def _weighted_rows(X: np.ndarray, weights: Any | None) -> tuple[np.ndarray | None, np.ndarray]:
@@ -263,10 +263,10 @@ def _cluster_means(points: np.ndarray, mass: np.ndarray, labels: np.ndarray, M: 
     return sums / total[:, None]
 
 
-def _seed_centres(
+def _seed_centers(
     points: np.ndarray, mass: np.ndarray, M: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """k-means++: each new centre is drawn in proportion to the squared distance to the others."""
+    """k-means++: each new center is drawn in proportion to the squared distance to the others."""
     chosen = np.empty(M, dtype=int)
     nearest = np.full(len(points), np.inf)
     chance = mass.copy()
@@ -278,7 +278,7 @@ def _seed_centres(
             # The draw can land on the total itself, one past the last row with a chance.
             chosen[m] = min(pick, np.flatnonzero(chance)[-1])
         else:
-            # What is left lies within rounding of the centres: any unused row will do.
+            # What is left lies within rounding of the centers: any unused row will do.
             chosen[m] = np.setdiff1d(np.arange(len(points)), chosen[:m])[0]
         new = cdist(points, points[chosen[m], None], "sqeuclidean")[:, 0]
         np.minimum(nearest, new, out=nearest)
@@ -287,7 +287,7 @@ def _seed_centres(
 
 
 def _fill_empty(labels: np.ndarray, distance: np.ndarray, M: int) -> None:
-    """Give each empty cluster, in place, the point farthest from its centre."""
+    """Give each empty cluster, in place, the point farthest from its center."""
     size = np.bincount(labels, minlength=M)
     for cluster in np.flatnonzero(size == 0):
         # There are more points than clusters, so some cluster always has one to give.
@@ -300,31 +300,31 @@ def _fill_empty(labels: np.ndarray, distance: np.ndarray, M: int) -> None:
 
 def _lloyd(points: np.ndarray, mass: np.ndarray, M: int, rng: np.random.Generator) -> np.ndarray:
     """Return the cluster of each point; every one of the M clusters has at least one."""
-    centres = _seed_centres(points, mass, M, rng)
+    centers = _seed_centers(points, mass, M, rng)
     labels = np.full(len(points), -1)
     for _ in range(_KMEANS_ROUNDS):
-        previous, (labels, distance) = labels, vq(points, centres)
+        previous, (labels, distance) = labels, vq(points, centers)
         _fill_empty(labels, distance, M)
         # The last changes are a few points on the border of two clusters.
         if np.count_nonzero(labels != previous) <= 1e-3 * len(points):
             break
-        centres = _cluster_means(points, mass, labels, M)
+        centers = _cluster_means(points, mass, labels, M)
     return labels
 
 
-def _separate(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Replace centres that rounding made equal by rows of the data, the farthest first."""
-    distinct = centres[_first_occurrences(centres)]
-    missing = len(centres) - len(distinct)
+def _separate(centers: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Replace centers that rounding made equal by rows of the data, the farthest first."""
+    distinct = centers[_first_occurrences(centers)]
+    missing = len(centers) - len(distinct)
     if not missing:
-        return centres
+        return centers
     order = np.argsort(-vq(points, distinct)[1], kind="stable")
     taken = set(map(tuple, distinct))
     spare = [row for row in order if tuple(points[row]) not in taken]
     return np.vstack([distinct, points[spare[:missing]]])
 
 
-@_labelled
+@_labeled
 def greedy_variance(
     X: Any,
     M: int,
@@ -336,7 +336,7 @@ def greedy_variance(
 ) -> np.ndarray:
     """Choose M inputs of the data, each where the function is least known given those before.
 
-    This is the pivoted Cholesky factorisation of the kernel matrix, stopped after M steps [1]_. It
+    This is the pivoted Cholesky factorization of the kernel matrix, stopped after M steps [1]_. It
     never forms that matrix: time is O(N M^2) and memory O(N M). Choices are nested: the first m
     rows of the answer are the answer for m points.
 
@@ -421,7 +421,7 @@ def greedy_variance(
 def pivots(
     K: np.ndarray, most: int, floor: float, noise: np.ndarray | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield pivots of the Cholesky factorisation of K, and the variances that are then left.
+    """Yield pivots of the Cholesky factorization of K, and the variances that are then left.
 
     Each is the row with the largest variance, while that is above `floor`. Rows may be known with
     `noise` of these variances.

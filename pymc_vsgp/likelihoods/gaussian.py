@@ -28,7 +28,7 @@ class Gaussian(Located):
     Parameters
     ----------
     sigma : tensor_like
-        Standard deviation of the noise.
+        Standard deviation of the noise: one number, or one for each observation.
     approx : {"VFE", "tight", "FITC", "DTC"}
         What stands in for the exact density of an observation given the inducing values. "VFE" is
         the expectation above, the same as for all other families. "tight" replaces its last term by

@@ -49,7 +49,7 @@ class Dispersed(TwoFunctions):
 
 
 class HeteroskedasticNegativeBinomial(Dispersed):
-    r"""Negative binomial counts of mean ``m = exposure * exp(f)`` and dispersion ``exp(g)``.
+    r"""Negative binomial counts of mean ``m = exposure * exp(f)`` and ``alpha = exp(g)``.
 
     Their variance is :math:`m + m^2 e^{-g}`: where g is large they are Poisson.
 
@@ -59,7 +59,7 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         Time or area that each count was collected over.
     """
 
-    of_noise = "dispersion", np.exp
+    of_noise = "alpha", np.exp
     rules = {"exposure": POSITIVE}
     support = WHOLE
 

@@ -18,9 +18,9 @@ _LARGEST, _ZERO = np.float64(200.0), np.float64(0.0)  # Python floats would be f
 
 def safe_exp(x):
     """``exp(x)`` up to 200, its tangent beyond: finite, with a finite gradient, for every x."""
-    # E[exp(f)] = exp(mu + gamma / 2) overflows early in an optimisation, and the gradient is NaN
+    # E[exp(f)] = exp(mu + gamma / 2) overflows early in an optimization, and the gradient is NaN
     # from there on. Beyond 200 the log density is below -1e86 either way, and a finite slope lets
-    # the optimiser come back.
+    # the optimizer come back.
     return pt.exp(pt.minimum(x, _LARGEST)) * (1.0 + pt.maximum(x - _LARGEST, _ZERO))
 
 

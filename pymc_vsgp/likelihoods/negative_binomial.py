@@ -35,7 +35,7 @@ class NegativeBinomial(LogLink):
     Parameters
     ----------
     alpha : tensor_like
-        Dispersion; the Poisson is the limit of large alpha.
+        Shape (`size` in R): the larger, the closer to a Poisson.
     exposure : tensor_like
         Time or area that each count was collected over.
     """

@@ -35,7 +35,7 @@ class StudentT(Located):
 
     @property
     def log_norm(self):
-        """Logarithm of the normalising constant."""
+        """Logarithm of the normalizing constant."""
         half = self._nu / 2.0
         return (
             pt.gammaln(half + 0.5)

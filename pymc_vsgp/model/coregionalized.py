@@ -1,4 +1,4 @@
-"""Several outputs that share latent functions: the linear model of coregionalisation."""
+"""Several outputs that share latent functions: the linear model of coregionalization."""
 
 from collections.abc import Sequence
 from typing import Any

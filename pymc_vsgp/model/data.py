@@ -37,7 +37,7 @@ def check_data(model: pm.Model) -> None:
 
 
 def _check_dims(model: pm.Model, o: Observation, shape: tuple[int, ...]) -> None:
-    """Raise where there are more or fewer coordinates than rows: draws couldn't be labelled."""
+    """Raise where there are more or fewer coordinates than rows: draws couldn't be labeled."""
     for dim, n in zip(model.named_vars_to_dims.get(o.name, ()), shape, strict=False):
         known = model.coords.get(dim)
         if known is not None and len(known) != n:

@@ -83,7 +83,7 @@ def as_events(
 
 
 def _as_table(events: Any, dims: Sequence[str | None] | None) -> Any:
-    """Return labelled arrays as a DataFrame, and what else there is as it is."""
+    """Return labeled arrays as a DataFrame, and what else there is as it is."""
     if isinstance(events, xr.Dataset):
         table = events.to_dataframe().reset_index()
         known = dims is not None and {d for d in dims if d is not None} <= set(table)

@@ -8,7 +8,7 @@ from arviz_base import rcParams
 
 from pymc_vsgp.checks import check_real
 from pymc_vsgp.point_process.process import PointProcess
-from pymc_vsgp.results.plots.style import BLUE, GREY, ink, legend, new_axes, plain, strokes
+from pymc_vsgp.results.plots.style import BLUE, GRAY, ink, legend, new_axes, plain, strokes
 
 __all__ = ["plot_intensity"]
 
@@ -118,6 +118,6 @@ def _outline(ax: Any, image: Any, polygon: Any) -> None:
         for part in getattr(polygon, "geoms", [polygon])
         for ring in (part.exterior, *part.interiors)
     ]
-    outline = PathPatch(Path.make_compound_path(*rings), fill=False, ec=GREY, lw=1.2)
+    outline = PathPatch(Path.make_compound_path(*rings), fill=False, ec=GRAY, lw=1.2)
     ax.add_patch(outline)
     image.set_clip_path(outline)

@@ -219,7 +219,7 @@ class PointProcess:
         Returns
         -------
         DataArray
-            With a dimension for each of `dims`, labelled by the middle of each cell, and nan
+            With a dimension for each of `dims`, labeled by the middle of each cell, and nan
             outside the window.
         """
         values = self._of_bins(values)

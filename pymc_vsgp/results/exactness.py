@@ -29,7 +29,7 @@ class ExactWeights:
     kl : float
         Estimate of the divergence to the exact posterior, in nats.
     log_weights : DataArray
-        Smoothed and normalised, with the dimensions chain and draw.
+        Smoothed and normalized, with the dimensions chain and draw.
     """
 
     khat: float

@@ -32,7 +32,7 @@ from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, sl
 from pymc_vsgp.results.predicted import Noise
 from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by
 
-NEIGHBOURS = 4
+NEIGHBORS = 4
 FARTHER = 1e6  # standard deviations that groups are apart
 STRUCTURED = 4.0  # standard deviations
 WRAPPED = 0.1  # correlation
@@ -45,6 +45,7 @@ class InducingCheck:
     Attributes
     ----------
     verdict : {"enough", "borderline", "too few"}
+        The page "What the posterior means" says what to report with each.
     missing : ndarray, shape (num_samples,)
         T, the estimate of the divergence to the exact posterior in nats, for each draw.
     unexplained : ndarray, shape (N,)
@@ -60,7 +61,7 @@ class InducingCheck:
     shift : dict
         How far the mean of each parameter may move with more points, in standard deviations.
     structure : float
-        How alike the residuals of neighbours are, in standard deviations: around zero or below
+        How alike the residuals of neighbors are, in standard deviations: around zero or below
         where the function follows the data, above 4 where it can't.
     weakest : str
         Which of several processes most of `nats` is of.
@@ -74,8 +75,7 @@ class InducingCheck:
         What the ELBO of the Gaussian stage gains in the model that was passed as `refit`, in nats.
     refit_mean, refit_sd : float
         How far the mean of f moves in that model, in its standard deviations, and by what factor
-        the standard deviation changes; each where it is most among the data. Of 400 draws, so that
-        0.2 and 10 % may be chance.
+        these change; each where it is most. Of 400 draws, so that 0.2 and 10 % may be chance.
     moved : Moved, optional
         How f at the data would change with the points that the nested test adds, at the parameters
         of three draws: its mean in standard deviations, its standard deviation as a factor, each
@@ -127,7 +127,7 @@ class InducingCheck:
 
     @property
     def verdict(self) -> str:
-        """In two words.
+        """One of "enough", "borderline" and "too few".
 
         Half a nat can't be seen. Beyond that what counts is if it differs between draws, because
         that moves the posterior of the parameters, and if more points would gain it back.
@@ -221,13 +221,13 @@ class InducingCheck:
             by = Moved(self.refit_mean, self.refit_sd, np.empty(0))
             rows.append("  f at the data then moves".ljust(36) + _moved(by))
         rows.append(
-            "  variance left, of the prior's".ljust(36)
+            "  unexplained share of the variance".ljust(36)
             + f"{np.mean(self.unexplained):.2g} on average, {np.max(self.unexplained):.2g} at most"
         )
         if self.shift:
             name, shift = max(self.shift.items(), key=lambda x: x[1])
             rows.append("  parameter that may move most".ljust(36) + f"{name}, by {shift:.2f} sd")
-        rows.append("  residuals of neighbours alike".ljust(36) + f"{self.structure:.1f} sd")
+        rows.append("  residuals of neighbors alike".ljust(36) + f"{self.structure:.1f} sd")
         rows.append(self.advice)
         return "\n".join(rows)
 
@@ -286,10 +286,10 @@ def check_inducing(
     r"""
     Check if there are enough inducing points.
 
-    For each of a few draws it computes the variance that the inducing values leave to the function.
-    It says what that means for the distance to the exact posterior, and what twice as many points
-    would gain. The distance is in nats: below half a nat you will see no difference. All of it is
-    over draws, as it is draws with a short lengthscale that need many points.
+    For each of a few draws it computes the variance that the inducing values leave unexplained. It
+    says what that means for the distance to the exact posterior, and what twice as many points
+    would gain. Below half a nat you will see no difference. It uses several draws, because those
+    with a short lengthscale need the most points.
 
     Models with ``Gaussian(approx="FITC")`` or ``"DTC"`` are refused, as these are no bounds.
 
@@ -441,7 +441,7 @@ def _wrap(fit: Fitted, X) -> float:
 
 
 def _structure(X: np.ndarray, residual: np.ndarray, grouped: bool) -> float:
-    """How alike the residuals of neighbours are, in standard deviations: those of one group.
+    """How alike the residuals of neighbors are, in standard deviations: those of one group.
 
     Where too few points made the function too smooth, little is missing by its own account:
     the residuals tell.
@@ -450,7 +450,7 @@ def _structure(X: np.ndarray, residual: np.ndarray, grouped: bool) -> float:
     points = X / np.where(spread > 0, spread, 1.0)
     group = X[:, -1] if grouped else np.zeros(len(X))
     points = np.column_stack([points, FARTHER * group])
-    k = min(NEIGHBOURS, len(X) - 1)
+    k = min(NEIGHBORS, len(X) - 1)
     if k < 1:
         return 0.0
     _, near = cKDTree(points).query(points, k + 1)

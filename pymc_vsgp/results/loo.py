@@ -91,12 +91,11 @@ def compute_pointwise(
     model: Model | None = None,
 ) -> xr.DataTree | xr.Dataset:
     r"""
-    Compute what each observation says of each draw.
+    Compute two log densities of each observation under each draw.
 
-    Two numbers for each, and they have two purposes. ``log_potential`` is
-    :math:`\phi_n = E \log p(y_n | f_n)`, which is what the posterior was sampled with.
-    ``log_predictive`` is :math:`\log E\, p(y_n | f_n)`, how well the draw predicts. Neither one
-    alone gives a leave-one-out score; :func:`loo` takes both.
+    ``log_potential`` is :math:`\phi_n = E \log p(y_n | f_n)`, which is what the posterior was
+    sampled with. ``log_predictive`` is :math:`\log E\, p(y_n | f_n)`, how well the draw predicts.
+    Neither one alone gives a leave-one-out score; :func:`loo` takes both.
 
     Parameters
     ----------
@@ -146,7 +145,8 @@ def loo(
 
     A draw is weighted by what taking out an observation does to the posterior that was sampled,
     :math:`\exp(-\phi_n)`. It is scored by how well it predicts, :math:`E\, p(y_n | f_n)`. With
-    :math:`\phi_n` for both, as in ``az.loo`` of the log likelihood group, scores are pessimistic.
+    :math:`\phi_n` for both, as in ``az.loo`` after ``pm.compute_log_likelihood``, scores are too
+    low.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def kfold(
         Name of the observed variable, where the model has several.
     folds : array_like of int, shape (N,), optional
         Fold of each observation. By default folds of equal size at random; give them where
-        neighbours should be left out together.
+        neighbors should be left out together.
     per_observation : dict, optional
         Parameters of the likelihood with an entry for each observation, such as an exposure.
         `build` takes those of its observations by that name: ``build(X, y, exposure=...)``.
@@ -367,7 +367,7 @@ def _pointwise_of(idata, model, name, progressbar) -> tuple[xr.Dataset, str]:
 
 
 def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray, xr.DataArray]:
-    """Leave-one-out weights, normalised, and their Pareto shapes."""
+    """Leave-one-out weights, normalized, and their Pareto shapes."""
     num_samples = phi.sizes["chain"] * phi.sizes["draw"]
     if num_samples < FEWEST:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Updates of parameters under one or more parameterisations of the latent values."""
+"""Updates of parameters under one or more parametrizations of the latent values."""
 
 from typing import Any, NamedTuple
 

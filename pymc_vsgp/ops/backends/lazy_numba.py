@@ -1,8 +1,8 @@
 """Machine code for what is called from outside, and not for each function on the way there.
 
-numba optimises each function that it compiles, makes machine code of it, and links its code into
-that of its callers, where it is optimised again. A log density has some hundred functions that
-nobody calls by their address: linked as they are, they are optimised once, where they end.
+numba optimizes each function that it compiles, makes machine code of it, and links its code into
+that of its callers, where it is optimized again. A log density has some hundred functions that
+nobody calls by their address: linked as they are, they are optimized once, where they end.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Linkable(JITCodeLibrary):
         ll_module.data_layout = self._codegen._data_layout
 
     def complete(self):
-        """Optimise, and make machine code."""
+        """Optimize, and make machine code."""
         if not self._waits:
             return
         self._codegen._check_llvm_bugs()
@@ -64,7 +64,7 @@ class Linkable(JITCodeLibrary):
 
     @property
     def has_dynamic_globals(self):
-        """Whether a cache can't keep this: what is never used is gone once it is optimised."""
+        """Whether a cache can't keep this: what is never used is gone once it is optimized."""
         self._ensure_finalized()
         self.complete()
         return super().has_dynamic_globals

@@ -1,8 +1,8 @@
 """Calls by address, for numba.
 
-numba optimises a function together with all that it calls, and again at each level of calls above
+numba optimizes a function together with all that it calls, and again at each level of calls above
 it: PyTensor has four, and nutpie two more, which it can't keep on disk. What is called by its
-address is optimised once, and kept.
+address is optimized once, and kept.
 """
 
 from contextlib import contextmanager

@@ -7,7 +7,7 @@ import scipy.stats
 
 from pymc_vsgp.checks import check_names
 from pymc_vsgp.results.calibration import Calibration
-from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, legend, new_axes
+from pymc_vsgp.results.plots.style import BLUE, GRAY, ORANGE, legend, new_axes
 
 KINDS = ("ecdf", "hist")
 PROBABILITY = 0.99
@@ -114,8 +114,8 @@ def _ecdf(panel, result, name, color):
     counts = (result.below(name), *result.band(name))
     curve, low, high = (np.concatenate([[0], c, [n]]) / n - x for c in counts)
     label = f"{PROBABILITY:.0%} of uniform ranks, all panels"
-    panel.fill_between(x, low, high, color=GREY, alpha=0.22, lw=0, label=label)
-    panel.axhline(0.0, color=GREY, lw=0.7)
+    panel.fill_between(x, low, high, color=GRAY, alpha=0.22, lw=0, label=label)
+    panel.axhline(0.0, color=GRAY, lw=0.7)
     panel.plot(x, curve, color=color, lw=1.6)
 
 
@@ -127,7 +127,7 @@ def _histogram(panel, result, name, color):
     low, high = scipy.stats.binom.interval(PROBABILITY, len(ranks), share)
     edges = np.linspace(0.0, 1.0, n_bins + 1)
     label = f"{PROBABILITY:.0%} of uniform ranks, each bar"
-    panel.stairs(high, edges, baseline=low, fill=True, color=GREY, alpha=0.22, label=label)
+    panel.stairs(high, edges, baseline=low, fill=True, color=GRAY, alpha=0.22, label=label)
     panel.stairs(
         np.bincount(cells[ranks], minlength=n_bins), edges, fill=True, color=color, alpha=0.8
     )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pymc_vsgp.fit.stage import GaussianStage
-from pymc_vsgp.results.plots.style import BLUE, GREY, ORANGE, ink, new_axes, plain
+from pymc_vsgp.results.plots.style import BLUE, GRAY, ORANGE, ink, new_axes, plain
 
 
 def plot_elbo(stage: GaussianStage, *, ax: Any = None) -> Any:
@@ -33,7 +33,7 @@ def plot_elbo(stage: GaussianStage, *, ax: Any = None) -> Any:
     natural = stage.method == "natural"
     at = np.arange(1, len(history) + 1) * (1 if natural else stage.n_steps / len(history))
     ax.plot(at, history, color=BLUE, lw=1.6, marker="o", ms=3.5 if len(history) < 60 else 0)
-    ax.axhline(stage.elbo, color=GREY, lw=0.8, ls=":")
+    ax.axhline(stage.elbo, color=GRAY, lw=0.8, ls=":")
     # The first rounds may be far below everything of interest.
     if len(history) > 4:
         low, high = np.quantile(history, 0.15), history.max()

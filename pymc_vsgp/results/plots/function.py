@@ -14,7 +14,7 @@ from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
     BLUE,
-    GREY,
+    GRAY,
     ORANGE,
     SEVERAL,
     ink,
@@ -57,8 +57,8 @@ def plot_function(
         group, rows of one of them.
     what : {"mean", "f", "y"}, optional
         The mean of an observation, the latent function or an observation. By default the mean;
-        for classes their probabilities. By default a new figure has the noise as well, in families
-        of two functions whose second one is about the noise.
+        for classes their probabilities. If the likelihood has a function for the noise, a new
+        figure shows that, too.
     var_name : str, optional
         Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
@@ -321,7 +321,7 @@ def _two_classes(panel, a, b, p, X, y, data):
     panel.contour(a, b, p, levels=[0.1, 0.5, 0.9], colors="white", **widths)
     if data:
         for k, color in enumerate(("black", "white")):
-            style = {"s": 12, "color": color, "edgecolor": GREY, "lw": 0.4, "alpha": 0.9}
+            style = {"s": 12, "color": color, "edgecolor": GRAY, "lw": 0.4, "alpha": 0.9}
             panel.scatter(*X[y == k].T, label=f"{k}", **style)
 
 

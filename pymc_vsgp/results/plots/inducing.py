@@ -10,8 +10,8 @@ from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.results.inducing_check import InducingCheck, check_inducing
 from pymc_vsgp.results.plots.style import (
     BLUE,
+    GRAY,
     GREEN,
-    GREY,
     ORANGE,
     SEVERAL,
     ink,
@@ -83,7 +83,7 @@ def _where(ax, check):
         ax.plot(x, values, color=BLUE, lw=1.2)
         top = max(float(left.max()) * 1.1, 1e-12)
         ax.set_ylim(-0.12 * top, top)
-        ax.set_ylabel("variance left, % of the prior's")
+        ax.set_ylabel("unexplained share of the variance, %")
         ax.set_xlabel("input")
         for i, Z in enumerate(z for z in check.Xu.values() if len(z)):
             strokes(ax, Z[:, 0], ORANGE, "inducing inputs" if i == 0 else None, 0.0)
@@ -91,10 +91,10 @@ def _where(ax, check):
             for i, Z in enumerate(check.added.values()):
                 strokes(ax, Z[:, 0], GREEN, "where more would help" if i == 0 else None, 0.05)
     else:
-        style = {"s": 14, "cmap": "magma_r", "lw": 0.4, "edgecolors": GREY, "vmin": 0}
+        style = {"s": 14, "cmap": "magma_r", "lw": 0.4, "edgecolors": GRAY, "vmin": 0}
         dots = ax.scatter(*X[:, :2].T, c=left, **style)
         bar = ax.figure.colorbar(dots, ax=ax, shrink=0.9, pad=0.02)
-        bar.set_label("variance left, % of the prior's")
+        bar.set_label("unexplained share of the variance, %")
         bar.outline.set_visible(False)
         for i, Z in enumerate(z for z in check.Xu.values() if len(z)):
             named = "inducing inputs" if i == 0 else None
@@ -147,12 +147,12 @@ def _moves(stage: GaussianStage, ax):
                 alpha=0.35,
                 lw=1,
             )
-            ax.scatter(before[:, 0], np.full(len(before), y0), s=22, color=GREY, zorder=3)
+            ax.scatter(before[:, 0], np.full(len(before), y0), s=22, color=GRAY, zorder=3)
             ax.scatter(after[:, 0], np.full(len(after), y1), s=26, color=color, zorder=3)
         else:
             p, q = before[:, :2], after[:, :2]
             ax.plot(*np.stack([p, q]).transpose(2, 0, 1), color=color, alpha=0.45, lw=1)
-            ax.scatter(*p.T, s=20, color=GREY, label="before" if i == 0 else None, zorder=3)
+            ax.scatter(*p.T, s=20, color=GRAY, label="before" if i == 0 else None, zorder=3)
             ax.scatter(*q.T, s=26, color=color, label=f"after: {name}", zorder=3)
     if stage.Xu_before[names[0]].shape[1] == 1:
         at = [y for i in range(len(names)) for y in (2.0 * i + 1.0, 2.0 * i)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_vsgp.checks import kind
 
-BLUE, ORANGE, GREEN, GREY = "#2878b5", "#d9541e", "#2a9d6f", "#8a8f98"
+BLUE, ORANGE, GREEN, GRAY = "#2878b5", "#d9541e", "#2a9d6f", "#8a8f98"
 SEVERAL = (BLUE, ORANGE, GREEN, "#8458b3", "#b38a00", "#c2417c", "#2f97aa", "#787c84")
 
 
