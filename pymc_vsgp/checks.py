@@ -4,8 +4,6 @@ Labels (pandas, xarray, ``pm.Data``) stop here: the rest of the package sees flo
 tensor variables. Every message has two sentences: what is wrong, and what to do.
 """
 
-import warnings
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,9 +25,6 @@ from pymc_vsgp.ops.mapped import mapped, mapped_array
 
 LARGEST = 1e100  # of an input: kernels square it, and divide it by a lengthscale
 ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
-
-# Times its range that a column may be from zero: PyMC's distances are differences of squares.
-FAR = 1e4
 
 
 def depends_on_random(variable: Variable) -> bool:
@@ -445,21 +440,6 @@ def check_distinct(Xu: np.ndarray) -> None:
         raise ValueError(
             f"Rows {row} and {twin} of Xu are equal, so its covariance is singular. "
             "Drop the repeated rows, or use vsgp.inducing.kmeans, which never repeats one."
-        )
-
-
-def warn_of_offset(X: np.ndarray) -> None:
-    """Warn where inputs are so far from zero that their distances lose digits."""
-    far = np.abs(X).max(axis=0) > FAR * np.ptp(X, axis=0)
-    far &= np.ptp(X, axis=0) > 0.0
-    if far.any():
-        d = int(np.argmax(far))
-        warnings.warn(
-            f"Column {d} of Xu is about {X[0, d]:.3g} with a range of {np.ptp(X[:, d]):.3g}, so "
-            "distances lose digits in the kernel. Subtract a constant from that column of X and "
-            "Xu, for example the smallest X.",
-            UserWarning,
-            stacklevel=4,
         )
 
 

@@ -15,10 +15,12 @@ import pytest
 from modes import RAW
 from pytensor import config
 from pytensor.compile.builders import SymbolicOp
+from pytensor.tensor.linalg import solve_triangular
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE, building, function
+from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.engine.vectorized import MANY
 from pymc_vsgp.fit import backend
 from pymc_vsgp.fit.backend import JAX, LEAPFROGS, NUMBA, choose, warn_of_file
@@ -312,6 +314,22 @@ def test_sums_of_several_matrices_over_an_axis():
     for given in (whole, whole[::-2], whole.transpose(1, 0, 2), whole[:0], whole[:, :0]):
         for i, found in enumerate(fn(whole[0], given)[1:]):
             np.testing.assert_allclose(found, given.sum(axis=i), rtol=1e-12, atol=1e-14)
+
+
+def test_what_reads_a_factor_reads_it_before_its_panels_are_inverted():
+    """A block may solve with a factor and use its diagonal, too; else it takes no more inputs."""
+    linalg = pytest.importorskip("pymc_vsgp.ops.backends.linalg_numba")
+    x, R = pt.matrix("x", shape=(None, 3)), pt.matrix("R", shape=(3, 3))
+    A = solve_triangular(R, x.T, lower=True, b_ndim=2)
+    A = solve_triangular(R, A, trans=1, lower=True, b_ndim=2)
+    for block, reads in ((A, 0), (A / pt.diagonal(R)[:, None], 1), (pt.dot(R.T, A), 1)):
+        op = BlockSum([x, R], [pt.sum(block)], n_rows=1, n_sums=1, rules=[None, None])
+        node = linalg.solve_by_panels(op.make_node(x, R))
+        assert isinstance(node.inputs[1].owner.op, linalg.InvertPanels)
+        assert node.inputs[2:] == [R] * reads and len(node.op.rules) == 2 + reads
+        fgraph = node.op.fgraph
+        panels = {client.op for client, _ in fgraph.clients[fgraph.inputs[1]]}
+        assert panels == {linalg.PanelSolve(False), linalg.PanelSolve(True)}
 
 
 def test_products_and_solves_of_several_matrices_know_how_many():

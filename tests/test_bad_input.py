@@ -60,6 +60,20 @@ def random_inputs(name="latent"):
     return pm.Normal(name, shape=(M, 2))
 
 
+def random_X(block_size=None, **kwargs):
+    gp, x = process(), X * pm.HalfNormal("scale")
+    gp.prior("u", **kwargs)
+    gp.likelihood("y", vsgp.Poisson(), X=x, y=COUNTS, block_size=block_size)
+
+
+def random_X_of_groups():
+    pm.modelcontext(None).add_coord("group", ["a", "b"])
+    gp = with_prior(by="group")
+    group = np.arange(N)[:, None] % 2.0
+    x = pm.math.concatenate([X * pm.HalfNormal("scale"), group], axis=1)
+    observed(X=x, gp=gp)
+
+
 def data_set_to(value):
     data = pm.Data("inputs", X)
     data.set_value(value)  # pm.Data itself takes no NaN
@@ -243,6 +257,27 @@ MISTAKES = {
         ValueError,
         ["X has one dimension"],
     ),
+    "random X of features": (
+        lambda: random_X(inducing=vsgp.inducing.Fourier((9.0, 9.0), 2, 1.5)),
+        ValueError,
+        ["random variables take inducing points", "Pass Xu"],
+    ),
+    "random X of features, as an ordinary graph": (
+        lambda: random_X(False, inducing=vsgp.inducing.Fourier((9.0, 9.0), 2, 1.5)),
+        ValueError,
+        ["Fourier features need their range", "Pass Xu"],
+    ),
+    "random X of neighbors": (
+        lambda: random_X(inducing=vsgp.inducing.NearestNeighbors(XU, 2)),
+        ValueError,
+        ["random variables take inducing points", "Pass Xu"],
+    ),
+    "random X of pairs": (
+        lambda: random_X(inducing=vsgp.inducing.Kronecker(XU[:, :1], XU[:, 1:])),
+        ValueError,
+        ["random variables take inducing points", "Pass Xu"],
+    ),
+    "random X of groups": (random_X_of_groups, ValueError, ["inducing points", "Leave by out"]),
     "random X in kmeans": (
         lambda: vsgp.inducing.kmeans(random_inputs(), 2),
         TypeError,
@@ -712,6 +747,9 @@ GOOD = {
     "lists X and Xu": lambda: observed(X=X.tolist(), gp=with_prior(XU.tolist())),
     "pm.Data Xu": lambda: observed(gp=with_prior(pm.Data("Z", XU))),
     "random X": warped_X,
+    "random X of neighbors, as an ordinary graph": lambda: random_X(
+        False, inducing=vsgp.inducing.NearestNeighbors(XU, 2)
+    ),
     "exposure of one entry": lambda: observed(vsgp.Poisson(exposure=[2.0])),
     "X as Xu": lambda: observed(gp=with_prior(X)),
 }
@@ -723,6 +761,22 @@ def test_accepted(good):
         GOOD[good]()
     logp = model.compile_logp(mode=RAW)
     assert np.isfinite(logp(model.initial_point()))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_whole_numbers_that_int32_does_not_hold(dtype):
+    """PyMC makes int32 of whole numbers, which wrap around."""
+    y = (3_000_000_000 + 7 * np.arange(N)).astype(dtype)
+    for likelihood in (vsgp.Poisson(), vsgp.Gaussian(1.0)):
+        with pm.Model() as model:
+            gp = observed(likelihood, y=y)
+            gp.potential("z", likelihood, X, y)
+            both = vsgp.Coregionalized(np.ones((2, 1)), gp)
+            both.likelihood("pair", likelihood, X=X, y=np.stack([y, y], axis=1))
+        np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, y)
+        np.testing.assert_array_equal(model["z_y"].get_value(), y)
+        pair = model.rvs_to_values[model["pair"]].eval(mode=RAW)
+        np.testing.assert_array_equal(pair, np.stack([y, y], axis=1))
 
 
 def test_inputs_far_from_zero():

@@ -206,8 +206,58 @@ def test_labels_over_several_processes():
         vsgp.log_predictive_density(idata, X[:1], ["top"], **options)
 
 
+@pytest.mark.parametrize("names", [[10, 20, 30], [0, 1, 2]])
+def test_whole_numbers_as_names(names):
+    """They are names for a model, and so for what is scored: the order of categories is none."""
+    y = np.array(names)[CODES]
+    with pm.Model(coords={"class": names}) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+        gp.prior("u", Xu=X[::4], n_outputs=3, output_dims="class")
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=pd.Categorical(y))
+    idata, options = prior_draws(model, 5), {"model": model, "progressbar": False}
+    wanted = vsgp.log_predictive_density(idata, X, CODES, **options)
+    for categories in (names, names[::-1], [*names[1:], names[0]]):
+        again = pd.Categorical(y, categories=categories)
+        np.testing.assert_array_equal(
+            vsgp.log_predictive_density(idata, X, again, **options), wanted
+        )
+    few = pd.Categorical(y[:2], categories=names[1::-1])
+    found = vsgp.log_predictive_density(idata, X[:2], few, **options)
+    np.testing.assert_array_equal(found, wanted[:2])
+    p = vsgp.predict(idata, X, "mean", **options).mean(["chain", "draw"])
+    density = vsgp.predict(idata, X, "density", at=few, **options)
+    np.testing.assert_allclose(density, p[:, :2])
+
+
 def test_codes_over_several_processes_have_the_names_of_these():
     model, idata = of_several(["a", "b", "c"], CODES, vsgp.RobustMax)
     options = {"model": model, "progressbar": False}
     found = vsgp.log_predictive_density(idata, X, np.array(list("abc"))[CODES], **options)
     np.testing.assert_array_equal(found, vsgp.log_predictive_density(idata, X, CODES, **options))
+
+
+@pytest.mark.parametrize(
+    ("y", "others"),
+    [
+        (pd.Categorical(LABELS, dtype=ORDERED), LABELS),
+        (pd.Series(LABELS).astype(ORDERED), list(LABELS)),
+        (pd.Categorical(CODES + 1, ordered=True), CODES + 1),
+    ],
+    ids=["categorical", "series", "numbers"],
+)
+def test_names_of_ordered_classes_are_kept(y, others):
+    """Those of new labels are the model's, whatever their own order is."""
+    model, plain = model_of(y), model_of(CODES)
+    idata, options = prior_draws(model, 3), {"progressbar": False}
+    p = vsgp.predict(idata, X, "mean", model=model, **options)
+    assert list(p["class"].values) == list(pd.Categorical(y).categories)
+    wanted = vsgp.log_predictive_density(idata, X, CODES, model=plain, **options)
+    options["model"] = model
+    for lik in (None, vsgp.Ordinal([-1.0, 1.0])):
+        found = vsgp.log_predictive_density(idata, X, others, likelihood=lik, **options)
+        np.testing.assert_array_equal(found, wanted)
+    at = vsgp.predict(idata, X, "density", at=others[:3], **options)
+    np.testing.assert_allclose(at, p.mean(["chain", "draw"]), rtol=1e-6)
+    turned = pd.Categorical(others, categories=pd.unique(np.asarray(others))[::-1], ordered=True)
+    with pytest.raises(ValueError, match="Make them the same, or drop one of the two"):
+        vsgp.log_predictive_density(idata, X, turned, **options)

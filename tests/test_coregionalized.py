@@ -276,3 +276,107 @@ def test_one_function_for_all_outputs(rng):
     np.testing.assert_allclose(together, each, rtol=1e-6)
     stage = vsgp.fit_gaussian(progressbar=False, model=model)
     assert np.abs(stage.theta["weights"]).min() > 0.1
+
+
+TRIALS = np.random.default_rng(6).integers(2, 9, size=(N, P))
+
+
+@pytest.mark.parametrize("n", [N, P], ids=["", "square"])
+def test_whole_numbers_with_dims_keep_them(n):
+    """Parameters and weights are made real numbers, and the model knows dims by name."""
+    with pm.Model(coords={"output": COORDS["output"], "obs": np.arange(n)}) as model:
+        trials = pm.Data("trials", TRIALS[:n].T, dims=("output", "obs"))
+        weights = pm.Data("W", np.array([[1, 0], [-1, 2], [0, 1]]), dims=("output", "latent"))
+        f = mixed_process(weights)
+        y = np.ones((P, n), int)
+        f.likelihood("y", vsgp.Binomial(trials), X=X[:n], y=y, dims=("output", "obs"))
+    assert model.named_vars_to_dims["y"] == ("obs", "output")
+    got = f.processes[0]._prior.likelihoods["y"].likelihood.n.eval(mode=RAW)
+    np.testing.assert_array_equal(got, TRIALS[:n])
+
+
+ONE = np.array([[1.0], [-2.0], [3.0]])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pm.Normal("W", dims=("output", "latent")),
+        lambda: pm.Flat("W", dims=("output", "latent")),
+        lambda: pm.Data("W", ONE),
+        lambda: pm.Data("W", ONE.astype(int), dims=("output", "latent")),
+    ],
+    ids=["normal", "flat", "data", "whole"],
+)
+def test_weights_of_one_function_whose_shape_no_type_says(make, rng):
+    """Shapes of variables with dims are data of the model, as are those of ``pm.Data``."""
+    gaussian = vsgp.Gaussian(0.5)
+    with pm.Model(coords=COORDS | {"latent": ["one"]}) as model:
+        gp, other = (vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.5)) for _ in "ab")
+        gp.prior("u", Xu=XU)
+        other.prior("w", Xu=XU)
+        f = vsgp.Coregionalized(make(), gp)
+        with pytest.raises(ValueError, match="y has 2 columns, but W has 3 rows"):
+            f.likelihood("y", gaussian, X=X, y=Y[:, :2])
+        with pytest.raises(ValueError, match="but X has 9 rows and W has 3. Pass one row"):
+            f.likelihood("y", gaussian, X=X, y=Y.T)
+        scale = pm.HalfNormal("scale", dims="latent")
+        with pytest.raises(ValueError, match=r"sigma of Gaussian has shape \(1,\), .* 3 outputs"):
+            f.likelihood("y", vsgp.Gaussian(scale), X=X, y=Y)
+        with pytest.raises(ValueError, match=r"W has shape \(3, 1\), .* 2 latent functions"):
+            vsgp.Coregionalized(model["W"], [gp, other])
+        f.likelihood("y", gaussian, X=X, y=Y, dims=("obs", "output"))
+    draws = {"u": rng.normal(size=(1, 2, len(XU))), "W": np.broadcast_to(ONE, (1, 2, P, 1))}
+    dims = {"u": ("u_inducing",), "W": ("output", "latent")}
+    posterior = xr.Dataset({k: (("chain", "draw", *dims[k]), v) for k, v in draws.items()})
+    options = {"model": model, "progressbar": False}
+    mean = vsgp.predict(posterior, X, "mean", **options)
+    f = vsgp.predict(posterior, X, "moments", **options)["mean"]
+    np.testing.assert_allclose(mean, f.values[..., None] * ONE[:, 0])
+    again = vsgp.predict(posterior, X, "mean", likelihood=vsgp.Gaussian(1.0), **options)
+    np.testing.assert_array_equal(again, mean)
+
+
+def test_predictive_is_of_its_own_weights():
+    """A component of a sum, and other outputs, follow the likelihood with these weights."""
+    with pm.Model() as model:
+        f = mixed_process([1.0, 1.0])
+        sigma = 1e-6 * pm.Data("effort", EFFORT[:, 0])
+        f.likelihood("y", vsgp.Gaussian(sigma), X=X, y=Y[:, 0])
+        none = vsgp.Coregionalized([0.0, 0.0], f.processes)
+        none.predictive("none", X)
+        f.likelihood("z", vsgp.Poisson(), X=X, y=np.ones(N))
+        none.predictive("again", X, "y")
+        two = vsgp.Coregionalized(np.eye(2), f.processes)
+        two.predictive("pair", X[:4], "z")
+        with pytest.raises(ValueError, match="2 likelihoods. Say which one"):
+            two.predictive("new", X)
+        with pytest.raises(ValueError, match=r"exposure of Poisson has shape \(9,\), .* 2 outputs"):
+            two.predictive("new", X, vsgp.Poisson(EFFORT[:, 0]))
+    names = ["none", "again", "pair"]
+    none, again, pair = pm.draw([model[n] for n in names], mode=RAW, random_seed=1)
+    assert max(np.abs(none).max(), np.abs(again).max()) < 1e-4
+    assert pair.shape == (4, 2)
+
+
+def test_predictive_of_functions_that_no_weights_mix():
+    with pm.Model():
+        f = mixed_process()
+        vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), f.processes, X=X, y=Y[:, 0])
+        with pytest.raises(ValueError, match="needs 2 latent functions, but each output has one"):
+            f.predictive("new", X)
+
+
+def test_columns_of_data_are_not_repeated():
+    """The length of an axis of ``pm.Data`` may change, so PyTensor would refuse it at a draw."""
+    with pm.Model():
+        f = mixed_process()
+        for value, todo in (
+            (EFFORT[:, :1], r"Keep a vector e .*=e\[:, N"),
+            (np.ones(1), "Pass one n"),
+        ):
+            effort = pm.Data(f"effort{value.ndim}", value)
+            with pytest.raises(ValueError, match=f"3 outputs. {todo}"):
+                f.likelihood("y", vsgp.Poisson(effort), X=X, y=np.ones((N, P)))
+        fixed = pm.Data("fixed", EFFORT[:, :1], shape=(None, 1))
+        f.likelihood("y", vsgp.Poisson(fixed), X=X, y=np.ones((N, P)))

@@ -16,6 +16,7 @@ import pymc_vsgp.fit.correlated
 
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.correlated import CorrelatedBound, can_correlate
+from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.inducing.coordinates import Rotated, Sites
 from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.grids import Cells, Grid, Product, Series, find_grid
@@ -229,6 +230,24 @@ def test_it_goes_on_and_is_taken_back(stages):
     assert np.mean(draws.reshape(-1, *sd.shape).std(axis=0) / sd) > 0.9
     vsgp.reset(model)
     assert type(model.rvs_to_transforms[model["u"]]).__name__ == "Whitened"
+
+
+@pytest.mark.slow
+def test_a_start_has_the_mean_of_the_stage(stages, monkeypatch):
+    """Sites follow the mean function, and those without correlations have to follow it, too."""
+    stage, begun = stages[0], []
+
+    def run(fit, maxiter):
+        begun.append(fit)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)
+    monkeypatch.setattr(Natural, "run", run)
+    assert stage.sites["u"].rotated and stage.sites["u"].slope is not None
+    with pytest.raises(KeyboardInterrupt):
+        vsgp.fit_gaussian(model=stage.model, start=stage, progressbar=False)
+    ev = begun[0].evaluation
+    np.testing.assert_allclose(ev.prior_mean[0] + ev.R[0] * ev.mean[0], stage.mean["u"], atol=1e-8)
 
 
 @pytest.mark.slow

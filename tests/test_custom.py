@@ -12,6 +12,9 @@ from pymc.distributions.transforms import ordered
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.engine.vectorized import Batched
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.minibatch import Minibatches, _prior
+from pymc_vsgp.fit.natural import Natural, _has_slopes
 
 N = 20
 X = np.linspace(0.0, 1.0, N)[:, None]
@@ -302,6 +305,20 @@ def test_a_density_that_overflows_far_away():
     np.testing.assert_allclose(found, known, rtol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("make", "y"),
+    [
+        (lambda f: pm.Exponential.dist(scale=exp(f)), -1.0),
+        (lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.5), lower=0.0, upper=None), -0.1),
+        (lambda f: pm.Binomial.dist(n=4, logit_p=f), 5),
+    ],
+)
+def test_no_density_outside_the_support(make, y):
+    args = np.array([0.4]), np.array([1.3]), np.array([y])
+    found = vsgp.Custom(make).log_predictive(*args).eval(mode="FAST_COMPILE")
+    np.testing.assert_array_equal(found, [-np.inf])
+
+
 def test_a_transformed_variable():
     """PyMC wants as many values as there are entries of f, quadrature nodes included."""
     y, mu, gamma = np.array([0.2, 0.7]), np.array([0.1, -0.4]), np.array([0.5, 1.5])
@@ -311,24 +328,73 @@ def test_a_transformed_variable():
     np.testing.assert_allclose(found, normal - np.log(y * (1.0 - y)), rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_prior_that_reaches_where_the_density_underflows():
-    """Of a censored time, of which PyMC takes the logarithm of what has underflowed."""
+def censored_times(known=False, kernel=pm.gp.cov.Matern52, **prior):
+    """A censored time, of which PyMC takes the logarithm of what has underflowed."""
     rng = np.random.default_rng(3)
     times, limits = rng.exponential(np.exp(np.sin(6.0 * X[:, 0]))), rng.uniform(1.0, 3.0, N)
-    y, elbos = np.minimum(times, limits), []
-    for known in (True, False):
-        with pm.Model():
-            end = pm.Data("end", limits)
+    with pm.Model() as model:
+        end = pm.Data("end", limits)
 
-            def censored(f, end=end):
-                return pm.Censored.dist(pm.Exponential.dist(scale=exp(f)), lower=None, upper=end)
+        def censored(f):
+            return pm.Censored.dist(pm.Exponential.dist(scale=exp(f)), lower=None, upper=end)
 
-            lik = vsgp.Weibull(1.0, censored=times >= limits) if known else censored
-            gp = vsgp.VariationalSparse(
-                mean_func=pm.gp.mean.Constant(0.3), cov_func=4.0 * pm.gp.cov.Matern52(1, ls=0.3)
-            )
-            gp.prior("u", Xu=X[::2])
-            gp.likelihood("y", lik, X=X, y=y)
-            elbos.append(vsgp.fit_gaussian(progressbar=False).elbo)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.3), cov_func=4.0 * kernel(1, ls=0.3)
+        )
+        gp.prior("u", **prior)
+        lik = vsgp.Weibull(1.0, censored=times >= limits) if known else censored
+        gp.likelihood("y", lik, X=X, y=np.minimum(times, limits))
+    return model
+
+
+@pytest.mark.slow
+def test_a_prior_that_reaches_where_the_density_underflows():
+    models = [censored_times(known, Xu=X[::2]) for known in (True, False)]
+    elbos = [vsgp.fit_gaussian(model=m, progressbar=False).elbo for m in models]
     np.testing.assert_allclose(*elbos, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_a_step_to_where_the_density_underflows_is_made_shorter():
+    """A shape of 1, where it starts, is far from those of times that all end soon after one."""
+    rng = np.random.default_rng(1)
+    times = rng.lognormal(np.sin(6.0 * X[:, 0]), 0.4)
+    ended = rng.uniform(size=N) < 0.7
+    limits = np.where(ended, 1e6, 0.7 * times)
+    elbos = []
+    for known in (False, True):
+        with pm.Model():
+            shape = pm.HalfNormal("shape", 1.0)
+
+            def censored(f, shape=shape):
+                times = pm.Weibull.dist(alpha=shape, beta=exp(f))
+                return pm.Censored.dist(times, lower=None, upper=limits)
+
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=0.3))
+            gp.prior("u", Xu=X[::2])
+            lik = vsgp.Weibull(shape, censored=~ended) if known else censored
+            gp.likelihood("y", lik, X=X, y=np.minimum(times, limits))
+            elbos.append(vsgp.fit_gaussian(progressbar=False).elbo)
+    np.testing.assert_allclose(*elbos, atol=5e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["few", "many", "vanishing", "minibatches"])
+def test_a_fit_begins_where_the_density_does_not_underflow(kind):
+    """Coefficients, of which some have next to no variance, and a q that stays."""
+    kernel = pm.gp.cov.ExpQuad if kind == "vanishing" else pm.gp.cov.Matern52
+    prior = {"inducing": vsgp.inducing.Fourier(3.0, 100 if kind == "many" else 20)}
+    if kind == "minibatches":
+        prior = {"Xu": X[::2]}
+    model = censored_times(kernel=kernel, **prior)
+    batch = {"n_rows": N, "held": True} if kind == "minibatches" else {}
+    bound = Bound(model, mode=RAW, **batch)
+    assert bound.processes[0].diagonal == (kind == "many")
+    arguments = [bound, bound.start, bound.no_sites(), [], 1e-3, lambda *args: None]
+    if kind == "minibatches":
+        fit = Minibatches(*arguments, np.random.default_rng(0), N)
+        at_prior = bound(bound.start, [_prior(s) for s in bound.no_sites()], [], fit.rows)
+    else:
+        fit, at_prior = Natural(*arguments), bound(bound.start, *arguments[2:3], bound.no_offsets())
+    assert not (np.isfinite(at_prior.value) and _has_slopes(at_prior))
+    assert np.isfinite(fit.evaluation.value) and _has_slopes(fit.evaluation)

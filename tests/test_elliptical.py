@@ -10,7 +10,7 @@ from modes import RAW, REWRITTEN
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.fit.stage import hand_over
+from pymc_vsgp.fit.stage import hand_over, reset
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.steps import EllipticalSlice
 from pymc_vsgp.steps.latents import Latents
@@ -206,6 +206,23 @@ def test_new_data_count():
     prior = -0.5 * at @ at - 2.0 * np.log(2.0 * np.pi)
     np.testing.assert_allclose(after + prior, logp({"u_whitened__": at}))
     assert before < after
+
+
+def test_new_sites_are_refused():
+    """What was compiled looks at the variables of the sites, which a reset takes away."""
+    model, us = points()
+    plain = EllipticalSlice(us, model=model, compile_kwargs={"mode": RAW})
+    reset(model)
+    plain.setup_chain(np.random.default_rng(1), 0, 1)
+    sites = Sites(np.ones((1, 4)), np.ones((1, 4, 4)))
+    hand_over(model, {"u": sites}, {})
+    step = EllipticalSlice(us, model=model, compile_kwargs={"mode": RAW})
+    hand_over(model, {"u": sites._replace(linear=np.zeros((1, 4)))}, {})
+    step.setup_chain(np.random.default_rng(1), 0, 1)
+    reset(model)
+    hand_over(model, {"u": sites}, {})
+    with pytest.raises(ValueError, match="built before a Gaussian stage.*Build the step after"):
+        step.setup_chain(np.random.default_rng(1), 0, 1)
 
 
 def test_errors():

@@ -445,6 +445,25 @@ def test_sites_that_follow_leave_q_as_it_is(fitted):
     np.testing.assert_allclose(after.factor[0], before.factor[0], rtol=1e-8)
 
 
+def test_the_constant_alone_has_a_stage():
+    """A root of its variance has as many columns as the variance; the bound is that by hand."""
+    X, y = data_of(1)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=0.7))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(3.0, 0, 0.5))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    prior = gp._prior.kind
+    (S,), residual = (x.eval(mode=RAW) for x in (prior.variances, prior.residual))
+    bound, linear, root = Bound(model, mode=RAW), 0.7, 2.0
+    sites = [Sites(np.array([[linear]]), np.array([[[root]]]))]
+    v = 1.0 / (1.0 + S * root**2)
+    m = np.sqrt(S) * linear * v
+    mu, spread = np.sqrt(S) * m, residual + S * v
+    value = np.sum(y * mu - np.exp(mu + spread / 2.0) - special.gammaln(y + 1.0))
+    value -= 0.5 * (v + m**2 - 1.0 - np.log(v))
+    np.testing.assert_allclose(bound(bound.start, sites).value, value, rtol=1e-9)
+
+
 def test_single_numbers_are_those_of_every_input():
     gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(2, ls=1.0))
     with pm.Model():

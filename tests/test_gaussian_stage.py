@@ -2,6 +2,8 @@
 
 import time
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -19,9 +21,9 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.compiled import OneOnJax, OneOnNumba
 from pymc_vsgp.fit.gaussian import Fitter
-from pymc_vsgp.fit.minibatch import judge
+from pymc_vsgp.fit.minibatch import Minibatches, judge
 from pymc_vsgp.fit.natural import Natural
-from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.inducing.coordinates import Sites, sites_of
 
 N, M, D = 40, 6, 2
 SIGMA = 0.3
@@ -461,6 +463,7 @@ def test_a_model_within_another(data, rng):
 def test_a_curvature_that_is_not_finite_is_told():
     fit = Natural.__new__(Natural)
     fit.theta = np.zeros(2)
+    fit.bound = SimpleNamespace(has_units=lambda: np.array([False, True]))
     fit._slope = lambda theta: np.full(2, np.nan)
     with pytest.raises(ValueError, match="not finite around"):
         fit.curvature()
@@ -593,6 +596,47 @@ def test_large_counts_without_an_intercept(kind, rate):
     np.testing.assert_allclose(found.mean(axis=(0, 1)), f, atol=0.3)
 
 
+NARROWER = {
+    "points": {"Xu": np.linspace(0.0, 3.0, 8)[:, None]},
+    "few": {"inducing": vsgp.inducing.Fourier(6.0, 10)},
+    "many": {"inducing": vsgp.inducing.Fourier(6.0, 80)},
+}
+
+
+@pytest.mark.parametrize("kind", ["few", "many", "points"])
+def test_it_begins_where_the_prior_has_no_elbo(kind, monkeypatch):
+    """The last with minibatches, whose q stays; some coefficients have next to no variance."""
+    X = np.linspace(0.0, 3.0, 12)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", **NARROWER[kind])
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=np.arange(12))
+    held, whole = kind == "points", Bound.__call__
+
+    def of_narrow(self, *args):
+        found = whole(self, *args)
+        return found if np.max(found.factor[0]) > 2.0 else found._replace(value=-np.inf)
+
+    monkeypatch.setattr(Bound, "__call__", of_narrow)
+    bound = Bound(model, n_rows=12 if held else None, mode=RAW, held=held)
+    assert bound.processes[0].diagonal == (kind == "many")
+    start, report = bound.no_sites(), lambda *args: None
+    if not held:
+        fit = Natural(bound, bound.start, start, [], 1e-3, report)
+        assert np.isfinite(fit.evaluation.value)
+        return
+    fit = Minibatches(bound, bound.start, start, [], 1e-3, report, np.random.default_rng(0), 12)
+    assert np.isfinite(fit.evaluation.value)
+    # A good start needs no ELBO of the prior.
+    (q,), (R,), (mean,) = fit.sites, fit.evaluation.R, fit.evaluation.prior_mean
+    P = q.precision[0]
+    found = sites_of(R, mean, P @ q.linear[0], P - np.eye(len(R)))
+    start = [Sites(found.linear[None] + 0.1, found.root[None])]
+    again = Minibatches(bound, bound.start, start, [], 1e-3, report, np.random.default_rng(0), 12)
+    assert np.isfinite(again.evaluation.value)
+    assert again.evaluation.value != fit.evaluation.value
+
+
 @pytest.mark.slow
 def test_no_class_of_many_is_given_up():
     """Whole steps from the prior put one of these ten where robust-max has no gradient."""
@@ -654,3 +698,12 @@ def test_initial_values_of_the_prior_are_the_same_each_time():
             gp.likelihood("y", vsgp.Poisson(), X=np.arange(5.0)[:, None], y=np.arange(5))
             histories.append(vsgp.fit_gaussian(maxiter=1, progressbar=False).elbo_history)
     np.testing.assert_array_equal(*histories)
+
+
+def test_a_slope_that_promises_more_is_no_convergence(data, rng, monkeypatch):
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    monkeypatch.setattr(Natural, "_step_rest", lambda *_: None)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    assert not stage.converged
+    assert "Parameters did not move" in stage.message

@@ -23,6 +23,8 @@ from families import (
 )
 from modes import RAW, REWRITTEN
 from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import io_toposort
+from pytensor.scalar.basic import Clip
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from scipy import stats
 
@@ -30,6 +32,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.ops.cholesky import SafeCholesky
+from pymc_vsgp.ops.distance import NotNegative, pass_gradients
 from pymc_vsgp.ops.linalg import WeightedGram
 
 
@@ -355,3 +358,43 @@ def test_a_variance_that_is_none(variance, inputs):
     gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Constant(variance))
     with pm.Model(), pytest.raises(ValueError, match="no function to learn"):
         gp.prior("u", Xu=inputs[1])
+
+
+CLIPS = {
+    "ExpQuad": lambda: pm.gp.cov.ExpQuad(2, ls=[1.0, 2.0]),
+    "Matern32 of a column": lambda: 2.0 * pm.gp.cov.Matern32(2, ls=1.0, active_dims=[1]),
+    "a sum": lambda: pm.gp.cov.RatQuad(2, 1.0, ls=1.0) + pm.gp.cov.Cosine(2, ls=1.0),
+    "Gibbs": lambda: pm.gp.cov.Gibbs(2, lambda x: pt.exp(x[:, 0]), active_dims=[0]),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_gradients_pass_where_distances_are_clipped(name):
+    kernel, x, z = CLIPS[name](), pt.dmatrix(), pt.dmatrix()
+    for K in (kernel(x), kernel(x, z)):
+        nodes = io_toposort([x, z], pass_gradients([K], [x, z]))
+        found = {type(getattr(node.op, "scalar_op", None)) for node in nodes}
+        assert NotNegative in found and Clip not in found
+
+
+def test_gradients_stop_where_users_clip(rng):
+    """In a mean, such as a rate that starts at a threshold, and in a warp of the inputs."""
+    X = np.linspace(-1.0, 1.0, 9)[:, None]
+    slope = pt.dscalar()
+
+    class Hinge(pm.gp.mean.Mean):
+        def __call__(self, x):
+            return pt.clip(slope * x - 0.3, 0.0, np.inf)[:, 0]
+
+    def warp(x, a):
+        return pt.clip(a * x - 0.3, 0.0, np.inf)
+
+    kernel = pm.gp.cov.Matern52(1, ls=1.0)
+    warped = pm.gp.cov.WarpedInput(1, kernel, warp, args=(slope,))
+    x, z = pt.dmatrix(), pt.dmatrix()
+    found = pass_gradients([Hinge()(x), warped(x, z)], [x, z])
+    total = pt.dot(rng.normal(size=9), found[0]) + pt.sum(rng.normal(size=(9, 4)) * found[1])
+    fn = pytensor.function([slope, x, z], [total, pt.grad(total, slope)], mode=RAW)
+    _, gradient = fn(0.8, X, X[:4])
+    step = (fn(0.8 + 1e-6, X, X[:4])[0] - fn(0.8 - 1e-6, X, X[:4])[0]) / 2e-6
+    np.testing.assert_allclose(gradient, step, rtol=1e-6)

@@ -903,6 +903,23 @@ def test_noise_moves_no_proposals(rng):
         assert found is None or np.isfinite(found.logpdf(np.zeros((1, 3)))).all()
 
 
+def test_draws_that_come_along_are_held_in_blocks(rng, monkeypatch):
+    """Their noise is as large as they are, where there is no epsilon to propose."""
+    with pm.Model() as model:
+        normal()
+    whole = collapse(model, gradient=False)
+    weigher, sizes = Weigher(whole.model, integrated=whole), []
+    weigher.begin(rng)
+    density = weigher.density
+    monkeypatch.setattr(
+        weigher, "density", lambda *x: sizes.append(x[1].nbytes) or density(*x), raising=False
+    )
+    monkeypatch.setattr("pymc_vsgp.fit.weigher.EPSILON_BYTES", limit := 10 * 8 * TOGETHER * 6)
+    batch = weigher.evaluate(rng.normal(size=(25, weigher.points.n_theta)), 1)
+    assert sizes == [limit, limit, limit // 2]
+    assert batch.epsilon.shape == (25, TOGETHER, 6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [counts, normal])
 def test_no_weight_is_refused(build):

@@ -6,18 +6,21 @@ import numpy as np
 import pymc as pm
 import pytest
 import reference_gp
+import xarray as xr
 
 from prior_draws import prior_draws
 from scipy import stats
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.model.data import check_data
 from pymc_vsgp.results import certificate
 from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.exactness import exact_weights
 from pymc_vsgp.results.inducing_check import check_inducing
 from pymc_vsgp.results.prediction import predict
+from pymc_vsgp.results.refitted import compare_stages, others_of
 
 N, SIGMA = 80, 0.3
 GRID = np.exp(np.linspace(-2.0, 1.5, 71))
@@ -294,6 +297,77 @@ def test_how_predictions_would_move(data):
     found = check.to_dataset().attrs
     assert (found["moved_mean"], found["moved_sd"]) == check.moved[:2]
     assert "f at the data then moves" in repr(check)
+
+
+def test_several_likelihoods_of_a_process(data):
+    """The posterior of u is that of all data, and the numbers are those of one likelihood."""
+    X, f, rng = data
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 6))
+        gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=f)
+        gp.likelihood("counts", vsgp.Poisson(), X=X, y=np.ones(N, dtype=int), block_size=False)
+        other = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
+        other.prior("w", Xu=vsgp.inducing.grid(X, 3))
+        other.likelihood("z", vsgp.Gaussian(SIGMA), X=X, y=f)
+    idata = prior_draws(model)
+    options = {"model": model, "random_seed": 0, **quiet}
+    check = check_inducing(idata, 1, var_name="y", **options)
+    assert check.moved is None and check.others == ["counts"]
+    assert "then moves" not in repr(check)
+    assert "of 'y' alone, and ['counts'] see the same function. Check them" in repr(check)
+    assert "alone" not in repr(dataclasses.replace(check, others=[]))
+    assert others_of(Fitted(idata, model, "z")) == []
+
+
+def test_an_input_where_the_prior_has_no_variance():
+    X = np.linspace(0.0, 10.0, 50)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Linear(1, c=0.0))
+        gp.prior("u", Xu=np.array([[3.0], [8.0]]))
+        gp.likelihood("y", vsgp.Gaussian(1.0), X=X, y=0.5 * X[:, 0] + np.cos(9.0 * X[:, 0]))
+    check = check_inducing(prior_draws(model), 4, model=model, **quiet, random_seed=0)
+    assert check.unexplained[0] == 0.0 and np.isfinite(check.unexplained).all()
+    assert "nan" not in repr(check)
+    # Of a line all is known from one value of it.
+    assert not check.moved.shows and check.moved.sd == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [N, N - 9])
+def test_refit_is_of_the_data_of_the_draws(n, data, monkeypatch):
+    """Whatever ``pm.set_data`` put in their place since."""
+    X, f, rng = data
+    y = rng.poisson(np.exp(f))
+    with pm.Model(coords={"row": np.arange(N) + 100}) as model:
+        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", 1.0 * y, dims="row")
+        effort = pm.Data("effort", np.full(N, 2.0), dims="row")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 4))
+        gp.likelihood("y", vsgp.Poisson(effort), X=x, y=seen)
+    idata = prior_draws(model, 2)
+    observed = xr.Dataset({"y": ("row", y)}, coords={"row": np.arange(N) + 100})
+    idata["observed_data"] = xr.DataTree(observed)
+    idata["constant_data"] = xr.DataTree(
+        idata["constant_data"].to_dataset().drop_vars("seen").assign_coords(observed.coords)
+    )
+    new = {"x": X[:n] + 1.0, "seen": np.zeros(n), "effort": np.ones(n)}
+    pm.set_data(new, coords={"row": np.arange(n)}, model=model)
+    before = {name: model[name].get_value() for name in new}
+    fitted = []
+
+    def fit_gaussian(model, **_):
+        fitted.append(model)
+        raise KeyboardInterrupt  # before the fit
+
+    monkeypatch.setattr("pymc_vsgp.results.refitted.fit_gaussian", fit_gaussian)
+    with pytest.raises(KeyboardInterrupt):
+        compare_stages(Fitted(idata, model), model)
+    (copy,) = fitted
+    for name, wanted in {"x": X, "seen": y, "effort": np.full(N, 2.0)}.items():
+        np.testing.assert_array_equal(copy[name].get_value(), wanted)
+        np.testing.assert_array_equal(model[name].get_value(), before[name])
+    assert list(copy.coords["row"]) == list(np.arange(N) + 100)
+    check_data(copy)
 
 
 @pytest.mark.slow

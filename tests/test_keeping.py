@@ -15,7 +15,10 @@ from kept import SETTINGS, build, make_data, moments, quiet
 from modes import of_users
 
 import pymc_vsgp as vsgp
+import pymc_vsgp.fit.store
 
+from pymc_vsgp.fit.collapsed import collapse, recover
+from pymc_vsgp.fit.stage import add_data
 from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle
 
 pytest.importorskip("zarr", reason="zarr is not installed")
@@ -186,6 +189,63 @@ def test_inducing_values_that_were_integrated_out_come_back(tmp_path, default_mo
     a, b = (moments(t, model)["mean"].mean(["chain", "draw"]) for t in (read, idata))
     spread = moments(idata, model)["mean"].std(["chain", "draw"])
     assert (np.abs(a - b) < 5.0 * spread * np.sqrt(2.0 / 120)).all()
+
+
+def noisy_model(Xu, X, y):
+    with pm.Model(coords={"row": np.arange(len(y))}) as model:
+        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", y, dims="row")
+        ls, c = pm.Gamma("ls", 4.0, 2.0), pm.Normal("c", 0.0, 2.0)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(c), cov_func=pm.gp.cov.Matern52(1, ls=ls)
+        )
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("s")), X=x, y=seen)
+    return model
+
+
+@pytest.fixture
+def collapsed_draws(tmp_path):
+    """Draws without inducing values on disk, those values, and a model that has other data now."""
+    X, y = make_data()
+    Xu = vsgp.inducing.grid(X, 7)
+    model = noisy_model(Xu + 0.3, X[:50], np.log1p(y[:50]))
+    draws = {n: (("chain", "draw"), [[0.5, 1.0, 1.5]]) for n in ("ls", "c", "s")}
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
+    add_data(tree, model)
+    save(tree, tmp_path / "draws.zarr")
+    rng = np.random.default_rng(9)
+    u = recover(collapse(model), tree["posterior"], 1)["u"]
+    return tree, u, noisy_model(Xu, X, rng.normal(size=60))
+
+
+def test_inducing_values_are_of_the_data_of_the_draws(collapsed_draws, tmp_path, monkeypatch):
+    """Not of those that the model has now: other inducing inputs, rows and observations."""
+    tree, u, now = collapsed_draws
+    before = {v.name: v.get_value() for v in now.data_vars}
+    monkeypatch.setattr(pymc_vsgp.fit.store, "recover", lambda whole, x, _: recover(whole, x, 1))
+    read = vsgp.open_draws(tmp_path / "draws.zarr", model=now)
+    np.testing.assert_allclose(read["posterior"]["u"], u, rtol=1e-10)
+    for group in ("constant_data", "observed_data"):
+        xr.testing.assert_equal(read[group].to_dataset(), tree[group].to_dataset())
+    assert set(before) == {v.name for v in now.data_vars}
+    for name, value in before.items():
+        np.testing.assert_array_equal(now[name].get_value(), value)
+    assert len(now.coords["row"]) == 60
+
+
+def test_inducing_values_of_data_that_cannot_be_set(collapsed_draws, tmp_path):
+    with pytest.raises(ValueError, match="other values of 'y' than its draws.*Build the model"):
+        vsgp.open_draws(tmp_path / "draws.zarr", model=build(noisy))
+
+
+def test_no_inducing_values_without_their_parameters(collapsed_draws, tmp_path):
+    tree, _, now = collapsed_draws
+    few = xr.DataTree(tree["posterior"].to_dataset().drop_vars("s"))
+    save(xr.DataTree.from_dict({"posterior": few.to_dataset()}), tmp_path / "few.zarr")
+    read = vsgp.open_draws(tmp_path / "few.zarr", model=now)
+    assert set(read["posterior"].data_vars) == {"ls", "c"}
+    with pytest.raises(ValueError, match=r"depend on \['s'\].*Sample them, too"):
+        recover(collapse(now), few, 1)
 
 
 def test_lengths_of_chains():

@@ -145,13 +145,16 @@ def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
 @pytest.mark.slow
 # Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
-@pytest.mark.parametrize("mode", ["JAX", *long("NUMBA")])
-def test_backends_agree(mode):
+@pytest.mark.parametrize(
+    ("mode", "block_size"), [("JAX", None), *long(("NUMBA", None), ("NUMBA", 4), ("JAX", 4))]
+)
+def test_backends_agree(mode, block_size):
+    """Of a panel, and by rows: then a block reads the factors that it solves with."""
     if mode == "JAX":
         pytest.importorskip("jax")
     X, y = data()
-    for sites, times in (places(), places(4, 6)):
-        model, _ = build(X, y, vsgp.inducing.Kronecker(sites, times))
+    for sites, times in (places(), places(4, 6))[: 1 if block_size else 2]:
+        model, _ = build(X, y, vsgp.inducing.Kronecker(sites, times), block_size=block_size)
         point = point_of(model)
         for a, b in zip(
             value_and_gradient(freeze_dims_and_data(model), mode)(point),
@@ -417,3 +420,30 @@ def test_draws_keep_the_covariates_of_their_data():
         for m in (model, other)
     ]
     np.testing.assert_allclose(*means, rtol=1e-9)
+
+
+def test_places_far_from_zero():
+    """They are not centered, so that users are told; a covariate of the mean alone is no place."""
+    sites, times = places()
+    with pm.Model():
+        matern = pm.gp.cov.Matern52
+        cov = matern(4, ls=LS, active_dims=[0, 1]) * matern(4, ls=LS_TIME, active_dims=[3])
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        with pytest.warns(UserWarning, match="Column 3 of the places is about 1.7e.09 with a"):
+            gp.prior("u", inducing=vsgp.inducing.Kronecker(sites, times + 1.7e9))
+
+
+def test_a_kernel_without_a_factor_is_rejected():
+    X, y = data()
+    with pm.Model() as model:
+        a = pm.Normal("a", 1.0, 1.0)
+        cov = a * pm.gp.cov.Matern52(3, ls=1.0, active_dims=[0, 1])
+        gp = vsgp.VariationalSparse(cov_func=cov * pm.gp.cov.Matern52(3, ls=1.0, active_dims=[2]))
+        gp.prior("u", inducing=vsgp.inducing.Kronecker(*places(4, 6)))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    density = value_and_gradient(model)
+    point = model.initial_point()
+    assert np.isfinite(density(point)[0])
+    value, *gradient = density(point | {"a": np.array(-0.5)})
+    assert value == -np.inf
+    assert all(np.isfinite(g).all() for g in gradient)

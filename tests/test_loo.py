@@ -204,6 +204,73 @@ def test_folds_of_a_table_with_an_exposure():
         kfold(build, table, counts, **options | {"per_observation": {"exposure": exposure[:3]}})
 
 
+def at_zero(model):
+    """A draw in which all inducing values are zero, for what does not depend on the fit."""
+    sizes = {rv.name: model.eval_rv_shapes()[rv.name] for rv in model.free_RVs}
+    draws = {
+        name: (
+            ("chain", "draw", *(f"{name}_{i}" for i in range(len(shape)))),
+            np.zeros((1, 1, *shape)),
+        )
+        for name, shape in sizes.items()
+    }
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
+
+
+def test_folds_of_masked_observations():
+    """A mask is what nan is: a missing entry, not the number under it."""
+    X, y = make_data()
+    table = np.column_stack([y, y, y])
+    table[4:8, 1] = table[20, :2] = -999.0
+    seen = []
+
+    def build(X, y):
+        seen.append(y)
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+            f = vsgp.Coregionalized([[1.0], [0.5], [2.0]], gp)
+            f.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=y)
+        return model
+
+    masked, folds = np.ma.masked_equal(table, -999.0), np.arange(N) // 13
+    found, wanted = (
+        kfold(build, X, y, folds=folds, fit=at_zero, **quiet).elpd_i
+        for y in (masked, np.where(masked.mask, np.nan, table))
+    )
+    np.testing.assert_array_equal(found, wanted)
+    assert [int(np.ma.getmaskarray(y).sum()) for y in seen[:2]] == [2, 4]
+    with pytest.raises(TypeError, match="y is a masked array.*Drop the masked rows"):
+        kfold(globals()["build"], X, np.ma.masked_less(y, 0.0), folds=folds, fit=at_zero, **quiet)
+
+
+def test_folds_of_outputs_with_an_effort_for_each_row(monkeypatch):
+    """A vector has an entry for each row, also of folds of as many rows as there are outputs."""
+    X, _ = make_data()
+    effort, folds, seen = np.linspace(0.5, 3.0, N), (np.arange(N) >= 3).astype(int), []
+
+    def build(X, y, exposure):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+            f = vsgp.Coregionalized(np.ones((3, 1)), gp)
+            wide = np.asarray(exposure).reshape(len(X), -1)
+            f.likelihood("y", vsgp.Poisson(wide), X=X, y=y)
+        return model
+
+    def score(idata, X, y, likelihood, **options):
+        seen.append(likelihood.exposure.eval(mode="FAST_COMPILE"))
+        return xr.DataArray(np.zeros(len(y)))
+
+    monkeypatch.setattr("pymc_vsgp.results.loo.log_predictive_density", score)
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset(coords={"chain": [0], "draw": [0]})})
+    options = {"fit": lambda model: idata, "folds": folds, **quiet}
+    per_row = {"exposure": pd.Series(effort)}
+    kfold(build, X, np.ones((N, 3), int), per_observation=per_row, **options)
+    np.testing.assert_array_equal(seen[0], effort[:3, None])
+    np.testing.assert_array_equal(seen[1], effort[3:, None])
+
+
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
 def test_few_draws(fitted):
     model, idata = fitted[:2]
@@ -245,6 +312,23 @@ def test_refusals():
         kfold(build, X, y, folds=[None] * len(y))
     with pytest.raises(TypeError, match="per_observation is of type int. Pass a dict"):
         kfold(build, X, y, 2, per_observation=3)
+    for value in (2.0, np.array(2.0), "many"):
+        with pytest.raises(TypeError, match="exposure is of type .*. Pass one entry for each row"):
+            kfold(build, X, y, 2, per_observation={"exposure": value})
+    with pytest.raises(ValueError, match="folds holds nan"):
+        kfold(build, X, y, folds=np.where(np.arange(N) == 3, np.nan, np.arange(N) % 2))
+    with pytest.raises(ValueError, match="folds .*is masked. Pass a fold for each row"):
+        kfold(build, X, y, folds=np.ma.array(np.arange(N) % 2, mask=np.arange(N) == 3))
+
+    def build_with_rows(X, y):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+            gp.likelihood("y", vsgp.Gaussian(1.0 + X[:, 0]), X=X, y=y)
+        return model
+
+    with pytest.raises(ValueError, match=r"sigma of Gaussian .*per_observation={'sigma': ...}"):
+        kfold(build_with_rows, X, y, 2, fit=at_zero, **quiet)
     with pytest.raises(TypeError, match="returned int, not a model"):
         kfold(lambda X, y: 3, X, y, 2, **quiet)
 

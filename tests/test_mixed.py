@@ -6,11 +6,13 @@ import pytest
 import xarray as xr
 
 from modes import RAW
+from prior_draws import prior_draws
 from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.model.coregionalized import Coregionalized
+from pymc_vsgp.model.data import check_data
 
 N, P = 9, 3
 rng = np.random.default_rng(20)
@@ -21,6 +23,7 @@ Y = rng.normal(size=(N, P))
 Y[2, 1] = np.nan
 EXPOSURE = rng.uniform(0.5, 4.0, (N, P))
 COUNTS = rng.poisson(EXPOSURE)
+NODES = np.polynomial.hermite_e.hermegauss(60)
 
 
 def mixed_model(likelihood, y, block_size=None):
@@ -141,6 +144,76 @@ def test_missing_counts_and_classes(likelihood, most, rng):
     np.testing.assert_array_equal(model.rvs_to_values[model["y"]].eval(mode=RAW), y)
     drawn = pm.draw(model["y"], mode=RAW, random_seed=1)
     np.testing.assert_array_equal(drawn, np.round(drawn))
+
+
+@pytest.mark.parametrize(
+    "likelihood", [vsgp.Gaussian(0.5), vsgp.Poisson(), vsgp.Gamma(2.0)], ids=str
+)
+def test_held_out_rows_may_lack_an_output(likelihood):
+    """What a column needs, to be learned from, is no matter of those that are scored."""
+    y = 1.0 + COUNTS
+    model = mixed_model(likelihood, y)
+    idata, options = prior_draws(model, 3), {"model": model, "progressbar": False}
+    some = np.where([[False, True, False], [False, True, True]], np.nan, y[:2])
+    found = vsgp.log_predictive_density(idata, X[:2], some, **options)
+    for row in range(2):
+        seen = ~np.isnan(some[row])
+        u = idata["posterior"]["u"].values[0]
+        _, gamma, A = explained()
+        mu, gamma = np.outer(u @ A[:, row], W[:, 0]), gamma[row] * W[:, 0] ** 2
+        each = likelihood.log_predictive(mu, np.tile(gamma, (3, 1)), y[row]).eval(mode=RAW)
+        wanted = special.logsumexp(each[:, seen].sum(axis=1)) - np.log(3)
+        np.testing.assert_allclose(found[row], wanted, rtol=1e-5)
+    with pytest.raises(ValueError, match="but W has 3 rows"):
+        vsgp.log_predictive_density(idata, X[:2], some[:, :2], **options)
+    with pytest.raises(ValueError, match="Column 1 of y has no observation. Drop it, and that row"):
+        mixed_model(likelihood, np.where([False, True, False], np.nan, y))
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.7))
+        gp.prior("u", Xu=XU)
+        data = pm.Data("data", y)
+        Coregionalized(W, [gp]).likelihood("y", likelihood, X=X, y=data)
+        pm.set_data({"data": np.where([False, True, False], np.nan, y)})
+        with pytest.raises(ValueError, match="Column 1 of y has no observation"):
+            check_data(model)
+
+
+@pytest.mark.parametrize("classes", [None, ["low", "mid", "high"]])
+@pytest.mark.parametrize("mixing", [[1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]], ids=["sum", "outputs"])
+def test_probabilities_of_ordered_classes(mixing, classes):
+    """Of a sum of functions, and of several outputs: classes are on the last axis."""
+    mixing = np.array(mixing)
+    several = mixing.ndim > 1
+    with pm.Model(coords={"output": ["a", "b"]}) as model:
+        gps = [pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.7)) for _ in range(2)]
+        for gp, name in zip(gps, "uv", strict=True):
+            gp.prior(name, Xu=XU)
+        y = np.minimum(COUNTS, 2)
+        dims = ("row", "output") if several else "row"
+        Coregionalized(mixing, gps).likelihood(
+            "y",
+            vsgp.Ordinal([-0.5, 0.7], classes=classes),
+            X=X,
+            y=y[:, :2] if several else y[:, 0],
+            dims=dims,
+        )
+    idata, options = prior_draws(model, 3), {"model": model, "progressbar": False}
+    f = vsgp.predict(idata, X, "moments", **options)
+    mu, gamma = f["mean"].values @ mixing.T, f["variance"].values @ mixing.T**2
+    below = special.expit(
+        np.array([-0.5, 0.7])
+        - (mu + np.sqrt(gamma) * NODES[0][:, None, None, None, *[None] * several])[..., None]
+    )
+    below = np.average(below, axis=0, weights=NODES[1])
+    wanted = np.diff(below, axis=-1, prepend=0.0, append=1.0)
+    p = vsgp.predict(idata, X, "mean", **options)
+    assert p.dims == ("chain", "draw", "point", *(["output"] if several else []), "class")
+    assert list(p["class"].values) == (classes or [0, 1, 2])
+    np.testing.assert_allclose(p, wanted, atol=1e-5)
+    summary = vsgp.predict(idata, X, "summary", **options)["y_mean"]
+    np.testing.assert_allclose(summary, wanted.mean(axis=(0, 1)), atol=1e-5)
+    q = vsgp.predict(idata, X, "quantiles", quantiles=[0.5], of="mean", **options)
+    np.testing.assert_allclose(q[0], np.median(wanted[0], axis=0), atol=1e-5)
 
 
 def test_entries_may_go_missing_later():

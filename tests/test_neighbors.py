@@ -19,6 +19,7 @@ from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.kernels import is_free_of_noise, is_stationary
 from pymc_vsgp.inducing.neighbors import NeighborsPrior
+from pymc_vsgp.model.latents import evaluate_at
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.ops.neighbors import apart, maximin
 
@@ -251,6 +252,46 @@ def test_joint_draws_of_a_few_neighbors(draws):
     np.testing.assert_allclose(np.diag(cov), variance, rtol=1e-9)
     assert np.linalg.eigvalsh(cov).min() > -1e-9
     assert cov[0, 5] > 0.99 * variance[0]
+
+
+def test_joint_draws_at_inputs_of_the_values():
+    """Rows that look a value up are that, however many: what is added to its variance is no f."""
+    rows, cov = np.concatenate([Z[[3, 3, 7]], X[:2], Z[[3]]]), pm.gp.cov.Matern32(2, ls=[0.7, 1.2])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        u = gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Z, 3), jitter=1e-4)
+        _, K = gp.predict(rows, {"u": U})
+        _, variance = gp.predict(rows, {"u": U}, diag=True)
+    given, args = gp._prior.kind.given(u, cov, gp._mean_at, pt.constant(rows))
+    graph = given.residual(pt.constant(rows), pt.constant(X[:2]), args)
+    (across,) = evaluate_at([graph], {"u": U}, model)
+    np.testing.assert_allclose(np.diag(K), variance, rtol=1e-9)
+    assert np.linalg.eigvalsh(K).min() > -1e-14
+    np.testing.assert_array_equal((K - np.diag(variance))[[0, 1, 2, 5]], 0.0)
+    np.testing.assert_allclose(across, K[3:5], atol=1e-12)
+
+
+def test_joint_draws_far_from_zero():
+    """Squares of such places lose all digits of distances."""
+    found, inputs = [], np.linspace(0.0, 32.0, 33)[:, None]
+    for shift in (0.0, 1e9):
+        with pm.Model():
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=5.0))
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(inputs + shift, 8))
+            found.append(gp.predict(inputs[:9] + shift + 0.25, {"u": np.zeros(33)})[1])
+    np.testing.assert_allclose(*found, atol=1e-9)
+
+
+def test_places_that_are_not_centered_are_told_of():
+    """Kernels of others may depend on more than differences; columns of the mean do not count."""
+
+    class Own(pm.gp.cov.Matern32):
+        pass
+
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=Own(2, ls=1.0, active_dims=[1]))
+        with pytest.warns(UserWarning, match="Column 1 of Xu is about 1e.06 with a range"):
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Z + [1e9, 1e6], 3))
 
 
 def test_covariance_that_the_values_explain():

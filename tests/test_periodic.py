@@ -9,6 +9,7 @@ import pymc as pm
 import pytest
 import reference_gp
 
+from modes import RAW
 from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
@@ -129,3 +130,16 @@ def test_periods_by_name():
 def test_wrong_number_of_flags():
     with pytest.raises(ValueError, match="entries, but there are 3 inputs"):
         vsgp.inducing.Fourier((5.0, DAY), 8, periodic=(True, False, True))
+
+
+def test_random_inputs_of_an_ordinary_graph():
+    """They have no end here either; sums over the data would lack their gradient."""
+    with pm.Model() as model:
+        shift = pm.Normal("shift")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(DAY, 3, periodic=True))
+        gp.likelihood("y", vsgp.Gaussian(0.5), X=HOURS + shift, y=Y, block_size=False)
+    logp, slope = model.compile_logp(mode=RAW), model.compile_dlogp(vars=[shift], mode=RAW)
+    point = model.initial_point() | {"u_whitened__": np.linspace(-1.0, 1.0, 7)}
+    ends = [logp(point | {"shift": np.array(s)}) for s in (1e-5, -1e-5)]
+    np.testing.assert_allclose(slope(point), (ends[0] - ends[1]) / 2e-5, rtol=1e-6)

@@ -103,6 +103,31 @@ def test_classes(columns):
 
 
 @pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("weights", [[1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]], ids=["sum", "outputs"])
+def test_ordered_classes_of_mixtures(weights, columns):
+    """A line for each class, of each output; a map is of the first."""
+    rng = np.random.default_rng(1)
+    X, y = rng.uniform(-2, 2, (N, columns)), rng.integers(0, 3, (N, 2))
+    with pm.Model() as model:
+        gps = [vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(columns, ls=1)) for _ in "uv"]
+        for gp, name in zip(gps, "uv", strict=True):
+            gp.prior(name, Xu=X[:4])
+        f = vsgp.Coregionalized(weights, gps)
+        lik = vsgp.Ordinal([-0.5, 0.5], classes=["low", "mid", "high"])
+        f.likelihood("y", lik, X=X, y=y if np.ndim(weights) == 2 else y[:, 0])
+    ax = plot_function(prior_draws(model), n_points=8, model=model)
+    labels = ax.get_legend_handles_labels()[1]
+    if columns == 1:
+        assert ax.get_ylabel() == "probability"
+        several = ["0, low", "0, mid", "0, high", "1, low", "1, mid", "1, high"]
+        wanted = several if np.ndim(weights) == 2 else ["low", "mid", "high"]
+        assert [label for label in labels if label != "inducing inputs"] == wanted
+    else:
+        assert {"low", "mid", "high"} <= set(labels)
+    ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("columns", [1, 2])
 def test_noise_that_varies_is_plotted_beside_the_mean(columns):
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (N, columns))

@@ -329,6 +329,20 @@ def test_names_in_space_and_time(events, rng):
         got.count(({"north": (0.0, 1.0)}, (2.0, 5.0)))
 
 
+def test_bounds_go_by_their_names(events, rng):
+    table = pd.DataFrame(events, columns=["x", "y"]).assign(t=rng.uniform(0.0, 5.0, 150))
+    window, flipped = {"x": BOX[0], "y": BOX[1]}, (BOX[1], BOX[0])
+    got = vsgp.point_process(table[["x", "y"]], window, dims=["y", "x"], bins=(5, 8))
+    assert got.window.bounds == flipped and len(got.events) == 150
+    got = vsgp.point_process(table, (window, (0.0, 5.0)), dims=["y", "x", "t"], bins=3)
+    assert got.window.bounds == (*flipped, (0.0, 5.0)) and len(got.events) == 150
+    # Other names are in order, unless they are some of the same.
+    got = vsgp.point_process(events, window, dims=["east", "north"], bins=4)
+    assert got.window.bounds == tuple(BOX)
+    with pytest.raises(ValueError, match=r"\['x', 'y'\], and dims is \['t', 'x'\]. Pass the same"):
+        vsgp.point_process(table, (window, (0.0, 5.0)), dims=["t", "x", "y"])
+
+
 def test_columns_that_have_some_of_the_names(events):
     table = pd.DataFrame(events, columns=["y", "east"])
     with pytest.raises(ValueError, match=r"columns \['y', 'east'\].*\['x', 'y'\]"):
@@ -439,10 +453,61 @@ def test_covariates_and_exposure(events):
     np.testing.assert_allclose(q.weights.sum(), 4.0)
 
 
-def test_values_of_bins_reach_nodes_outside_of_all_bins(polygon):
+def test_exposure_of_bins_is_integrated(rng):
+    """Over other bins, and over nodes: by sums of the cells."""
+    effort = np.tile([1.0, 1.0, 0.1, 0.1], 25)
+    pattern = vsgp.point_process(rng.uniform(0, 100, 30), (0, 100), bins=100, exposure=effort)
+    total = np.append(0.0, np.cumsum(effort))
+    for bins in (25, 30, 200, [0.0, 1.5, 33.3, 100.0]):
+        other = pattern.rebin(bins)
+        wanted = np.diff(np.interp(other.edges[0], np.arange(101), total))
+        np.testing.assert_allclose(other.exposure, wanted)
+    np.testing.assert_allclose(other.rebin(1).exposure, total[-1:])
+    for n in (10, 250):
+        q = pattern.quadrature(n)
+        node = np.floor(q.nodes[:, 0]).astype(int)
+        np.testing.assert_allclose(np.bincount(node, q.weights[30:]), effort)
+
+
+def test_exposure_of_bins_of_a_polygon_is_integrated(polygon, events, rng):
+    effort = rng.uniform(0.5, 2.0, (11, 7))
+    pattern = vsgp.point_process(events, polygon, bins=(11, 7), exposure=effort, outside="drop")
+    other = pattern.rebin((4, 5))
+    x, y = other.edges
+    found = other.to_grid(other.exposure).fillna(0.0).to_numpy()
+    for i, j in ((0, 0), (1, 2), (3, 4)):
+        wanted, sides = 0.0, (x[i : i + 2], y[j : j + 2])
+        for k in np.ndindex(11, 7):
+            own = [pattern.edges[d][k[d] : k[d] + 2] for d in range(2)]
+            box = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(own, sides, strict=True)]
+            if all(low < high for low, high in box):
+                wanted += effort[k] * moments_in(box)[0]
+        np.testing.assert_allclose(found[i, j], wanted, atol=1e-12)
+    for n in (6, 40):
+        np.testing.assert_allclose(pattern.quadrature(n).weights.sum(), pattern.exposure.sum())
+
+
+def test_values_from_elsewhere(events):
+    """A step beyond the middles of cells is no matter, and other units are."""
+    field = xr.DataArray(1.0 + np.arange(8), dims=["x"], coords={"x": 0.25 + np.arange(8) / 2})
+    vsgp.point_process(events, BOX, bins=(64, 1), covariates={"depth": field})
+    metres = field.assign_coords(x=1000 * field.x)
+    with pytest.warns(UserWarning, match="'x' of depth .* all 4 points get the value at 250"):
+        vsgp.point_process(events, BOX, bins=(4, 1), covariates={"depth": metres})
+    with pytest.raises(ValueError, match="from 1250 to 3750, and 4 of 4 points .* same units"):
+        vsgp.point_process(events, BOX, bins=(4, 1), covariates={"depth": metres[2:]})
+    with pytest.warns(UserWarning, match=r"2 of 4 points .* the first at \(2.5, 0\)") as caught:
+        vsgp.point_process(events, BOX, bins=(4, 1), exposure=field[3::-1])
+    assert caught[0].filename == __file__
+    with pytest.raises(TypeError, match="coordinate 'x' of exposure is .*Pass numbers"):
+        words = field.assign_coords(x=list("abcdefgh"))
+        vsgp.point_process(events, BOX, bins=(4, 1), exposure=words)
+
+
+def test_values_of_bins_reach_places_outside_of_all_bins(polygon):
     import shapely
 
-    # The centroid of the part of the cut square is in the notch; the event is on the long side.
+    # The centroid of all of the shape is in the notch; the event is on the long side.
     shape = shapely.Polygon(
         [(0, 0), (4, 0), (4, 4), (0, 4), (0, 3.8), (3.8, 3.8), (3.8, 0.2), (0, 0.2)]
     )
@@ -451,11 +516,13 @@ def test_values_of_bins_reach_nodes_outside_of_all_bins(polygon):
     pattern = vsgp.point_process(
         [[4.0, 2.0]], shape, bins=8, covariates={"own": own}, exposure=own + 1
     )
+    one = pattern.rebin(1)
+    assert not shape.contains(shapely.Point(one.X[0]))
+    nearest = np.argmin(((pattern.X - one.X[0]) ** 2).sum(axis=1))
+    assert one.covariates["own"][0] == nearest
     q = pattern.quadrature(2)
-    assert not shape.contains(shapely.Point(q.nodes[0, :2]))
-    nearest = np.argmin(((pattern.X - q.nodes[0, :2]) ** 2).sum(axis=1))
-    assert q.nodes[0, 2] == nearest
-    np.testing.assert_allclose(q.weights[1:].sum(), shape.area * (nearest + 1))
+    np.testing.assert_allclose(q.weights.sum(), pattern.exposure.sum())
+    np.testing.assert_allclose(one.exposure, pattern.exposure.sum())
 
 
 def test_grid_keeps_dimensions_in_front(polygon, events, rng):
@@ -500,6 +567,20 @@ def test_expected_counts(polygon, events, rng):
         pattern.expected_count(rate, on_grid), pattern.expected_count(rate, chosen)
     )
     assert pattern.count(polygon) == pattern.count() == len(pattern.events)
+
+
+def test_counts_of_several_regions(events):
+    pattern = vsgp.point_process(events, BOX, bins=(8, 5))
+    found = pattern.count({"west": [(0.0, 1.7), (-1.0, 1.0)], "north": {"y": (0.0, 1.0)}})
+    assert found.dims == ("region",) and list(found.region) == ["west", "north"]
+    assert list(found) == [(events[:, 0] <= 1.7).sum(), (events[:, 1] >= 0.0).sum()]
+    line = vsgp.point_process(events[:, 0], BOX[0], bins=8)
+    assert list(line.count({"early": (0.0, 1.0)})) == [(events[:, 0] <= 1.0).sum()]
+    for wrong in ({"lon": (0.0, 1.0)}, {"x": (0.0, 1.0), "lat": (0.0, 1.0)}):
+        with pytest.raises(ValueError, match=r"has \['x', 'y'\]. Pass .* bounds by their names"):
+            pattern.count(wrong)
+    with pytest.raises(ValueError, match="the name 'lon', and the window has"):
+        pattern.count({"west": {"lon": (0.0, 1.0)}})
 
 
 def test_the_dimension_of_bins_is_never_guessed(events):
@@ -971,11 +1052,15 @@ def test_plots(polygon, events, coal, fitted):
     [
         ({"events": [[1.0, 0.0], [9.0, 0.0]]}, "1 of 2 events are outside.*row 1, at \\(9, 0\\)"),
         ({"events": [[1.0, 0.0], [2.0, 0.5], [1.0, 0.0]]}, "1 of 3 events repeat.*row 2"),
+        (
+            {"events": [[9.0, 0.0], [1.0, 0.0], [2.0, 0.5], [1.0, 0.0]], "outside": "drop"},
+            "1 of 3 events repeat.*row 3, at \\(1, 0\\)",
+        ),
         ({"events": np.empty((0, 2))}, "no events in the window"),
         ({"events": [[1.0 + i * 1e-4, 0.1 * i] for i in range(10)]}, "span 0.0009 in x"),
         ({"events": [[1.0, 0.0]], "resolution": 0.008, "bins": None}, "125000 bins for 1 events"),
     ],
-    ids=["outside", "repeated", "none", "units", "fine"],
+    ids=["outside", "repeated", "repeated and outside", "none", "units", "fine"],
 )
 def test_warnings(kwargs, match):
     with pytest.warns(UserWarning, match=match):

@@ -366,6 +366,76 @@ def test_parameters_of_the_rows_are_not_those_of_others(data):
         assert predict(idata, None, "y", model=model, **quiet).shape == (1, 2, N)
 
 
+def test_inputs_that_may_change_are_not_those_of_the_data(data):
+    """A placeholder may hold the data now, and get others by ``pm.set_data``."""
+    X, y = data
+    with pm.Model() as model:
+        seen, drawn = pm.Data("seen", X), pm.Normal("drawn", shape=X.shape)
+        for name, inputs in (("a", X), ("b", seen), ("c", seen + 1.0), ("d", drawn)):
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+            gp.prior(f"u_{name}", Xu=vsgp.inducing.grid(X, M))
+            gp.likelihood(name, vsgp.Poisson(np.linspace(0.5, 2.0, N)), X=inputs, y=y)
+            same = [X, model["a_X"]] if name == "a" else [inputs]
+            same += [seen + 1.0] if name == "c" else [X] if name == "b" else []
+            for i, inputs in enumerate(same):
+                gp.predictive(f"{name}{i}", inputs)
+            others = [
+                pm.Data(f"{name}_new", X + (name == "c")),
+                pm.Normal(f"{name}_z", shape=(3, 1)),
+            ]
+            for inputs in others:
+                with pytest.raises(ValueError, match="exposure of Poisson has one entry for each"):
+                    gp.predictive("new", inputs)
+
+
+def test_density_of_counts_out_of_as_many_trials(data):
+    """Of each row: where they are fewer than a value, its probability is 0."""
+    X, _ = data
+    trials, at, none = np.tile([2, 0, 5, 3], N // 4), np.arange(6), np.zeros(N, int)
+    own = vsgp.Custom(lambda f: pm.Binomial.dist(n=pt.constant(trials), logit_p=f))
+    (model, _), (other, _) = build(vsgp.Binomial(trials), X, none), build(own, X, none)
+    idata, options = prior_draws(model, 2), {"at": at, **quiet}
+    found = [predict(idata, None, "density", model=m, **options) for m in (model, other)]
+    np.testing.assert_allclose(*found, rtol=1e-7)
+    for p in found:
+        np.testing.assert_array_equal(p == 0.0, at > trials[:, None])
+        np.testing.assert_allclose(p.sum("value"), 1.0, atol=1e-6)
+    options["model"] = model
+    for n in (4, np.full(len(XNEW), 4)):
+        with pytest.raises(ValueError, match="whole number from 0 to n, but row 5 is 5"):
+            predict(idata, XNEW, "density", likelihood=vsgp.Binomial(n), **options)
+    with pytest.raises(ValueError, match="n of Binomial has one entry for each row of the data"):
+        predict(idata, XNEW, "density", **options)
+
+
+def test_density_of_times_is_that_of_events(data):
+    """As draws are, whatever was censored of the data."""
+    X, y = data
+    model, _ = build(vsgp.Weibull(1.4, censored=np.arange(N) % 2), X, 0.5 + y)
+    idata = prior_draws(model, 2)
+    options = {"at": [0.3, 2.0], "model": model, **quiet}
+    found = predict(idata, None, "density", **options)
+    events = predict(idata, X, "density", likelihood=vsgp.Weibull(1.4), **options)
+    np.testing.assert_allclose(found, events.values, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "new"), [("int64", 3_000_000_000), ("bool", 3)])
+def test_scores_of_numbers_that_the_dtype_of_the_data_does_not_hold(dtype, new, data):
+    """The data of a potential keep theirs, or one that PyMC makes smaller."""
+    X, _ = data
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.potential("y", vsgp.Gaussian(new), X=X, y=np.ones(N, dtype))
+    idata, options = prior_draws(model, 2), {"model": model, **quiet}
+    score = log_predictive_density(idata, X, np.full(N, new), **options)
+    density = predict(idata, X, "density", at=[new], **options)
+    np.testing.assert_allclose(np.log(density[:, 0]), score)
+    f = predict(idata, X, "moments", **options)
+    p = stats.norm.pdf(new, f["mean"], np.sqrt(f["variance"] + float(new) ** 2))
+    np.testing.assert_allclose(density[:, 0], p.mean(axis=(0, 1)), rtol=1e-10)
+
+
 def test_scores_between_the_observed_numbers(data):
     """The observations were whole numbers by chance; new ones need not be."""
     X, y = data

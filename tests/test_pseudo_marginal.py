@@ -101,6 +101,22 @@ def test_gaussian_likelihood_is_exact():
         )
 
 
+def test_ep_that_diverges_is_laplace():
+    """No evidence at such parameters would take them out of the posterior."""
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=reference.parameters(False))
+        f = gp.prior("f", reference.X, jitter=reference.JITTER)
+        pm.Laplace("y", f, 0.3, observed=[1.0, -1.0, 1.0])
+    found = predictor(model, "f", by_rows=True)
+    for log_ls in (0.0, 1.0):  # variances of zero, and a precision that is not positive definite
+        logs = {"ls_log__": np.array(log_ls), "sd_log__": np.array(2.0)}
+        at = found.at(model.initial_point() | logs)
+        with np.errstate(all="ignore"):
+            la, ep = laplace(found, at), expectation_propagation(found, at)
+        np.testing.assert_array_equal(ep.mean, la.mean)
+        np.testing.assert_array_equal(ep.L, la.L)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["laplace", "ep"])
 def test_estimates_are_unbiased(which):
@@ -240,6 +256,17 @@ def test_observations_in_another_order(order):
             PseudoMarginal([s], approximation="ep", **QUICK)
         with pytest.raises(ValueError, match="in the order of its values, one for each"):
             ProbitAugmentation([f], **QUICK)
+
+
+def test_several_functions_have_no_ep():
+    """Inducing values of them have a loop whose rows depend on each."""
+    with pm.Model():
+        s = pm.HalfNormal("s")
+        gp = vsgp.VariationalSparse(cov_func=s**2 * pm.gp.cov.ExpQuad(1, ls=0.8))
+        gp.prior("u", Xu=reference.XU, n_outputs=2)
+        gp.likelihood("y", vsgp.HeteroskedasticGaussian(), X=reference.X, y=[0.0, 1.0, 0.5])
+        with pytest.raises(ValueError, match="need one function.*approximation='laplace'"):
+            PseudoMarginal([s], approximation="ep", **QUICK)
 
 
 def test_changed_data():

@@ -27,10 +27,10 @@ def build(m=12, rows=ROWS, y=Y, Z=Z, white=0.0, jitter=JITTER):
         sigma = pm.LogNormal("sigma", -1.0, 0.5)
         level = pm.Normal("level")
         cov = pm.gp.cov.Matern32(2, ls=ls)
-        gp = vsgp.VariationalSparse(
-            mean_func=pm.gp.mean.Constant(level),
-            cov_func=cov + pm.gp.cov.WhiteNoise(white) if white else cov,
-        )
+        white = white() if callable(white) else white
+        if white != 0.0:
+            cov += pm.gp.cov.WhiteNoise(white)
+        gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(level), cov_func=cov)
         kind = vsgp.inducing.NearestNeighbors(Z, m)
         gp.prior("u", inducing=kind, jitter=jitter)
         gp.likelihood("y", vsgp.Gaussian(sigma), X=Z[rows], y=pm.Data("values", y))
@@ -159,3 +159,8 @@ def test_what_does_not_integrate_out():
     with build(4) as model:
         model["y_X"].set_value(Z[ROWS] + 1e-9)
     assert not can_collapse(model)
+
+
+def test_white_noise_of_any_size_does_not_integrate_out():
+    """Each row has its own, and the initial point says nothing of how much there is."""
+    assert not can_collapse(build(white=lambda: pm.HalfNormal("tau", 0.005)))

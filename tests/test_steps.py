@@ -9,7 +9,7 @@ import pytest
 import reference_steps as reference
 
 from marks import long
-from modes import REWRITTEN
+from modes import RAW, REWRITTEN
 from scipy import special, stats
 
 import pymc_vsgp as vsgp
@@ -17,6 +17,7 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.steps import EllipticalSlice, Interweaving, ProbitAugmentation, PseudoMarginal
 
 FAST = {"compile_kwargs": {"mode": REWRITTEN}}
+QUICK = {"compile_kwargs": {"mode": RAW}}
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 XU = np.array([[0.2], [1.0], [1.9]])
 X = np.array([[-0.7], [0.0], [0.7], [1.4], [2.0], [3.2]])
@@ -134,6 +135,24 @@ def test_nuts(nuts):
     for x, mean in zip(nuts[1], means_by_quadrature(), strict=True):
         assert abs(x.mean() - mean) < 4.0 * float(az.mcse(x)), (x.mean(), mean)
         assert float(az.rhat(x)) <= 1.01
+
+
+def test_a_kernel_without_a_factor_is_rejected():
+    """As NUTS does, by the log density of u, which steps of standard normals leave out."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 1.0, 1.0)
+        gp = vsgp.VariationalSparse(cov_func=a * pm.gp.cov.Matern52(1, ls=LENGTHSCALE))
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=LABELS)
+        walk = Interweaving([a], schemes="ancillary", **QUICK)
+        marginal = PseudoMarginal([a], **QUICK)
+    here = model.initial_point()
+    there = here | {"a": np.array(-0.5)}
+    assert np.isneginf(model.compile_logp(mode=RAW)(there))
+    assert walk._place(there) is None
+    assert walk._place(here) is not None
+    assert np.isneginf(marginal._try(there).log_evidence)
+    assert np.isfinite(marginal._try(here).log_evidence)
 
 
 @pytest.mark.slow

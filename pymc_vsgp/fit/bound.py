@@ -32,6 +32,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
+from pymc.distributions.transforms import ZeroSumTransform
 from pymc.model.core import Model
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -160,6 +161,12 @@ class Variables:
             self._in_units = function(self.values, graphs, "FAST_COMPILE")
         values = map(np.asarray, self._in_units(*self.unravel(theta).values()))
         return dict(zip([rv.name for rv in self.others], values, strict=True))
+
+    def has_units(self) -> np.ndarray:
+        """Return whether each of theta has units of its own: it is no logarithm, nor the like."""
+        transforms = [self.model.rvs_to_transforms[rv] for rv in self.others]
+        own = [t is None or isinstance(t, ZeroSumTransform) for t in transforms]
+        return np.repeat(own, [int(np.prod(shape)) for shape in self.shapes]).astype(bool)
 
     def no_sites(self) -> list[Sites]:
         """Return sites that make q the prior."""

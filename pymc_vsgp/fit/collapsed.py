@@ -64,6 +64,12 @@ class Collapsed(NamedTuple):
         """The draw of u."""
         return next(iter(self.draws.values()))
 
+    def missing(self, posterior, graphs) -> list[str]:
+        """Return the variables that graphs depend on, and that a posterior has no draws of."""
+        others = [rv for rv in self.model.free_RVs if rv.name not in posterior]
+        needed = set(ancestors(graphs, blockers=others)) if others else set()
+        return [rv.name for rv in others if rv in needed]
+
 
 class Loop(NamedTuple):
     """The loop over the data that the inducing values integrate out of."""
@@ -240,6 +246,11 @@ def _at_draws(collapsed, posterior, variable, of_variable, graphs) -> dict[str, 
     """Evaluate graphs at each draw of theta, with a value of one more variable."""
     if not graphs:
         return {}
+    if missing := collapsed.missing(posterior, list(graphs.values())):
+        raise ValueError(
+            f"The inducing values depend on {missing}, and the posterior has no draws of them. "
+            "Sample them, too."
+        )
     variables = [rv for rv in collapsed.model.free_RVs if rv.name in posterior]
     known = [*variables, variable]
     inputs = [v.type() for v in known]

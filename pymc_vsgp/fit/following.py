@@ -25,6 +25,7 @@ from pymc_vsgp.inducing.coordinates import Sites
 __all__ = ["coefficients_following", "following", "pulls", "resistance", "with_slopes"]
 
 SHIFT = 1e-4  # of a parameter, and of coefficients in their deviations
+TOO_LONG, SHORTER, SHORTEST = 1.0, 1e-3, 1e-12  # in standard deviations; what is tried then
 SMALL = 1e-4  # of what is left in an equation
 STEPS = 50  # at most, until that
 
@@ -81,21 +82,35 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
     held = [fit.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
     shifted = {}
     for j in {int(j) for i in some for j in processes[i].at}:
-        there = fit.theta.copy()
-        there[j] += SHIFT
-        shifted[j] = fit.evaluate(there, held, fit.moved)
+        shifted[j] = _shifted(fit, j, held)
     out = {}
     for i in some:
         p, pulled, means = processes[i], [], []
-        for to in (shifted[j] for j in p.at):
+        for h, to in (shifted[j] for j in p.at):
             mean = np.zeros_like(ev.mean[i]) + to.prior_mean[i] - ev.prior_mean[i]
             moved = _mean(to, i, p) - _mean(ev, i, p) - mean
             pull = _pull(to, i, p) - _pull(ev, i, p)
             # Sites that stay hold v, too, but where the prior mean moves.
-            pulled.append(pull + fit.resistance(i, moved) if moved.any() else pull)
-            means.append(mean)
-        out[i] = tuple(np.stack(x, axis=-1) / SHIFT for x in (pulled, means))
+            pull = pull + fit.resistance(i, moved) if moved.any() else pull
+            pulled.append(pull / h)
+            means.append(mean / h)
+        out[i] = tuple(np.stack(x, axis=-1) for x in (pulled, means))
     return out
+
+
+def _shifted(fit: Any, j: int, sites: list[Sites]) -> tuple[float, Evaluation]:
+    """Return a step of a parameter, and what is found there.
+
+    It is shorter where that would take f far, as a coefficient of a covariate in thousands does.
+    """
+    h, there = SHIFT, fit.theta.copy()
+    while True:
+        there[j] = fit.theta[j] + h
+        found = fit.evaluate(there, sites, fit.moved)
+        size = np.sqrt(h * np.abs(found.gradient[j] - fit.evaluation.gradient[j]))
+        if size < TOO_LONG or h < SHORTEST:
+            return h, found
+        h *= SHORTER
 
 
 def resistance(fit: Any, i: int, moved: np.ndarray) -> np.ndarray:

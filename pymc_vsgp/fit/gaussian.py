@@ -334,7 +334,7 @@ class Fitter:
             theta = bound.ravel(start.theta_unconstrained)
             sites = [start.sites[p.u.name] for p in bound.processes]
             first = 0 if any(s.rotated for s in sites) else first
-            sites = [Sites(s.linear, s.root[:, 0]) if s.rotated else s for s in sites]
+            sites = [Sites(s.linear, s.root[:, 0], s.slope) if s.rotated else s for s in sites]
         if tol is None:
             tol = 1e-3
             if self.batch_size is not None:
@@ -373,6 +373,8 @@ class Fitter:
                     fit.evaluation = bound.with_q(fit.theta)
             fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
             theta_covariance = insist(fit.curvature)
+        if self.batch_size is None:
+            fit.look_back(theta_covariance)
         ev = fit.evaluation
         after = dict(before)
         for shared, x in zip(bound.moving, fit.moved, strict=False):

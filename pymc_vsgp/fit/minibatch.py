@@ -53,14 +53,15 @@ class Minibatches(Natural):
         self.n_data = bound.n_data()
         self.n_rows = min(n_rows, self.n_data)
         self.batches = Batches(self.n_data, self.n_rows, rng)
-        sites = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
-        start = [_prior(s) if p.held else s for s, p in zip(sites, bound.processes, strict=True)]
-        super().__init__(bound, theta, start, Xu, tolerance, report, next(self.batches))
-        ev = self.evaluation
-        self.sites = [
-            _from_sites(sites[i], ev.R[i], ev.prior_mean[i]) if p.held else s
-            for i, (s, p) in enumerate(zip(self.sites, bound.processes, strict=True))
+        self.bound, rows = bound, next(self.batches)
+        self.given = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
+        # A density of v takes the prior of u, which an evaluation finds.
+        prior = [
+            _prior(s) if p.held else s for s, p in zip(self.given, bound.processes, strict=True)
         ]
+        at_prior = bound(theta, prior, [*Xu, *bound.no_offsets()], rows)
+        start = self._held(self.given, at_prior)
+        super().__init__(bound, theta, start, Xu, tolerance, report, rows)
         rates = [np.full(self.theta.size, RATE)]
         rates += [RATE_OF_INPUTS * _scale(x) for x in self.moved[: self.n_Xu]]
         rates += [np.full(x.size, RATE) for x in self.moved[self.n_Xu :]]
@@ -72,6 +73,16 @@ class Minibatches(Natural):
         # Arrays that are made anew, so that a state of each step costs nothing to keep.
         self.noisy, self.history = np.empty(0), np.empty(0)
         self.last: Any = (x, self.sites)
+
+    def _held(self, sites: list[Sites], ev: Evaluation) -> list[Any]:
+        """Return q of processes that sites make where q is held, and the sites of others."""
+        return [
+            _from_sites(s, ev.R[i], ev.prior_mean[i]) if p.held else s
+            for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
+        ]
+
+    def _narrower(self, sites, much):
+        return self._held(super()._narrower(self.given, much), self.evaluation)
 
     def state(self) -> State:
         """Return all that the next steps depend on."""

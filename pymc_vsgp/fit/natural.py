@@ -6,8 +6,16 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from pymc_vsgp.fit.bound import Bound, Evaluation
-from pymc_vsgp.fit.following import coefficients_following, following, resistance
+from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, unconstrained
+from pymc_vsgp.fit.following import (
+    SHORTER,
+    SHORTEST,
+    TOO_LONG,
+    coefficients_following,
+    following,
+    resistance,
+)
+from pymc_vsgp.fit.proposals import drawn
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.model.observation import observations
 
@@ -15,9 +23,18 @@ FIRST_STEP, SEVERAL = 0.25, 2  # of a natural gradient, where more functions sha
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 FAR = 200  # L-BFGS steps of many coefficients that are far from the data
 NARROWER = 15.0, 250.0  # precision that q starts with, in that of the prior, which has no ELBO
+NOTHING = 1e-12  # of the largest variance
 OVERSHOT, TINY = 1.0, 2.0**-40  # what a step loses that is too long, and the smallest one then
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
 FIRST_MOVES = 3  # rounds before the inducing inputs move
+STEP = 1e-3  # of a parameter, in differences
+SMALL = 1e-3  # standard deviation of a parameter that L-BFGS has to take in its own units
+TOO_SHORT, OF_SD = 1e-4, 0.1  # in standard deviations; and what is tried where one is known
+TRIES = 4  # of steps
+LEAST = 0.25  # curvature of what no data say anything of: that of a weak prior
+PRIOR_DRAWS, MIDDLE = 400, (0.1587, 0.8413)  # that say how wide a prior is, and which of them
+LARGEST_SD = 1e5  # of a parameter, in standard deviations that it has where all others are held
+PROMISED = 1.0  # nats that a converged fit may gain in one step more
 STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 
 
@@ -39,6 +56,7 @@ class Natural:
         self.n_Xu = len(Xu)
         self.tolerance, self.report, self.rows = tolerance, report, rows
         self.history: Any = []
+        self.units = np.ones(theta.size)
         self.converged, self.interrupted, self.message = False, False, ""
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         for much in NARROWER:
@@ -64,11 +82,14 @@ class Natural:
         """
         ev, out = self.evaluation, list(sites)
         for i, (p, given) in enumerate(zip(self.bound.processes, sites, strict=True)):
-            if p.diagonal or p.sparse or given.root.any():
+            if p.sparse or given.root.any():
                 continue
-            precision = much / (ev.R[i] ** 2).sum(axis=-1)
+            prior = ev.R[i] ** 2 if p.independent else (ev.R[i] ** 2).sum(axis=-1)
+            # Coefficients of high frequencies may have next to no variance.
+            precision = much / np.maximum(prior, NOTHING * prior.max())
             linear = np.broadcast_to(precision * ev.prior_mean[i], given.linear.shape)
-            root = np.broadcast_to(np.diag(np.sqrt(precision)), given.root.shape)
+            root = np.sqrt(precision)
+            root = np.broadcast_to(root if p.diagonal else np.diag(root), given.root.shape)
             out[i] = Sites(linear.copy(), root.copy(), given.slope)
         return out
 
@@ -188,18 +209,27 @@ class Natural:
         x0 = np.concatenate([self.theta, *(self.moved[i].ravel() for i in active)])
         skipped = sum(self.moved[i].size for i in range(len(self.moved)) if i not in active)
         d = self.theta.size
+        self._look_at_units()
+        units = np.ones_like(x0)
+        units[:d] = self.units
         best = (self.evaluation.value, self.theta, self.moved, self.evaluation)
+
+        def slope_of(ev):
+            return np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
 
         def objective(x):
             nonlocal best
-            theta, moved = self.split(x, active)
+            theta, moved = self.split(units * x, active)
             ev = self._at(theta, moved)
-            gradient = np.concatenate([ev.gradient[:d], ev.gradient[d + skipped :]])
+            gradient = slope_of(ev)
             if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
-                return 1e50, np.zeros_like(x)
+                # A line search that interpolates to a huge number would not move at all.
+                reached = np.concatenate([best[1], *(best[2][i].ravel() for i in active)])
+                lost = np.abs(slope_of(best[3]) @ (units * x - reached))
+                return OVERSHOT + lost - best[0], np.zeros_like(x)
             if ev.value > best[0]:
                 best = (ev.value, theta.copy(), [m.copy() for m in moved], ev)
-            return -ev.value, -gradient
+            return -ev.value, -gradient * units
 
         start, steep = best[0], np.abs(self.evaluation.gradient).max() > STEEP
 
@@ -213,15 +243,35 @@ class Natural:
         settings: Any = {"jac": True, "method": "L-BFGS-B"}
         settings["options"] = {"maxiter": n, "maxls": 10}
         try:
-            scipy.optimize.minimize(objective, x0, **settings)
+            scipy.optimize.minimize(objective, x0 / units, **settings)
             if steep and best[0] <= start:  # lost 1e90 nats, say, of which no line search gets back
                 settings["options"]["maxiter"] = FAR
-                scipy.optimize.minimize(squeezed, x0, **settings)
+                scipy.optimize.minimize(squeezed, x0 / units, **settings)
         finally:
             _, self.theta, self.moved, self.evaluation = best
 
     def _at(self, theta, moved) -> Evaluation:
         return self.evaluate(theta, self.sites, moved)
+
+    def _look_at_units(self) -> None:
+        """Find the units of parameters with slopes that L-BFGS would follow much too far.
+
+        They are standard deviations where all else is held, as of coefficients of covariates in
+        thousands.
+        """
+        steep = np.abs(self.evaluation.gradient[: self.theta.size]) > 1.0 / SMALL
+        some = np.flatnonzero(self.bound.has_units() & steep)
+        slopes = self._at(self.theta, self.moved).gradient if some.size else ()
+        for i in some:
+            h, there = STEP, self.theta.copy()
+            while h > SHORTEST:
+                there[i] = self.theta[i] + h
+                bend = np.abs(self._at(there, self.moved).gradient[i] - slopes[i]) / h
+                if h * np.sqrt(bend) < TOO_LONG:
+                    break
+                h *= SHORTER
+            sd = 1.0 / np.sqrt(bend) if bend > 0.0 else np.inf
+            self.units[i] = sd if sd < SMALL else 1.0
 
     def split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return theta and all that moves, with the numbers of `x` for what is active."""
@@ -241,22 +291,61 @@ class Natural:
         d = self.theta.size
         if d == 0:
             return np.empty((0, 0))
-        H = np.empty((d, d))
-        h = 1e-3
-        for i in range(d):
-            step = np.zeros(d)
-            step[i] = h
-            H[i] = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
+        own = self.bound.has_units()
+        H = np.stack([self._bend(i, own[i]) for i in range(d)])
         if not np.isfinite(H).all():
             raise ValueError(
                 "The ELBO is not finite around the parameters at which the Gaussian stage stopped. "
                 "Start it elsewhere: give the parameters initval=..., such as a lengthscale of a "
                 "few distances between inputs, or tighter priors (docs/priors.md)."
             )
-        w, V = np.linalg.eigh((H + H.T) / 2.0)
+        H = (H + H.T) / 2.0
+        bend = np.diagonal(H)
+        alone = np.full(d, np.inf)  # deviations where all others are held
+        alone[bend > 0.0] = 1.0 / np.sqrt(bend[bend > 0.0])
+        units = np.where(own, np.minimum(LARGEST_SD * alone, 1.0), 1.0)
+        w, V = np.linalg.eigh(units[:, None] * H * units)
+        if w[0] < LEAST and own.any():
+            wide = prior_widths(self.bound, own)
+            # No narrower than it is for a logarithm.
+            wide = np.where(wide > 1.0 / np.sqrt(LEAST), wide, 1.0)
+            units = np.where(own, np.minimum(LARGEST_SD * alone, wide), 1.0)
+            units[~np.isfinite(units)] = 1.0
+            w, V = np.linalg.eigh(units[:, None] * H * units)
         # Directions that the bound does not curve in are as wide as a weak prior.
-        w = np.clip(w, 0.25, None)
+        w, V = np.clip(w, LEAST, None), units[:, None] * V
         return (V / w) @ V.T
+
+    def look_back(self, covariance: np.ndarray) -> None:
+        """Say that a fit did not converge, where the slope at its end promises more."""
+        slope = self.evaluation.gradient[: self.theta.size]
+        gain = slope @ covariance @ slope / 2.0
+        if self.converged and gain > PROMISED:
+            self.converged = False
+            self.message = (
+                f"Parameters did not move, though the ELBO may rise by {gain:.1f}. Start them "
+                "elsewhere, with initval=..., or take tighter priors."
+            )
+
+    def _bend(self, i: int, own: bool) -> np.ndarray:
+        """Return minus the derivative of the slope in a parameter.
+
+        One step suits all logarithms. What has its own units may be in thousands, or may multiply
+        thousands, so its step is a part of a standard deviation.
+        """
+        found: Any = None
+        h = STEP
+        for _ in range(TRIES):
+            step = np.zeros(self.theta.size)
+            step[i] = h
+            row = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
+            size = h * np.sqrt(np.abs(row[i])) if np.isfinite(row).all() else np.inf
+            if found is None or np.isfinite(size):
+                found = row
+            if not own or TOO_SHORT < size < TOO_LONG:
+                break
+            h *= np.clip(OF_SD / max(size, 1e-300), 1e-3, 1e3)
+        return found
 
     def _slope(self, theta) -> np.ndarray:
         """Gradient in theta, where the sites have followed it."""
@@ -264,6 +353,26 @@ class Natural:
         for length in self.to_follow:
             sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
+
+
+def prior_widths(variables: Variables, some: np.ndarray) -> np.ndarray:
+    """Return how wide the prior of some of theta is: about a standard deviation, of the middle.
+
+    Infinite where it has no draws, as an improper prior.
+    """
+    wide, rng, at = np.full(len(some), np.inf), np.random.default_rng(0), 0
+    graphs = unconstrained(variables.model, variables.others)
+    for graph, shape in zip(graphs, variables.shapes, strict=True):
+        here = slice(at, at := at + int(np.prod(shape)))
+        if not some[here].any():
+            continue
+        try:
+            draws = drawn([graph], PRIOR_DRAWS, rng)
+        except (NotImplementedError, ValueError):
+            continue
+        low, high = np.nanquantile(draws, MIDDLE, axis=0)
+        wide[here] = (high - low) / 2.0
+    return wide
 
 
 def _has_slopes(ev: Evaluation) -> bool:

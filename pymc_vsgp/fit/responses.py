@@ -31,9 +31,6 @@ from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.neighbors import PLACES, SCALE
 from pymc_vsgp.ops.neighbors import Nearest, in_units, maximin, predecessors
 
-WHITE = 1e-4
-"""Share of the variance of f that is not white noise but rounding."""
-
 ELSEWHERE = (
     "The rows of X are no longer among the inputs that neighbors are of. "
     "Make a new model for them, with Xu of all distinct rows."
@@ -47,20 +44,15 @@ def has_responses(node: Apply, model: Model) -> bool:
 
 
 def sees_values(node: Apply, model: Model) -> bool:
-    """Whether all rows of this loop over the data are among the inputs that neighbors are of."""
+    """Whether each row of this loop over the data looks up one of the values."""
     (part,) = node.op.recipe.parts
     args, values = part.args(node.inputs), set(model.value_vars)
+    if not part.conditional.looks_up:
+        return False  # white noise of the kernel is another one for each row of the data
     if values & set(ancestors([node.inputs[part.X], node.inputs[1]])):
         return False
-    places = args[PLACES]
-    X, Z, scale = evaluate([node.inputs[part.X], places, args[SCALE]])
-    if _places_of(X, Z, scale) is None:
-        return False
-    # White noise of the kernel is another one for each row of the data.
-    point = model.initial_point()
-    K, variance = part.conditional.cross(places[:1], places[:1], args)
-    white = 1.0 - K[0, 0] / variance[0]
-    return bool(evaluate(white, {v: point[v.name] for v in model.value_vars}) < WHITE)
+    X, Z, scale = evaluate([node.inputs[part.X], args[PLACES], args[SCALE]])
+    return _places_of(X, Z, scale) is not None
 
 
 class Responses:

@@ -324,6 +324,11 @@ def site_names(u) -> list[str]:
     return [f"{u.name}_sites_{what}" for what in Sites._fields]
 
 
+def sites_of_all(model: Model) -> set[str]:
+    """Return the names of the data of a model that sites are."""
+    return {name for u in inducing_variables(model) for name in site_names(u)}
+
+
 def _set_sites(model: Model, u, sites: Sites | None) -> None:
     """Give a variable sites, or take them.
 

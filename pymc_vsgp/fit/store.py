@@ -24,7 +24,8 @@ from pymc_vsgp.checks import generator_of
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.fit.checkpoint import as_path
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover, with_inducing
-from pymc_vsgp.fit.stage import add_data, label
+from pymc_vsgp.fit.stage import add_data, label, sites_of_all
+from pymc_vsgp.model.copies import as_sampled
 from pymc_vsgp.model.variable import inducing_variables
 
 DATA = ("constant_data", "observed_data", "gaussian_stage")
@@ -52,7 +53,8 @@ def open_draws(
         Seed of the inducing values, where those were integrated out: they are not in the store,
         and are drawn from their exact conditional. By default that of the run.
     model : Model, optional
-        Only needed in that case. By default the model on the context stack, if there is one.
+        Only needed in that case, and left as it is: the data are those that were kept with the
+        draws. By default the model on the context stack, if there is one.
 
     Returns
     -------
@@ -88,7 +90,11 @@ def open_draws(
     if model is not None and _lacks_inducing(tree, model) and can_collapse(model):
         if random_seed is None and "gaussian_stage" in tree.children:
             random_seed = tree["gaussian_stage"].attrs.get("inducing_seed")
-        complete(tree, model, collapse(model), generator_of(random_seed))
+        kept = (tree[g].to_dataset() for g in DATA[:2] if g in tree.children)
+        model = as_sampled(model, *kept, but=sites_of_all(model))
+        whole = collapse(model)
+        if not whole.missing(tree["posterior"], list(whole.draws.values())):
+            complete(tree, model, whole, generator_of(random_seed))
     return tree
 
 

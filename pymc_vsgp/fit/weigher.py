@@ -142,7 +142,8 @@ class Weigher:
 
     def evaluate(self, theta, K, advance=lambda n: None) -> Batch:
         """Draw K of epsilon for each theta; fewer of them, if it is interrupted."""
-        step = max(1, EPSILON_BYTES // (8 * K * max(self.points.n_epsilon, 1)))
+        held = max(K * self.points.n_epsilon, self.n_kept * self.n_noise, K)
+        step = max(1, EPSILON_BYTES // (8 * held))
         found: list[Batch] = []
         chains = parts(len(theta))
         for i in range(0, len(theta), step):

@@ -116,8 +116,11 @@ class InducingPrior(ABC):
         """Return how the rows of X lie, where that makes the sum over the data faster."""
         return None
 
-    def cover(self, X: np.ndarray) -> None:
-        """Take note of the inputs of a likelihood; raise where they do not fit."""
+    def cover(self, X: np.ndarray | None) -> None:
+        """Take note of the inputs of a likelihood; raise where they do not fit.
+
+        They are None where they depend on random variables.
+        """
         return
 
 

@@ -8,6 +8,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import io_toposort
+from pytensor.tensor.shape import Reshape
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -85,3 +86,17 @@ def as_ops(*graphs) -> tuple[list[Kernel], list[Variable]]:
             outputs = graph_replace(list(outputs), swaps, strict=False)
         ops.append(Kernel([*inputs, *stand_ins], list(outputs), on_unused_input="ignore"))
     return ops, theta
+
+
+def without_reshapes(outputs: list[Variable], inputs: list[Variable]) -> list[Variable]:
+    """Write vectors that kernels reshape to matrices with an axis of one, which batches keep."""
+    swaps = {}
+    for node in io_toposort(inputs, outputs):
+        if isinstance(node.op, Reshape) and node.inputs[0].type.ndim == 1:
+            vector, shape = node.inputs
+            known = shape.data.tolist() if isinstance(shape, Constant) else None
+            if known == [-1, 1]:
+                swaps[node.outputs[0]] = vector[:, None]
+            elif known == [1, -1]:
+                swaps[node.outputs[0]] = vector[None, :]
+    return graph_replace(outputs, swaps, strict=False) if swaps else outputs

@@ -63,7 +63,7 @@ class ByGroupPrior(InducingPrior):
 
     def cover(self, X, what="X"):
         """Raise where rows have no such group."""
-        if wrong := wrong_groups(X, self.kind.by, self.kind.n_groups):
+        if X is not None and (wrong := wrong_groups(X, self.kind.by, self.kind.n_groups)):
             raise ValueError(f"{what} {wrong}")
 
 

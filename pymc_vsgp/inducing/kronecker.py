@@ -58,7 +58,7 @@ from pymc_vsgp.inducing.grids import Panel
 from pymc_vsgp.inducing.kernel_values import draws_or_start
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.cholesky import factor
-from pymc_vsgp.ops.distance import pass_gradients
+from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
 
 __all__ = ["Kronecker"]
 
@@ -183,7 +183,10 @@ class Kronecker(InducingVariables):
 
     def under(self, name, cov_func, mean_at, jitter):
         """Return the variables of a process with this kernel and mean."""
-        return KroneckerPrior(self.of_kernel(cov_func), name, cov_func, mean_at, jitter)
+        kind = self.of_kernel(cov_func)
+        for i in range(2):
+            warn_of_offset(kind.rows(i), "the places")
+        return KroneckerPrior(kind, name, cov_func, mean_at, jitter)
 
 
 def _parts(columns, sizes: list[int]) -> list[list[int]]:
@@ -264,7 +267,7 @@ class KroneckerPrior(InducingPrior):
 
     def cover(self, X):
         """Give the pairs the covariates of these data."""
-        if self.covariates is not None:
+        if self.covariates is not None and X is not None:
             self.covariates.fill(X)
 
     def layout(self, X):

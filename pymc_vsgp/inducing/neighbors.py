@@ -24,10 +24,8 @@ import pytensor
 import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import graph_replace, vectorize_graph
-from pytensor.graph.traversal import io_toposort
-from pytensor.tensor.shape import Reshape
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import as_inputs, as_real, check_distinct, check_number, column_names
@@ -38,10 +36,10 @@ from pymc_vsgp.inducing.base import (
     InducingVariables,
     gradients_of,
 )
-from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline, without_reshapes
 from pymc_vsgp.inducing.kernels import is_free_of_noise, is_stationary, parts_of
 from pymc_vsgp.inducing.spectrum import active_columns
-from pymc_vsgp.ops.distance import pass_gradients
+from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
 from pymc_vsgp.ops.neighbors import (
     Nearest,
     apart,
@@ -149,6 +147,9 @@ class NearestNeighbors(InducingVariables):
 
     def under(self, name, cov_func, mean_at, jitter):
         """Return the values `name` of a process with this kernel and mean."""
+        if not is_stationary(cov_func):  # else neighbors are taken from where the row is
+            own = np.isin(np.arange(self.n_columns), active_columns(cov_func, self.n_columns))
+            warn_of_offset(self.Xu * own)
         return NeighborsPrior(self, name, cov_func, mean_at, jitter)
 
 
@@ -183,7 +184,7 @@ class Local(NamedTuple):
         z, x = (pt.tensor(dtype="float64", shape=(None, n_columns)) for _ in range(2))
         graphs = [cov_func(z), cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
         graphs += [] if of_values is None else [of_values(z)]
-        within, across, *rest = pass_gradients(without_reshapes(graphs, [z, x]), [z, x])
+        within, across, *rest = without_reshapes(pass_gradients(graphs, [z, x]), [z, x])
         given = [([z], [within]), ([z, x], [across]), ([x], rest[:2]), ([z], rest[2:])]
         ops, theta = as_ops(*given[: 3 + len(rest[2:])])
         centered = is_stationary(cov_func) and (of_values is None or is_stationary(of_values))
@@ -221,20 +222,6 @@ def _of_each(kernel, places, theta):
     """Return the covariances of the rows of many matrices."""
     one = pt.tensor(dtype="float64", shape=places.type.shape[1:])
     return vectorize_graph(inline(kernel, one, *theta)[0], {one: places})
-
-
-def without_reshapes(outputs, inputs):
-    """Write vectors that kernels reshape to matrices with an axis of one, which batches keep."""
-    swaps = {}
-    for node in io_toposort(inputs, outputs):
-        if isinstance(node.op, Reshape) and node.inputs[0].type.ndim == 1:
-            vector, shape = node.inputs
-            known = shape.data.tolist() if isinstance(shape, Constant) else None
-            if known == [-1, 1]:
-                swaps[node.outputs[0]] = vector[:, None]
-            elif known == [1, -1]:
-                swaps[node.outputs[0]] = vector[None, :]
-    return graph_replace(outputs, swaps, strict=False) if swaps else outputs
 
 
 class NeighborsPrior(InducingPrior):
@@ -449,16 +436,18 @@ class GivenNeighbors(Conditional):
         """Covariance of what the regressions on u leave of f, between the rows of Z and of X.
 
         It is that under the exact process. So joint draws are of a covariance matrix, whose
-        diagonal is the variance of f at each row.
+        diagonal is the variance of f at each row. Of rows that look values up nothing is left.
         """
         sides = [self._weights(Z, args)] + ([] if X is Z else [self._weights(X, args)])
-        flat = pt.concatenate([neighbors.ravel() for _, neighbors in sides])
+        flat = pt.concatenate([neighbors.ravel() for *_, neighbors in sides])
         used, where = pt.unique(flat, return_inverse=True)
         places, theta = args[PLACES][used], args[THETA : self._end]
+        if self.local.centered:  # see `Local`
+            X, Z, places = (x - args[PLACES][:1] for x in (X, Z, places))
         K = inline(self.local.values, places, *theta)[0]
         K = K + args[SHIFT] * pt.eye(used.shape[0], dtype="float64")
         rows, start = [], 0
-        for b, neighbors in sides:
+        for b, _, neighbors in sides:
             stop = start + neighbors.size
             at = where[start:stop].reshape(neighbors.shape)
             zero = pt.zeros((b.shape[0], used.shape[0]), dtype="float64")
@@ -467,11 +456,14 @@ class GivenNeighbors(Conditional):
         B, A = rows[0], rows[-1]
         of_X, of_Z = (inline(self.local.across, places, a, *theta)[0] for a in (X, Z))
         explained = pt.dot(B, of_X) + pt.dot(A, of_Z).T - pt.dot(pt.dot(B, K), A.T)
-        return self.cross(X, Z, args)[0] - explained
+        left = self.cross(X, Z, args)[0] - explained
+        # The kernel where a row looks a value up lacks what is added to the variance of that.
+        some = [pt.gt(of_row, np.float64(0.0)) for _, of_row, _ in sides]
+        return pt.switch(some[0][:, None] & some[-1][None, :], left, np.float64(0.0))
 
     def solve(self, X, args):
         """Return A such that the covariance that u explains is ``A^T A``: dense, M x N."""
-        b, neighbors = self._weights(X, args)
+        b, _, neighbors = self._weights(X, args)
         rows = pt.arange(X.shape[0])[:, None]
         weights = pt.set_subtensor(pt.zeros((X.shape[0], args[W].shape[0]))[rows, neighbors], b)
         factor, pattern = args[FACTOR], (args[NEIGHBORS], args[ORDER])
@@ -486,7 +478,7 @@ class GivenNeighbors(Conditional):
 
     def _weights(self, X, args):
         (neighbors,) = self.row_args(X, args)
-        return self._regressed(X, neighbors, args)[0], neighbors
+        return (*self._regressed(X, neighbors, args), neighbors)
 
     def regressions(self, args, seen, neighbors, y, noise):
         """Return the log densities of observations of values, each given those of `neighbors`.

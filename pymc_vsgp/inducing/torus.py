@@ -99,6 +99,13 @@ class FourierPrior(InducingPrior):
 
     def cover(self, X):
         """Widen the window to these data, and to a quarter of the gap around all data so far."""
+        if X is None:
+            if not all(self.features.periodic):
+                raise ValueError(
+                    "Inputs that are random variables take inducing points: Fourier features "
+                    "need their range. Pass Xu=... to prior."
+                )
+            return
         window = self.features.window(X, self.window.get_value(), self.active)
         self.window.set_value(window)
         plane = partial(self.features.on_plane, of_columns(self.cov_func, self.active))
@@ -266,7 +273,9 @@ class GivenCoefficients(Conditional):
         return spread_of(self._matrix(X).T, root)
 
     def _is_folded(self, root) -> bool:
-        return root.type.shape[-1] == self.features.doubled.n_features
+        double = self.features.doubled.n_features
+        # Of the constant alone the double is the same, and a root is a root.
+        return root.type.shape[-1] == double != self.features.n_features
 
     def _combine_double(self, X, weights):
         double, own = self.features.doubled, self.own(X)

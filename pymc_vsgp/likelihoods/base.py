@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import explicit_graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
+from pymc_vsgp.compile import evaluate
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -180,6 +183,19 @@ class Likelihood:
         ok = np.isfinite(y) & self.support.ok(np.asarray(y))
         require(self, y, ok, self.support.wanted, self.support.hint)
 
+    def check_values(self, y):
+        """Raise ValueError if an entry of y is a value that no observation can have."""
+        self.check_observed(y)
+
+    @property
+    def of_draws(self) -> "Likelihood":
+        """The family whose density is that of random draws, where observations may be censored."""
+        return self
+
+    def check_data(self, y):
+        """Raise ValueError if y can't be the observations that a model learns from."""
+        self.check_observed(y)
+
     def encode(self, y, classes=None):
         """Return y as numbers, and the names of its classes where it has names.
 
@@ -258,11 +274,26 @@ class LogLink(Likelihood):
 def as_float(value: Any, name: str = "A parameter"):
     """Float64 tensor of a number, array or variable."""
     if isinstance(value, Variable):
-        return value if value.dtype == "float64" else pt.cast(value, "float64")
+        if value.dtype == "float64":
+            return value
+        tensor = pt.cast(value, "float64")
+        tensor.name = value.name  # by which the model knows its dims
+        return tensor
     todo = "Pass one number, one for each row of X, or a variable of the model."
     tensor = pt.as_tensor(as_real(value, name, todo))
     tensor.tag.dims = getattr(value, "dims", None)  # of a DataArray
     return tensor
+
+
+def known_shape(variable: Variable) -> tuple[int | None, ...]:
+    """Lengths of a variable of the model, whatever its values are; None of a stand-in."""
+    shape = variable.type.shape
+    if None not in shape:
+        return shape
+    lengths = variable.shape
+    if not all(isinstance(i, Constant | SharedVariable) for i in explicit_graph_inputs([lengths])):
+        return shape
+    return tuple(int(n) for n in evaluate(lengths))
 
 
 def describe(value):

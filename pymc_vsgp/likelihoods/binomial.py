@@ -52,15 +52,25 @@ class Binomial(Likelihood):
         log_p, log_q = self.link.expected_log_p(mu, gamma), self.link.expected_log_q(mu, gamma)
         return y * log_p + (self.n - y) * log_q + self.log_choose(y)
 
+    def log_predictive(self, mu, gamma, y):
+        return pt.switch(pt.le(y, self.n), super().log_predictive(mu, gamma, y), -np.inf)
+
     def bend(self, y):
         return self.link.bend
 
     def check_observed(self, y):
-        check_successes(self, y)
+        check_successes(self, y, trials(self))
+
+    def check_values(self, y):
+        check_successes(self, y, np.max(trials(self)))
 
 
-def check_successes(likelihood, y):
-    """Raise ValueError unless y is a whole number from 0 to n, where that has a value."""
+def trials(likelihood):
+    """Return the numbers of trials, which are infinite where they depend on random variables."""
     known = known_value(likelihood.n)
-    n = np.inf if known is None else known
+    return np.inf if known is None else known
+
+
+def check_successes(likelihood, y, n):
+    """Raise ValueError unless y is a whole number from 0 to n."""
     require(likelihood, y, is_count(y) & (y <= n), "a whole number from 0 to n")

@@ -130,7 +130,7 @@ class Custom(Likelihood):
         return self._with_params(f, lambda rv, f: rv)
 
     def check_observed(self, y):
-        """Raise ValueError if the distribution is discrete and y is not whole."""
+        """Raise ValueError if y has values that no observation has, or arrays other lengths."""
         shape = y.shape if self.n_latent == 1 else (*y.shape, self.n_latent)
         f = pt.tensor(dtype="float64", shape=shape)
         try:
@@ -140,6 +140,10 @@ class Custom(Likelihood):
                 f"The likelihood's callable does not go with {len(y)} observations. Arrays that it "
                 "takes from outside need one entry, or one for each row of X."
             ) from error
+        self.check_values(y)
+
+    def check_values(self, y):
+        """Raise ValueError if the distribution is discrete and y is not whole."""
         ok = np.isfinite(y)
         if self.discrete:
             require(self, y, ok & (y == np.floor(y)), "whole numbers")

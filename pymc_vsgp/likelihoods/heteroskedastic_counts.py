@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 from scipy.special import expit
 
 from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE
-from pymc_vsgp.likelihoods.binomial import check_successes
+from pymc_vsgp.likelihoods.binomial import check_successes, trials
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
 from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
 from pymc_vsgp.likelihoods.negative_binomial import log_rising
@@ -126,12 +126,18 @@ class HeteroskedasticBetaBinomial(Dispersed):
     def mean(self, mu, gamma):
         return self.n * LOGIT.mean(mu[..., 0], gamma[..., 0])
 
+    def log_predictive(self, mu, gamma, y):
+        return pt.switch(pt.le(y, self.n), super().log_predictive(mu, gamma, y), -np.inf)
+
     def bend_at(self, g):
         """Along +- i pi, for log(1 + exp(f))."""
         return 0.0, np.pi
 
     def check_observed(self, y):
-        check_successes(self, y)
+        check_successes(self, y, trials(self))
+
+    def check_values(self, y):
+        check_successes(self, y, np.max(trials(self)))
 
 
 class HeteroskedasticZeroInflatedPoisson(TwoFunctions):

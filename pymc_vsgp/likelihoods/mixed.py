@@ -8,8 +8,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
 
-from pymc_vsgp.checks import known_value
-from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float
+from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float, known_shape
 from pymc_vsgp.likelihoods.custom import Custom
 
 SOMEWHERE = {"float64": 0.5, "int64": 1}  # values in the support of families
@@ -30,9 +29,11 @@ class Mixed(Likelihood):
         The distribution of one output given its function.
     W : tensor_like, shape (P, Q) or (Q,)
         Mixing matrix. A vector makes one output without a dimension of its own.
+    n_latent : int, optional
+        Number of functions, Q, where the type of W does not say it.
     """
 
-    def __init__(self, family, W):
+    def __init__(self, family, W, n_latent=None):
         if family.n_latent != 1:
             raise ValueError(
                 f"{type(family).__name__} needs {family.n_latent} latent functions, but each "
@@ -45,7 +46,7 @@ class Mixed(Likelihood):
                 "output. Pass one row for each output and one column for each process."
             )
         self.family = family
-        self.ndim_y, self.n_latent = W.type.ndim - 1, W.type.shape[-1]
+        self.ndim_y, self.n_latent = W.type.ndim - 1, W.type.shape[-1] or n_latent
         self.rules = {"W": Rule(np.isfinite, "finite"), **family.rules}
         super().__init__(W=W, **family.params)
         # Everything but parameters with a row for each observation.
@@ -58,6 +59,15 @@ class Mixed(Likelihood):
 
     def anew(self, name):
         return self.family.anew(name)
+
+    @property
+    def n_outputs(self) -> int | None:
+        """Number of outputs, where there is a dimension of them and it is known."""
+        return known_shape(self.W)[0] if self.ndim_y else None
+
+    @property
+    def of_draws(self):
+        return Mixed(self._now.of_draws, self.W, self.n_latent)
 
     @property
     def _now(self):
@@ -122,9 +132,9 @@ class Mixed(Likelihood):
 
     def check_observed(self, y):
         if not self.ndim_y:
-            self.family.check_observed(y)
+            self._now.check_observed(y)
             return
-        n_outputs = self.W.type.shape[0]
+        n_outputs = self.n_outputs
         if n_outputs is not None and y.shape[1] != n_outputs:
             raise ValueError(
                 f"y has {y.shape[1]} columns, but W has {n_outputs} rows. "
@@ -134,24 +144,30 @@ class Mixed(Likelihood):
         y = np.asarray(y)
         if y.dtype.kind == "f":
             missing = np.isnan(y)
-            seen = np.array([c[~m][:1] for c, m in zip(y.T, missing.T, strict=True)], dtype=object)
-            if empty := [p for p, s in enumerate(seen) if not len(s)]:
-                raise ValueError(
-                    f"Column {empty[0]} of y has no observation. Drop it, and that row of W."
-                )
+            seen = [c[~m] for c, m in zip(y.T, missing.T, strict=True)]
+            some = np.array([s[0] if len(s) else SOMEWHERE["float64"] for s in seen])
             # A count of 0 goes with any number of trials, which may differ by row.
-            fill = 0.0 if self._dtype == "int64" else np.array([s[0] for s in seen], float)
-            y = np.where(missing, fill, y)
-        self.family.check_observed(y)
+            y = np.where(missing, 0.0 if self._dtype == "int64" else some, y)
+        self._now.check_observed(y)
+
+    def check_values(self, y):
+        self._now.check_values(y)
+
+    def check_data(self, y):
+        super().check_data(y)
+        if self.ndim_y and (empty := np.isnan(y).all(axis=0)).any():
+            column = int(empty.argmax())
+            raise ValueError(
+                f"Column {column} of y has no observation. Drop it, and that row of W."
+            )
 
     def check_widths(self, n_outputs):
         """Raise ValueError if the last axis of a parameter is not that of the outputs."""
         for name, param in self._params.items():
             if name == "W" or name in self.family.shared_params or param.type.ndim == 0:
                 continue
-            known = known_value(param.shape)
-            shape = param.type.shape if known is None else tuple(known.tolist())
-            if shape[-1] in (None, 1, n_outputs):
+            shape = known_shape(param)
+            if shape[-1] in (None, n_outputs) or param.type.broadcastable[-1]:
                 continue
             todo = "Pass one number, one for each output, or a matrix with a row for each row of X."
             if len(shape) == 1 and not isinstance(self.family, Custom):
@@ -159,6 +175,10 @@ class Mixed(Likelihood):
                     "A vector has one number for each output: "
                     f"write {name}={name}[:, None] for one for each row of X."
                 )
+            if shape[-1] == 1:  # which may change, so PyTensor does not repeat it
+                todo = "Pass one number, or one for each output."
+                if len(shape) > 1:
+                    todo = f"Keep a vector e there, and write {name}=e[:, None]."
             raise ValueError(
                 f"{name} of {self.title} has shape {shape}, but there are {n_outputs} outputs. "
                 f"{todo}"

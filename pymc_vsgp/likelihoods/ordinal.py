@@ -5,12 +5,8 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
-from pytensor.graph.traversal import explicit_graph_inputs
-
 from pymc_vsgp.checks import as_array, known_value
-from pymc_vsgp.compile import evaluate
+from pymc_vsgp.likelihoods.base import known_shape
 from pymc_vsgp.likelihoods.classes import OfClasses, as_labels, code_labels
 from pymc_vsgp.likelihoods.links import BINARY_LINKS, find_link
 
@@ -78,9 +74,7 @@ class Ordinal(OfClasses):
     @property
     def n_classes(self):
         """Number of classes, where it is known."""
-        n = self.cutpoints.type.shape[0]
-        if n is None:
-            n = known_length(self.cutpoints)
+        (n,) = known_shape(self.cutpoints)
         return None if n is None else n + 1
 
     def _known(self, y, log_p):
@@ -169,31 +163,24 @@ class Ordinal(OfClasses):
 
     def encode(self, y, classes=None):
         """Return labels as integers in the order of the classes; integers as they are."""
+        classes = classes if self.classes is None else self.classes
         kind = getattr(y, "dtype", None)
         ordered = getattr(kind, "ordered", None)  # None unless categorical
         if ordered is None and as_array(y, "y").dtype.kind not in "OUST":
-            if self.classes is None or isinstance(self.classes[0], str):
+            if classes is None or isinstance(classes[0], str):
                 return y, None
             y = pd.Categorical(as_labels(y))
-        elif self.classes is None and not ordered:
+        elif classes is None and not ordered:
             raise ValueError(
                 "Ordinal needs the order of the classes, which these labels of y do not have. "
                 "Pass the labels to Ordinal from the lowest to the highest as classes=[...], or "
                 "y as an ordered pandas Categorical."
             )
-        elif kind is not None and ordered and self.classes is not None:
-            shared = [c for c in self.classes if c in kind.categories]
+        elif kind is not None and ordered and classes is not None:
+            shared = [c for c in classes if c in kind.categories]
             if shared != [c for c in kind.categories if c in shared]:
                 raise ValueError(
                     f"y has the classes in the order {list(kind.categories)}, and Ordinal in the "
-                    f"order {list(self.classes)}. Make them the same, or drop one of the two."
+                    f"order {list(classes)}. Make them the same, or drop one of the two."
                 )
-        return code_labels(y, self.n_classes, self.classes, "Ordinal")
-
-
-def known_length(vector):
-    """Length of a vector of the model, whatever its values are; None for a stand-in."""
-    length = vector.shape[0]
-    if not all(isinstance(i, Constant | SharedVariable) for i in explicit_graph_inputs([length])):
-        return None
-    return int(evaluate(length))
+        return code_labels(y, self.n_classes, classes, "Ordinal")

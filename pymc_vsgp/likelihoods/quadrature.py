@@ -183,7 +183,7 @@ def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
         h = height(t)
         # Far out there may be NaN, as of 0 * inf, or infinity, as of a logarithm that underflows.
         h = pt.switch(pt.lt(h, np.inf), h, -np.inf)
-        keep = h > h.max(axis=0) - DROP
+        keep = h >= h.max(axis=0) - DROP  # all, where the density is 0 everywhere
         lo = pt.min(pt.switch(keep, below, np.inf), axis=0)
         hi = pt.max(pt.switch(keep, above, -np.inf), axis=0)
         step = (hi - lo) * unit[1:2]

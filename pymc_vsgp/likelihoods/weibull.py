@@ -33,6 +33,11 @@ class Weibull(LogLink):
         else:
             super().__init__(alpha=alpha, censored=censored)
 
+    @property
+    def of_draws(self):
+        """Times of events alone."""
+        return self.replace(censored=0.0) if "censored" in self.params else self
+
     def _combine(self, h, hazard, y):
         event = pt.log(self.alpha) - pt.log(y) + h
         if "censored" in self.params:

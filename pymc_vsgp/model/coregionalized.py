@@ -18,7 +18,7 @@ from pymc_vsgp.checks import (
     model_of,
 )
 from pymc_vsgp.likelihoods import as_likelihood
-from pymc_vsgp.likelihoods.base import as_float
+from pymc_vsgp.likelihoods.base import as_float, known_shape
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model import columns, latents
 
@@ -57,8 +57,8 @@ class Coregionalized:
     def __init__(self, W: Any, processes: Any):
         self.processes = latents.check_processes(processes, "Coregionalized")
         self.W = as_float(W)
-        number = sum(gp._prior.n_outputs for gp in self.processes)
-        shape = self.W.type.shape
+        number = self.n_latent = sum(gp._prior.n_outputs for gp in self.processes)
+        shape = known_shape(self.W)
         if self.W.type.ndim not in (1, 2) or shape[-1] not in (None, number):
             raise ValueError(
                 f"W has shape {shape}, but there are {number} latent functions. Pass a matrix with "
@@ -206,14 +206,19 @@ class Coregionalized:
         -------
         y : TensorVariable, shape (N, P)
         """
-        if likelihood is not None and not isinstance(likelihood, str):
+        if likelihood is None or isinstance(likelihood, str):
+            known = latents.known_likelihood(self.processes, likelihood, kwargs.get("given"))
+            family = known.likelihood
+            family = family._now if isinstance(family, Mixed) else family
+            likelihood = known._replace(likelihood=Mixed(family, self.W, self.n_latent))
+        else:
             likelihood = self._mixed(likelihood, Xnew, kwargs.get("dims"), model_of(None))
         return latents.predictive(name, self.processes, Xnew, likelihood, **kwargs)
 
     def _rows_first(self, model, X, y, dims):
         """Return y with a row for each input, and its dims in that order."""
         check_names("dims", dims)
-        X_value, n_outputs = known_value(X, "X"), self.W.type.shape[0]
+        X_value, n_outputs = known_value(X, "X"), known_shape(self.W)[0]
         n_rows = None if X_value is None or not X_value.ndim else len(X_value)
         # Data containers stay as they are: what is observed has to be the container itself.
         shape = None if is_symbolic(y) else as_array(y, "y").shape
@@ -238,7 +243,7 @@ class Coregionalized:
             known = [d[0] if d else None for d in named]
             rows, outputs = (d or e for d, e in zip([*own, None, None], known, strict=False))
             lik = by_dims(lik, rows, outputs, model)
-        return Mixed(lik, self.W)
+        return Mixed(lik, self.W, self.n_latent)
 
     def _is_output(self, model, dim, X, n_rows):
         """Whether a dimension is that of the outputs; None if the model does not know."""
@@ -247,9 +252,10 @@ class Coregionalized:
             if known and known[0] == dim:
                 return answer
         length = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
-        if length is None or n_rows == self.W.type.shape[0]:
+        n_outputs = known_shape(self.W)[0]
+        if length is None or n_rows == n_outputs:
             return None
-        return {self.W.type.shape[0]: True, n_rows: False}.get(int(length))
+        return {n_outputs: True, n_rows: False}.get(int(length))
 
     def __repr__(self):
         """Show the shape of W."""

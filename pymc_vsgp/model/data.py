@@ -68,7 +68,7 @@ def _check_observation(o: Observation) -> tuple[int, ...]:
     y = as_target(o.y, None if X is None else len(X), o.name, 1 + o.likelihood.ndim_y, what)
     o.likelihood.check_params()
     check_param_shapes(o.likelihood, len(y), what)
-    o.likelihood.check_observed(y)
+    o.likelihood.check_data(y)
     if X is not None and isinstance(o.order, SharedVariable):
         columns = sorted({d for part in o.parts for d in part.conditional.active})
         o.order.set_value(by_value(X, columns)[0])

@@ -25,7 +25,6 @@ from pymc_vsgp.checks import (
     column_names,
     kind,
     model_of,
-    warn_of_offset,
 )
 from pymc_vsgp.inducing.base import ConditionalMoments, InducingVariables
 from pymc_vsgp.inducing.graphs import JITTER, Moments
@@ -43,6 +42,7 @@ from pymc_vsgp.model.functions import (
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
 from pymc_vsgp.model.variable import inducing_variable
+from pymc_vsgp.ops.distance import warn_of_offset
 
 
 class VariationalSparse(Base):

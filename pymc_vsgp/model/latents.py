@@ -13,6 +13,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -42,6 +43,7 @@ from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.columns import (
     check_own_data,
     coded_for_all,
@@ -133,12 +135,13 @@ def likelihood(
     """
     model = model_of(model)
     gps = check_processes(processes, "likelihood")
-    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims)
+    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims, block_size)
     at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
+    known = Observed(lik, X if is_symbolic(X) else X_tensor, tuple(gps))
     for gp in gps:
-        gp._prior.likelihoods[model.name_for(name)] = Observed(lik, X_tensor, tuple(gps))
+        gp._prior.likelihoods[model.name_for(name)] = known
     return observed
 
 
@@ -148,7 +151,7 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
     gps = check_processes(processes, "potential")
     if not is_symbolic(y):
         check_new_name(model, f"{name}_y")
-    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, None)
+    lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, None, block_size)
     with model:
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
@@ -194,7 +197,7 @@ def predictive(
     if given is None:
         Xnew = coded_for_all(model_of(None), gps, Xnew)
     at_new = [gp._conditional(Xnew, given, True, "predictive") for gp in gps]
-    lik = _predictive_likelihood(gps, likelihood, known_value(Xnew), given)
+    lik = _predictive_likelihood(gps, likelihood, Xnew, given)
     _check_number(lik, gps, given)
     check_new_name(model_of(None), name)
     return observe(name, lik, at_new, **kwargs)
@@ -268,7 +271,7 @@ def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> 
     return evaluate(graphs, values)
 
 
-def _place(model, gps, name, likelihood, X, y, dims):
+def _place(model, gps, name, likelihood, X, y, dims, block_size):
     """Check the data and put them into the model."""
     check_new_name(model, name)
     lik = as_likelihood(likelihood)
@@ -285,13 +288,15 @@ def _place(model, gps, name, likelihood, X, y, dims):
     check_own_data([Xu for gp in gps for Xu in gp._prior.kind.inputs], [X_tensor])
     _check_number(lik, gps)
     lik, y = _encode(model, gps, lik, y)
-    y_value = as_target(y, None if X_value is None else len(X_value), ndim=1 + lik.ndim_y)
+    n_rows = None if X_value is None else len(X_value)
+    y_value = _as_observed(as_target(y, n_rows, ndim=1 + lik.ndim_y))
     n_data = len(y_value)
     for gp in gps:
-        if X_value is not None:
-            gp._prior.kind.cover(X_value)
+        if X_value is None and block_size is not False:
+            _check_follows(gp, X_tensor)
+        gp._prior.kind.cover(X_value)
     check_param_shapes(lik, n_data)
-    lik.check_observed(y_value)
+    lik.check_data(y_value)
     for gp in gps:
         if gp._prior.covariates is not None and X_value is not None:
             gp._prior.covariates.fill(X_value)
@@ -335,6 +340,22 @@ def _place(model, gps, name, likelihood, X, y, dims):
     return lik, X_tensor, y, y_value, (first, *rest)
 
 
+def _as_observed(y: np.ndarray) -> np.ndarray:
+    """Return whole numbers as real ones where PyMC, which makes them int32, would wrap around."""
+    held = np.iinfo("int32")
+    large = y.dtype.kind == "i" and y.size and (y.min() < held.min or y.max() > held.max)
+    return y.astype("float64") if large else y
+
+
+def _check_follows(gp, X: TensorVariable) -> None:
+    """Raise unless sums over the data have a gradient in X, which depends on random variables."""
+    prior = gp._prior
+    given, _ = prior.kind.given(prior.u, gp.cov_func, gp._mean_at, X)
+    if not given.follows_X:
+        todo = "Leave by out of prior." if given.by else "Pass Xu=... to prior."
+        raise ValueError(f"Inputs that are random variables take inducing points. {todo}")
+
+
 def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> None:
     gps = [given["gp"]] if given else gps
     number = sum(gp._prior.n_outputs for gp in gps)
@@ -368,54 +389,69 @@ def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> tuple[Li
     y, classes = lik.encode(y, known)
     if dim is not None and known is None and classes is not None:
         model.set_dim(dim, len(classes), coord_values=tuple(classes))
-    elif len(gps) > 1 and classes is not None:
+    elif dim is None and classes is not None:
         lik = lik.replace()
         lik.classes = tuple(classes)
     return lik, y
 
 
+def known_likelihood(gps: Sequence, name: str | None, given: dict | None = None) -> Observed:
+    """Return the likelihood of these processes with that name, or the only one."""
+    gp = given["gp"] if given else gps[0]
+    known = gp._require_prior("predictive").likelihoods
+    if not known:
+        raise ValueError(
+            "This process has no likelihood that an observation could follow. "
+            "Pass one, for example likelihood=vsgp.Poisson()."
+        )
+    if name is None and len(known) > 1:
+        raise ValueError(
+            f"This process has {len(known)} likelihoods. "
+            f"Say which one an observation follows: pass one of {list(known)}."
+        )
+    full = next(iter(known)) if name is None else name
+    full = full if full in known else model_of(None).name_for(full)
+    if full not in known:
+        raise ValueError(
+            f"This process has no likelihood named {name!r}. Pass one of {list(known)}."
+        )
+    processes = known[full].processes
+    if not given and [id(p) for p in processes] != [id(p) for p in gps]:
+        number = "one process" if len(processes) == 1 else f"{len(processes)} processes"
+        raise ValueError(
+            f"The likelihood {full!r} is of {number}, and these are not the same. Pass the "
+            "list that was passed to vsgp.likelihood to vsgp.predictive(name, [gp1, gp2], ...)."
+        )
+    return known[full]
+
+
 def _predictive_likelihood(gps, likelihood, Xnew, given) -> Likelihood:
-    if likelihood is not None and not isinstance(likelihood, str):
-        lik = as_likelihood(likelihood)
-        X = None
-    else:
-        gp = given["gp"] if given else gps[0]
-        known = gp._require_prior("predictive").likelihoods
-        if not known:
-            raise ValueError(
-                "This process has no likelihood that an observation could follow. "
-                "Pass one, for example likelihood=vsgp.Poisson()."
-            )
-        if likelihood is None and len(known) > 1:
-            raise ValueError(
-                f"This process has {len(known)} likelihoods. "
-                f"Say which one an observation follows: pass one of {list(known)}."
-            )
-        name = next(iter(known)) if likelihood is None else likelihood
-        name = name if name in known else model_of(None).name_for(name)
-        if name not in known:
-            raise ValueError(
-                f"This process has no likelihood named {likelihood!r}. Pass one of {list(known)}."
-            )
-        lik, X, processes = known[name]
-        if not given and [id(p) for p in processes] != [id(p) for p in gps]:
-            number = "one process" if len(processes) == 1 else f"{len(processes)} processes"
-            raise ValueError(
-                f"The likelihood {name!r} is of {number}, and these are not the same. Pass the "
-                "list that was passed to vsgp.likelihood to vsgp.predictive(name, [gp1, gp2], ...)."
-            )
-    known_X = None if X is None else known_value(X)
-    same = known_X is not None and np.array_equal(Xnew, known_X)
-    if Xnew is None or same:
+    X = None
+    if likelihood is None or isinstance(likelihood, str):
+        likelihood = known_likelihood(gps, likelihood, given)
+    if isinstance(likelihood, Observed):
+        likelihood, X, _ = likelihood
+    lik = as_likelihood(likelihood)
+    if isinstance(lik, Mixed) and (n_outputs := lik.n_outputs) is not None:
+        lik.check_widths(n_outputs)
+    if X is not None and _are_same(Xnew, X):
         return lik
-    kind = lik.title
-    try:
-        check_param_shapes(lik, len(Xnew), "Xnew")
-    except ValueError as error:
-        raise ValueError(f"{error} For example likelihood=vsgp.{kind}(...).") from None
+    if (value := known_value(Xnew)) is not None:
+        try:
+            check_param_shapes(lik, len(value), "Xnew")
+        except ValueError as error:
+            raise ValueError(f"{error} For example likelihood=vsgp.{lik.title}(...).") from None
     if X is not None and (rows := [n for n in lik.params if lik._goes_with_rows(n)]):
         raise ValueError(lik.anew(rows[0]))
     return lik
+
+
+def _are_same(Xnew: Any, X: TensorVariable) -> bool:
+    """Whether new inputs are those of a likelihood, and stay so where ``pm.set_data`` is used."""
+    if isinstance(Xnew, Variable) and not isinstance(Xnew, Constant):
+        return equal_computations([Xnew], [X])
+    old, new = known_value(X), known_value(Xnew)
+    return old is not None and new is not None and np.array_equal(new, old)
 
 
 def output_coord(model: pm.Model, name: str, n_outputs: Any, output_dims: str | None) -> str | None:

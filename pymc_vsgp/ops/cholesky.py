@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph import Apply
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 from scipy.linalg.lapack import dpotrf
@@ -156,10 +157,11 @@ def failed(R: TensorVariable) -> TensorVariable:
 
 
 def guarded(logp: TensorVariable, R: TensorVariable) -> TensorVariable:
-    """Return a log density, minus infinity where R was to be a factor and is not one.
+    """Return a log density, minus infinity where R is made of factors of which one failed.
 
     Everything else is finite there, so that no gradient is NaN.
     """
-    if R.owner is None or not isinstance(R.owner.op, SafeCholesky):
-        return logp
-    return pt.switch(failed(R), np.float64(-np.inf), logp)
+    made = (v.owner for v in ancestors([R]) if v.owner is not None)
+    for node in dict.fromkeys(node for node in made if isinstance(node.op, SafeCholesky)):
+        logp = pt.switch(failed(node.outputs[0]), np.float64(-np.inf), logp)
+    return logp

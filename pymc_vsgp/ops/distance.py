@@ -1,4 +1,4 @@
-"""Squared distances that round to zero or below.
+"""Squared distances, which are differences of squares: what rounding does to them.
 
 `pm.gp.cov` clips them at zero. The gradient of a clip is a mask, and on the diagonal of a
 covariance, or where an input is also an inducing input, the mask hangs on the last bit of a zero.
@@ -6,6 +6,8 @@ XLA computes it several times, rounds it differently each time, and the gradient
 first digit. A squared distance is not negative: what was rounded is clipped here too, but the
 gradient passes.
 """
+
+import warnings
 
 import numpy as np
 import pytensor.tensor as pt
@@ -16,8 +18,12 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
 from pytensor.graph.traversal import io_toposort
 from pytensor.link.jax.linker import JAXLinker
-from pytensor.scalar.basic import Clip, UnaryScalarOp, upgrade_to_float
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.scalar.basic import Add, Clip, Mul, Sqr, UnaryScalarOp, upgrade_to_float
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.shape import Reshape
+
+FAR = 1e4  # times its range that a column may be from zero
 
 
 class NotNegative(UnaryScalarOp):
@@ -38,7 +44,7 @@ not_negative = Elemwise(NotNegative(upgrade_to_float, name="not_negative"))
 
 
 def pass_gradients(outputs: list[Variable], inputs: list[Variable]) -> list[Variable]:
-    """Let gradients pass where a graph of `inputs` clips a matrix at zero."""
+    """Let gradients pass where a graph of `inputs` clips a squared distance of pm.gp at zero."""
     depends = set(inputs)
     swaps = {}
     for node in io_toposort(inputs, outputs):
@@ -49,9 +55,49 @@ def pass_gradients(outputs: list[Variable], inputs: list[Variable]) -> list[Vari
             x, low, high = node.inputs
             bounds = [b.owner.inputs[0] if b.owner else b for b in (low, high)]
             known = [np.asarray(b.data).item() for b in bounds if isinstance(b, Constant)]
-            if known == [0.0, np.inf] and x.type.ndim == 2:
+            if known == [0.0, np.inf] and _is_squared_distance(x):
                 swaps[node.outputs[0]] = not_negative(x)
     return graph_replace(outputs, swaps, strict=False) if swaps else outputs
+
+
+def _is_squared_distance(x: Variable) -> bool:
+    """Whether this is ``-2 A B^T + (a + b)``, with the squares of the rows of A and of B.
+
+    Other matrices are clipped by users, in a mean or a warp of inputs: there the mask is right.
+    """
+    terms = _made_of(x, Add)
+    if len(terms) != 2:
+        return False
+    factors = [_made_of(factor, Dot) for factor in _made_of(terms[0], Mul)]
+    A, B = next(filter(None, factors), (x, x))
+    squares = [s for side in _made_of(terms[1], Add) for s in _made_of(side, Reshape, Sum, Sqr)]
+    return squares == [A, *_made_of(B, DimShuffle)]
+
+
+def _made_of(x: Variable, *kinds: type) -> list[Variable]:
+    """Return what Ops of these kinds, the last one first, made x of; nothing if others made it."""
+    found = [x]
+    for kind in kinds:
+        op = getattr(found[0].owner, "op", None)
+        if not isinstance(op, kind) and not isinstance(getattr(op, "scalar_op", None), kind):
+            return []
+        found = list(found[0].owner.inputs)
+    return found
+
+
+def warn_of_offset(X: np.ndarray, what: str = "Xu") -> None:
+    """Warn where inputs are so far from zero that their distances lose digits."""
+    far = np.abs(X).max(axis=0) > FAR * np.ptp(X, axis=0)
+    far &= np.ptp(X, axis=0) > 0.0
+    if far.any():
+        d = int(np.argmax(far))
+        warnings.warn(
+            f"Column {d} of {what} is about {X[0, d]:.3g} with a range of {np.ptp(X[:, d]):.3g}, "
+            "so distances lose digits in the kernel. Subtract a constant from that column of X "
+            f"and {what}, for example the smallest X.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 @node_rewriter([Elemwise])

@@ -10,7 +10,7 @@ from pymc_vsgp.checks import check_names
 from pymc_vsgp.point_process.events import as_events, check_units, drop_outside, drop_repeated
 from pymc_vsgp.point_process.grid import as_grid, cell_of, find_edges, in_order, take_mask
 from pymc_vsgp.point_process.process import PointProcess
-from pymc_vsgp.point_process.window import as_window, dims_of, turned
+from pymc_vsgp.point_process.window import as_window, dims_of, sorted_by, turned
 
 __all__ = ["point_process"]
 
@@ -113,6 +113,7 @@ def point_process(
             )
         window, mask_edges = take_mask(in_order(mask, chosen))
         bins = mask_edges if bins is None and resolution is None else bins
+    window = sorted_by(window, chosen)
     region = as_window(window)
     points, names = as_events(events, region, chosen)
     if region is not window:  # a Window already has its axes in order
@@ -126,7 +127,7 @@ def point_process(
     if mask is not None:
         inside &= mask.ravel()[cell_of(points, edges)]
     points = drop_outside(points, inside, outside)
-    points = drop_repeated(points, repeated)
+    points = drop_repeated(points, repeated, np.flatnonzero(inside))
     check_units(points, region, names)
     units = (unit,) * region.ndim if isinstance(unit, str) else tuple(unit or ())
     if units and len(units) != region.ndim:

@@ -136,8 +136,8 @@ def drop_outside(points: np.ndarray, inside: np.ndarray, outside: str) -> np.nda
     return points[inside]
 
 
-def drop_repeated(points: np.ndarray, repeated: str) -> np.ndarray:
-    """Return the events, and say how many are at the place of another."""
+def drop_repeated(points: np.ndarray, repeated: str, rows: np.ndarray) -> np.ndarray:
+    """Return the events, and say how many are at the place of another; `rows` are the user's."""
     if repeated not in ("warn", "keep", "drop", "raise"):
         raise ValueError(f"repeated is {repeated!r}. Choose 'warn', 'keep', 'drop' or 'raise'.")
     if repeated == "keep":
@@ -148,11 +148,11 @@ def drop_repeated(points: np.ndarray, repeated: str) -> np.ndarray:
         return points
     if repeated == "drop":
         return points[np.sort(first)]
-    row = int(np.setdiff1d(np.arange(len(points)), first)[0])
+    at = int(np.setdiff1d(np.arange(len(points)), first)[0])
     message = (
-        f"{number} of {len(points)} events repeat the place of another; the first is row {row}, "
-        f"at {_place(points[row])}. A Poisson process never does that: rows may be doubled, or "
-        "places rounded."
+        f"{number} of {len(points)} events repeat the place of another; the first is row "
+        f"{rows[at]}, at {_place(points[at])}. A Poisson process never does that: rows may be "
+        "doubled, or places rounded."
     )
     if repeated == "raise":
         raise ValueError(f"{message} Pass repeated='drop' or 'keep'.")
@@ -222,6 +222,11 @@ class Field:
                 "Pass a value for each cell or bin, a DataArray with coordinates, or a function."
             )
 
+    @property
+    def jumps(self) -> bool:
+        """Whether it changes from cell to cell, and not within one."""
+        return self.cells is not None and bool(np.nanmin(self.cells) < np.nanmax(self.cells))
+
     def at(self, points: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Values at points, which are in these cells."""
         if self.function is not None:
@@ -237,6 +242,7 @@ class Field:
                 d: xr.DataArray(points[:, self.dims.index(d)], dims="point")
                 for d in self.array.dims
             }
+            self._check_places(points)
             nearest = self.array.sel(columns, method="nearest")
             values = np.broadcast_to(np.asarray(nearest, dtype="float64"), (len(points),))
         else:
@@ -249,6 +255,36 @@ class Field:
                 f"{_place(points[bad][0])}. Fill it in, or take those places out with mask."
             )
         return values
+
+    def _check_places(self, points: np.ndarray) -> None:
+        """Raise or warn where places are not those of the points, as in other units."""
+        assert self.array is not None
+        for dim in self.array.dims:
+            name = f"The coordinate {dim!r} of {self.name}"
+            given = as_real(self.array.coords[dim].to_numpy(), name, "Pass numbers.")
+            if len(given) < 2:  # a constant along it
+                continue
+            c, x = np.sort(given), points[:, self.dims.index(dim)]
+            far = (x < 2.0 * c[0] - c[1]) | (x > 2.0 * c[-1] - c[-2])
+            message = (
+                f"{name} goes from {c[0]:.6g} to {c[-1]:.6g}, and {int(far.sum())} of {len(x)} "
+                "points are more than a step away"
+            )
+            if far.all() and len(x):
+                raise ValueError(f"{message}. Check that both have the same units.")
+            if far.any():
+                warnings.warn(
+                    f"{message}, the first at {_place(points[far][0])}. They get the nearest "
+                    "value; pass values over all of the window.",
+                    stacklevel=5,
+                )
+            cell = np.searchsorted((c[1:] + c[:-1]) / 2.0, x)
+            if not far.any() and np.ptp(cell) == 0 < np.ptp(x):
+                warnings.warn(
+                    f"{name} goes from {c[0]:.6g} to {c[-1]:.6g}, and all {len(x)} points get the "
+                    f"value at {c[cell[0]]:.6g}. Check that both have the same units.",
+                    stacklevel=5,
+                )
 
 
 def as_fields(

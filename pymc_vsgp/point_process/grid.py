@@ -13,7 +13,7 @@ from scipy.spatial import KDTree
 from pymc_vsgp.checks import as_real, check_number, check_real
 from pymc_vsgp.point_process.window import Window
 
-__all__ = ["as_grid", "cell_of", "find_edges", "in_order", "nearest_kept", "take_mask"]
+__all__ = ["as_grid", "cell_of", "distinct", "find_edges", "in_order", "nearest_kept", "take_mask"]
 
 DEFAULT_BINS = {1: 100, 2: 32, 3: 12}
 LARGEST_GRID = 5_000_000
@@ -84,6 +84,12 @@ def _edges(n: Any, bounds: tuple[float, float]) -> np.ndarray:
             f"{high:.6g}. Let the bins cover the window, or make the window smaller."
         )
     return edges
+
+
+def distinct(edges: np.ndarray) -> np.ndarray:
+    """Return rising edges without those that differ by rounding from the one before."""
+    apart = np.diff(edges) > ROUNDING * (edges[-1] - edges[0])
+    return edges[np.append(True, apart)]
 
 
 def cell_of(points: np.ndarray, edges: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,6 +3,7 @@
 import html
 import warnings
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import xarray as xr
 
 from pymc_vsgp.point_process import regions
 from pymc_vsgp.point_process.events import Field, as_fields
-from pymc_vsgp.point_process.grid import find_edges, nearest_kept
+from pymc_vsgp.point_process.grid import cell_of, distinct, find_edges, nearest_kept
 from pymc_vsgp.point_process.quadrature import Quadrature, quadrature_of
 from pymc_vsgp.point_process.rates import draw_intensity
 from pymc_vsgp.point_process.window import Window
@@ -150,6 +151,9 @@ class PointProcess:
     def rebin(self, bins: Any = None, resolution: Any = None) -> "PointProcess":
         """Count the same events in other bins.
 
+        Covariates of the bins keep their place. An exposure of them is averaged over each new bin,
+        so that the total stays.
+
         Parameters
         ----------
         bins, resolution
@@ -166,17 +170,32 @@ class PointProcess:
             )
         edges = find_edges(self.window, bins, resolution)
 
-        # Values on the old grid keep their place.
         def moved(old: Field) -> Any:
             if old.cells is None:
                 return old.function if old.function is not None else old.array
             return lambda points: old.at(points, self.cell_of(points))
 
         covariates = {f.name: moved(f) for f in self._fields} or None
-        effort = None if self._effort is None else moved(self._effort)
+        effort: Any = None
+        if self._effort is not None:
+            jumps = self._effort.jumps
+            effort = self._averaged(self._effort, edges) if jumps else moved(self._effort)
         return PointProcess._counted(
             self.events, self.window, edges, None, effort, covariates, self.dims, self.unit
         )
+
+    def _averaged(self, old: Field, edges: Sequence[np.ndarray]) -> np.ndarray:
+        """Mean over each cell of another grid of what has a value in each cell of this one."""
+        assert old.cells is not None
+        # Each cell of both grids together is in one of either.
+        both = [distinct(np.union1d(*pair)) for pair in zip(self.edges, edges, strict=True)]
+        volume, middle = self.window.cells(both)
+        kept = volume.ravel() > 0.0
+        weight, at = volume.ravel()[kept], middle.reshape(-1, self.window.ndim)[kept]
+        shape = tuple(len(e) - 1 for e in edges)
+        cell, amount = cell_of(at, edges), weight * old.at(at, self.cell_of(at))
+        total, part = (np.bincount(cell, w, int(np.prod(shape))) for w in (amount, weight))
+        return np.divide(total, part, out=np.full(len(part), np.nan), where=part > 0).reshape(shape)
 
     def cell_of(self, points: np.ndarray) -> np.ndarray:
         """Cell of the nearest bin, for points in the window."""
@@ -189,7 +208,8 @@ class PointProcess:
         ----------
         n : int, optional
             Number of nodes along each dimension: enough of them when twice as many give the same
-            bound. By default 100, 40 or 16 in one, two or three dimensions.
+            bound. By default 100, 40 or 16 in one, two or three dimensions. At least two in each
+            bin where there is a mask, or an exposure or a covariate with a value for each bin.
 
         Returns
         -------
@@ -338,7 +358,7 @@ class PointProcess:
         total = values.dot(xr.DataArray(weights, dims=values.dims[-1]), dim=values.dims[-1])
         return total.rename("expected_count").assign_attrs(units="events")
 
-    def count(self, region: Any = None) -> int:
+    def count(self, region: Any = None) -> int | xr.DataArray:
         """Count the events in a region.
 
         Parameters
@@ -348,8 +368,13 @@ class PointProcess:
 
         Returns
         -------
-        int
+        int or DataArray
+            Of several regions a number for each, with the dimension ``region``.
         """
+        if regions.are_several(region, self.dims):
+            numbers = [int(regions.events_of(self, r).sum()) for r in region.values()]
+            labels = {"region": list(region)}
+            return xr.DataArray(numbers, coords=labels, dims=["region"], name="count")
         return int(regions.events_of(self, region).sum())
 
     def _facts(self) -> dict[str, str]:

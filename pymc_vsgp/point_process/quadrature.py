@@ -56,11 +56,20 @@ def quadrature_of(pattern: Any, n: int | None) -> Quadrature:
 def _cells(pattern: Any, n: int) -> tuple[list[np.ndarray], list[int]]:
     """Cells for the quadrature, and the nodes along each of their sides."""
     edges, per_cell = [], []
+    fields = [*pattern._fields, *([] if pattern._effort is None else [pattern._effort])]
+    jumps = any(f.jumps for f in fields)  # at the borders of cells, so that a rule is in one
     for d, (low, high) in enumerate(pattern.window.bounds):
-        if pattern._mask is not None:  # its border is that of cells
-            edges.append(pattern.edges[d])
-            per_cell.append(max(IN_CELL, round(n / pattern.shape[d])))
-        elif pattern.window.polygon is not None and d < 2:
+        own, number = pattern.edges[d], pattern.shape[d]
+        cut = pattern.window.polygon is not None and d < 2
+        if cut and jumps and pattern._mask is None:
+            parts = math.ceil(n / IN_CELL / number)
+            at = np.arange(number * parts + 1) / parts
+            edges.append(np.interp(at, np.arange(number + 1), own))
+            per_cell.append(IN_CELL)
+        elif jumps or pattern._mask is not None:  # its border is that of cells, too
+            edges.append(own)
+            per_cell.append(max(IN_CELL, round(n / number)))
+        elif cut:
             edges.append(np.linspace(low, high, math.ceil(n / IN_CELL) + 1))
             per_cell.append(IN_CELL)
         else:

@@ -63,6 +63,11 @@ def _as_region(pattern: Any, region: Any) -> Window:
             )
         region = {**space, pattern.dims[2]: time}
     if isinstance(region, dict) and not is_geometry(region):
+        if wrong := [name for name in region if name not in pattern.dims]:
+            raise ValueError(
+                f"The region has the name {wrong[0]!r}, and the window has {list(pattern.dims)}. "
+                "Pass bounds by the names of the window."
+            )
         sides = [region.get(d, own.bounds[i]) for i, d in enumerate(pattern.dims)]
         return Window(as_window(sides, "region").bounds, own.polygon)
     if not isinstance(region, Window):  # which has its axes in order
@@ -73,7 +78,7 @@ def _as_region(pattern: Any, region: Any) -> Window:
         return Window((*own.bounds[:2], *region.bounds), own.polygon)
     if region.ndim != own.ndim:
         raise ValueError(
-            f"The region has {region.ndim} dimensions, and the window {own.ndim}. "
-            "Pass a region with the dimensions of the window."
+            f"The region has {region.ndim} dimensions, and the window has {list(pattern.dims)}. "
+            "Pass a region with these, or bounds by their names."
         )
     return region

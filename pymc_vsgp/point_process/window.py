@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Nodes", "Window", "as_window", "dims_of", "is_geometry", "points_of", "turned"]
+__all__ = [
+    "Nodes",
+    "Window",
+    "as_window",
+    "dims_of",
+    "is_geometry",
+    "points_of",
+    "sorted_by",
+    "turned",
+]
 
 FULL = 1.0 - 1e-9  # fraction of a cell above which its cut is rounding
 HOW = (
@@ -163,6 +172,25 @@ def dims_of(window: Any) -> tuple[str | None, ...] | None:
         space = dims_of(window[0])
         return None if space is None else (*space, None)
     return None
+
+
+def sorted_by(window: Any, dims: Sequence[str | None] | None) -> Any:
+    """Return a window whose bounds, where they have the names `dims`, are in that order."""
+    names = dims_of(window)
+    if not dims or not names:
+        return window
+    if names[-1] is None:  # of space by name, and of time
+        space, time = window
+        return sorted_by(space, dims[:-1]), time
+    if set(names) == set(dims):
+        bounds = dict(zip(names, window.values(), strict=True))
+        return {d: bounds[d] for d in dims}
+    if any(n in dims and dims.index(n) != i for i, n in enumerate(names)):
+        raise ValueError(
+            f"window has the names {list(names)}, and dims is {list(dims)}. "
+            "Pass the same names in both."
+        )
+    return window
 
 
 def turned(window: Window, dims: Sequence[str]) -> Window:

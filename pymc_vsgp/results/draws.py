@@ -153,7 +153,8 @@ class Fitted:
         if isinstance(self.of_model, Mixed) and not isinstance(lik, Mixed):
             dims = self.model.named_vars_to_dims.get(self.compiled.observation.name)
             rows, outputs = dims if dims and self.of_model.ndim_y else (None, None)
-            lik = Mixed(by_dims(lik, rows, outputs, self.model), self.of_model.params["W"])
+            W, number = self.of_model.params["W"], self.of_model.n_latent
+            lik = Mixed(by_dims(lik, rows, outputs, self.model), W, number)
             if lik.ndim_y:
                 lik.check_widths(np.asarray(known_value(self.compiled.observation.y)).shape[1])
         if lik.n_latent not in (None, self.of_model.n_latent):
@@ -456,10 +457,11 @@ class Fitted:
         return self.rowwise(name, graph, at, each, y, start, rng=rng)[0]
 
     def _dtype_of_y(self, y) -> str:
-        """Dtype of the model's observations, unless they are whole and these are not."""
+        """Dtype of the model's observations, unless these are none that it holds."""
         own = self.observation.y.dtype
-        whole = np.asarray(y).dtype.kind != "f" or (np.mod(y, 1) == 0).all()
-        return own if whole or own.startswith("float") else "float64"
+        with np.errstate(invalid="ignore"):
+            kept = np.array_equal(np.asarray(y).astype(own), y)
+        return own if kept or own.startswith("float") else "float64"
 
     def expected_logp(self, at, mu, gamma, y, start=0) -> np.ndarray:
         """``E[log p(y | f)]`` at rows from `start`."""
@@ -468,6 +470,14 @@ class Fitted:
     def log_predictive(self, at, mu, gamma, y, start=0) -> np.ndarray:
         """``log E[p(y | f)]`` at rows from `start`."""
         return self._method("log_predictive", at, {"mu": mu, "gamma": gamma}, y, start)
+
+    def log_density(self, at, mu, gamma, y, start=0) -> np.ndarray:
+        """Return `log_predictive` of random draws, which are never censored."""
+
+        def graph(lik, *symbols):
+            return [lik.of_draws.log_predictive(*symbols)]
+
+        return self.rowwise("log_density", graph, at, {"mu": mu, "gamma": gamma}, y, start)[0]
 
     def log_prob(self, at, f, y, start=0) -> np.ndarray:
         """``log p(y | f)`` at rows from `start`."""

@@ -20,17 +20,15 @@ from pymc.model.core import Model
 from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import kind
-from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.fit.weights import smooth_weights
-from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.certificate import check_bound, evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.exactness import GOOD_K
-from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, slopes_of
+from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, prior_of, slopes_of
 from pymc_vsgp.results.predicted import Noise
-from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by
+from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by, others_of
 
 NEIGHBORS = 4
 FARTHER = 1e6  # standard deviations that groups are apart
@@ -79,8 +77,10 @@ class InducingCheck:
     moved : Moved, optional
         How f at the data would change with the points that the nested test adds, at the parameters
         of three draws: its mean in standard deviations, its standard deviation as a factor, each
-        where it changes most, and the input where the mean does. None without the nested test, and
-        where N times M is beyond 50 million.
+        where it changes most, and the input where the mean does. None without the nested test,
+        where N times M is beyond 50 million, and where there are `others`.
+    others : list of str
+        Other observed variables of these processes. Numbers are of one alone, but those of `refit`.
     added : dict
         Inputs that the nested test added, by process: where to put more points.
     """
@@ -107,6 +107,7 @@ class InducingCheck:
     gain_error: float = np.nan
     khat: float = np.nan
     weakest: str = ""
+    others: list[str] = field(default_factory=list)
     nouns: dict[str, str] = field(default_factory=dict)
     obs_dim: str = "obs"
     coords: dict[str, Any] = field(default_factory=dict)
@@ -229,6 +230,11 @@ class InducingCheck:
             rows.append("  parameter that may move most".ljust(36) + f"{name}, by {shift:.2f} sd")
         rows.append("  residuals of neighbors alike".ljust(36) + f"{self.structure:.1f} sd")
         rows.append(self.advice)
+        if self.others:
+            rows.append(
+                f"All of this is of {self.name!r} alone, and {self.others} see the same function. "
+                "Check them, too: what is missing adds up."
+            )
         return "\n".join(rows)
 
     def to_dataset(self) -> xr.Dataset:
@@ -370,6 +376,7 @@ def check_inducing(
             wrap=_wrap(fit, X),
             obs_dim=fit.y_dims[0],
             coords=fit.coords_of(fit.y_dims[:1]),
+            others=others_of(fit),
         )
         if has_bounds(fit):
             M = sum(check.numbers.values())
@@ -384,7 +391,7 @@ def check_inducing(
         check.added = more_points(fit, slice(hard, hard + 1), X, y, noise.rng)
         Z = list(check.added.values())
         looked_at = np.unique(order[((n - 1) * np.array([0.1, 0.5, 0.9])).astype(int)])
-        check.moved = moved_by(fit, looked_at, X, y, Z)
+        check.moved = None if check.others else moved_by(fit, looked_at, X, y, Z)
         log_w, after = -phi, np.zeros(n)
         for some in slabs:
             eps = [noise(some, (len(z), *columns_of(fit, i)), i) for i, z in enumerate(Z)]
@@ -418,7 +425,7 @@ def _look(fit: Fitted, at: slice, X, y, start) -> _Seen:
     residual, slope = slopes_of(fit, at, mu, gamma, y, start)
     shape = (*gamma.shape[:2], -1)
     nats = (-slope * gamma).reshape(shape)
-    fraction = (gamma / _prior(fit, at, X)).reshape(shape)
+    fraction = (gamma / prior_of(fit, at, X)).reshape(shape)
     sizes = [(columns_of(fit, i) or (1,))[0] for i in range(len(fit.observation.parts))]
     starts = np.cumsum([0, *sizes[:-1]])
     of_process = np.add.reduceat(nats.sum(axis=(0, 1)), starts)
@@ -460,17 +467,6 @@ def _structure(X: np.ndarray, residual: np.ndarray, grouped: bool) -> float:
     products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
     products = products.reshape(len(pairs), -1).sum(axis=1)
     return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
-
-
-def _prior(fit: Fitted, at: slice, X) -> np.ndarray:
-    """Prior variance of f, as the likelihood takes moments."""
-
-    def build():
-        X, parts = fit.X_symbol, fit.observation.parts
-        both = [Moments(p.moments(X).mu, p.cross(X, X[:1])[1]) for p in parts]
-        return [], [X], [stack_latents(both).gamma]
-
-    return fit.call("prior", at, build, same=[X])[0]
 
 
 def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:

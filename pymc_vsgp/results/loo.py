@@ -13,6 +13,8 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind, model_of
+from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.observation import find_observation, observations
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import ROWS, Fitted
@@ -250,6 +252,8 @@ def kfold(
         )
     params = per_observation or {}
     for param, values in params.items():
+        if not as_array(values, param).ndim:
+            raise TypeError(f"{param} is {kind(values)}. Pass one entry for each row of X.")
         if len(values) != n:
             raise ValueError(
                 f"{param} has {len(values)} entries, but X has {n} rows. Pass one for each row."
@@ -261,6 +265,8 @@ def kfold(
             )
         folds = rng.permutation(np.arange(n) % k)
     folds = as_array(folds, "folds")
+    if np.ma.is_masked(folds) or (folds.dtype.kind == "f" and np.isnan(folds).any()):
+        raise ValueError("folds holds nan, or is masked. Pass a fold for each row, or drop rows.")
     if folds.shape != (n,):
         raise ValueError(
             f"folds has shape {folds.shape}, but X has {n} rows. Pass one fold for each row."
@@ -278,11 +284,17 @@ def kfold(
             rest = {param: _take(values, ~out) for param, values in params.items()}
             model = build(_take(X, ~out), _take(y, ~out), **rest)
             check_built(model)
+            o = find_observation(model, var_name)
+            if lost := [param for param in o.row_params if param not in params]:
+                raise ValueError(
+                    f"{lost[0]} of {o.likelihood.title} has one entry for each row. Pass all of "
+                    f"them as per_observation={{{lost[0]!r}: ...}}: build takes it by that name."
+                )
             idata = _sample(model, rng) if fit is None else fit(model)
             likelihood = None
             if params:
                 left_out = {param: _take(values, out) for param, values in params.items()}
-                likelihood = find_observation(model, var_name).likelihood.replace(**left_out)
+                likelihood = _with_rows(o.likelihood, left_out)
             score = log_predictive_density(
                 idata,
                 _take(X, out),
@@ -313,7 +325,16 @@ def _take(array: Any, rows: np.ndarray) -> Any:
     """Return some of the rows, with their labels where they have labels."""
     if isinstance(array, xr.DataArray):
         return array[rows]
-    return array.iloc[rows] if hasattr(array, "iloc") else np.asarray(array)[rows]
+    return array.iloc[rows] if hasattr(array, "iloc") else as_array(array)[rows]
+
+
+def _with_rows(likelihood: Likelihood, params: dict[str, Any]) -> Likelihood:
+    """Return the family of a likelihood with parameters of other rows."""
+    if not isinstance(likelihood, Mixed):
+        return likelihood.replace(**params)
+    if likelihood.ndim_y:  # where a vector has one entry for each output
+        params = {n: np.asarray(v)[:, None] if v.ndim == 1 else v for n, v in params.items()}
+    return likelihood._now.replace(**params)
 
 
 def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:

@@ -14,6 +14,7 @@ from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.results.draws import ROWS, Fitted
 
 BESIDE_WAVES = 50  # points that are added to Fourier coefficients
+TINY = np.finfo(float).tiny  # in place of a variance of zero, as a kernel may have it at an input
 CANDIDATES = 1500  # rows of the data among which more points are chosen
 
 
@@ -28,6 +29,17 @@ def number_of(fit: Fitted, i: int) -> int:
     part = fit.observation.parts[i]
     shape = fit.draws.values(part.u.name).shape
     return shape[-1] if part.several else int(np.prod(shape[1:]))
+
+
+def prior_of(fit: Fitted, at: slice, X) -> np.ndarray:
+    """Prior variance of f, as the likelihood takes moments; above zero, to divide by it."""
+
+    def build():
+        X, parts = fit.X_symbol, fit.observation.parts
+        both = [Moments(p.moments(X).mu, p.cross(X, X[:1])[1]) for p in parts]
+        return [], [X], [stack_latents(both).gamma]
+
+    return np.maximum(fit.call("prior", at, build, same=[X])[0], TINY)
 
 
 def nested_moments(fit: Fitted, at: slice, X, Z, eps) -> tuple[np.ndarray, np.ndarray]:

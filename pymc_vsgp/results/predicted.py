@@ -4,10 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from scipy.linalg.lapack import dpstrf
 
 from pymc_vsgp.checks import as_array, as_real, generator_of
+from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.results.draws import Fitted
 
 
@@ -48,7 +51,10 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
     """Say what to take from each draw, and what to make of it."""
     f_dims, f_coords = function_dim(fit)
     y_dims, y_coords = list(fit.y_dims[1:]), fit.coords_of(fit.y_dims[1:])
-    m_dims, m_coords = (y_dims, y_coords) if fit.likelihood.n_classes is None else class_dim(fit)
+    m_dims, m_coords = y_dims, y_coords
+    if family_of(fit.likelihood).n_classes is not None:
+        c_dims, c_coords = class_dim(fit)
+        m_dims, m_coords = [*y_dims, *c_dims], y_coords | c_coords
     draws = ["chain", "draw"]
     kinds = {
         "f": (_joint_f if joint else _f, f_dims, f_coords),
@@ -83,13 +89,13 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             "A density is that of values of y, one number each. Pass them as a vector, as in "
             "predict(idata, Xnew, 'density', at=np.linspace(0, 10, 50))."
         )
-    at, _ = fit.likelihood.encode(at, class_names(fit))
+    at, _ = fit.likelihood.encode(at, class_names(fit, at))
     at = np.asarray(at)
-    fit.likelihood.check_observed(at)
+    fit.likelihood.check_values(at)
 
     def density(fit, draws, mu, gamma, X, start, noise):
         def each(v):
-            return fit.log_predictive(draws, mu, gamma, np.full(len(X), v), start)
+            return fit.log_density(draws, mu, gamma, np.full(len(X), v), start)
 
         return np.exp(np.stack([each(v) for v in at], axis=2))
 
@@ -256,10 +262,17 @@ def _labels(fit: Fitted, dim: str) -> dict[str, Any]:
     return fit.coords_of([dim])
 
 
+def family_of(likelihood: Likelihood) -> Likelihood:
+    """Return the distribution of one output, where there are several or a sum of functions."""
+    return likelihood._now if isinstance(likelihood, Mixed) else likelihood
+
+
 def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     """Dimension of classes, with its labels."""
-    dims, coords = function_dim(fit)
-    number, names = fit.likelihood.n_classes, fit.likelihood.classes or fit.of_model.classes
+    lik = family_of(fit.likelihood)
+    # Ordered classes are of one function, or of mixtures of several.
+    dims, coords = ([], {}) if lik.n_latent == 1 else function_dim(fit)
+    number, names = lik.n_classes, lik.classes or family_of(fit.of_model).classes
     if names is not None and number in (None, len(names)):
         return ["class"], {"class": np.asarray(names)}
     if dims and len(coords.get(dims[0], ())) == number:
@@ -267,10 +280,15 @@ def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     return ["class"], {"class": np.arange(number or 0)}
 
 
-def class_names(fit: Fitted) -> Any:
-    """Return the names of the classes, where they have names."""
+def class_names(fit: Fitted, y: Any) -> Any:
+    """Return the names of the classes, where they have names that those in y can be among."""
     if fit.likelihood.n_classes is None:
         return None
     dims, coords = class_dim(fit)
     labels = np.asarray(coords[dims[0]])
-    return None if labels.dtype.kind in "iu" else list(labels)
+    if labels.dtype.kind not in "iu" or not np.array_equal(labels, np.arange(len(labels))):
+        return list(labels)
+    # Numbers from 0 may be all that there is: they are names of numbers, and not of words.
+    kind = getattr(y, "dtype", None)
+    numbers = isinstance(kind, pd.CategoricalDtype) and kind.categories.dtype.kind in "iu"
+    return list(labels) if numbers else None

@@ -254,7 +254,7 @@ def log_predictive_density(
     rows = rows_of(fit, Xnew)
     _check_rows(fit, Xnew, len(rows.X))
     _check_chunk_size(chunk_size)
-    y, _ = fit.likelihood.encode(ynew, class_names(fit))
+    y, _ = fit.likelihood.encode(ynew, class_names(fit, ynew))
     y = as_target(y, len(rows.X), "ynew", 1 + fit.likelihood.ndim_y, "Xnew")
     fit.likelihood.check_observed(y)
     out = np.full(len(y), -np.inf)

@@ -12,12 +12,13 @@ import numpy as np
 import scipy.linalg
 
 from pymc.model.core import Model
+from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
-from pymc_vsgp.model.copies import copy_of
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.fit.stage import sites_of_all
+from pymc_vsgp.model.copies import as_sampled, copy_of
 from pymc_vsgp.results.draws import ROWS, Fitted
-from pymc_vsgp.results.nested import given_more, number_of, slopes_of
+from pymc_vsgp.results.nested import TINY, given_more, number_of, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread
 
 LARGEST = 50_000_000  # numbers in A; it is not looked at beyond
@@ -46,7 +47,7 @@ class Moved(NamedTuple):
 def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
     """Compare f at the data with and without the points Z, given theta of each of these draws.
 
-    None where that would take too much memory.
+    Its processes are those of one likelihood. None where that would take too much memory.
     """
     number = sum(number_of(fit, i) for i in range(len(fit.observation.parts)))
     if len(y) * (number + sum(len(z) for z in Z)) > LARGEST:
@@ -60,14 +61,17 @@ def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
     return _compare(X, [m.result() for m in means], [s.result() for s in spreads])
 
 
+def others_of(fit: Fitted) -> list[str]:
+    """Return the names of other terms that say something of its processes, such as likelihoods."""
+    own = {p.u for p in fit.observation.parts}
+    terms = [v for v in (*fit.model.observed_RVs, *fit.model.potentials) if v.name != fit.name]
+    return [v.name for v in terms if not own.isdisjoint(ancestors([v]))]
+
+
 def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     """What Gaussian stages, on copies of both models, differ by: in ELBO, and in f at the data."""
-    model = copy_of(fit.model)
-    for rv in inducing_variables(model):
-        kept = fit.draws.constant
-        data = f"{rv.name}_Xu"
-        if kept is not None and data in kept and data in model.named_vars:
-            model[data].set_value(kept[data].values)
+    kept = (group for group in (fit.draws.constant, fit.draws.observed) if group is not None)
+    model = copy_of(as_sampled(fit.model, *kept, but=sites_of_all(fit.model)))
     elbos, means, sds = [], [], []
     for m in (model, copy_of(more)):
         stage = fit_gaussian(move_inducing=False, model=m, progressbar=False)
@@ -86,8 +90,10 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
 
 
 def _compare(X, means, sds) -> Moved:
-    by = (np.abs(means[1] - means[0]) / sds[1]).reshape(len(X), -1).max(axis=1)
-    factor = np.log(sds[1] / sds[0])
+    # Where the prior variance is zero, both are: the factor is one.
+    before, after = (np.maximum(sd, np.sqrt(TINY)) for sd in sds)
+    by = (np.abs(means[1] - means[0]) / after).reshape(len(X), -1).max(axis=1)
+    factor = np.log(after / before)
     most = float(np.exp(factor.flat[np.abs(factor).argmax()]))
     return Moved(float(by.max()), most, X[int(by.argmax())])
 
@@ -146,7 +152,7 @@ def _best(fit: Fitted, draw: slice, y, mu, gamma, parts, single: bool):
             of_b = scipy.linalg.solve_triangular(L, b, lower=True)
             new.append((mean + root.T @ of_b, left + np.sum(root**2, axis=0)))
         mu, gamma = (np.stack(x, axis=1) for x in zip(*new, strict=True))
-        if np.max(np.abs(mu - old) / np.sqrt(gamma)) < SETTLED:
+        if np.max(np.abs(mu - old) / np.sqrt(np.maximum(gamma, TINY))) < SETTLED:
             break
     return mu, gamma
 

@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pymc.step_methods.compound import BlockedStep, StepMethodState
 from pymc.step_methods.state import DataClassState, dataclass_state
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.tensor.linalg import cholesky, solve_triangular
@@ -30,7 +30,8 @@ from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.model.variable import InducingRV, inducing_variables, whitened
+from pymc_vsgp.model.variable import InducingRV, inducing_variables, is_inducing, whitened
+from pymc_vsgp.ops.cholesky import SafeCholesky, guarded
 
 HELD_BYTES = 1_000_000_000
 """A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
@@ -119,7 +120,12 @@ class Latents:
         model, rvs = self.model, {m.rv for m in self.members}
         terms = [rv for rv in model.basic_RVs if rv not in rvs]
         with whitened_coordinates(model, [m.rv for m in self.members if m.is_inducing]):
-            logp = simplify(model.logp(vars=[*terms, *model.potentials]))
+            logp = model.logp(vars=[*terms, *model.potentials])
+        for node in io_toposort([], [logp]):
+            # The density of the members, which is left out, says where a kernel has no factor.
+            if isinstance(node.op, SafeCholesky):
+                logp = guarded(logp, node.outputs[0])
+        logp = simplify(logp)
         inducing = [m.is_inducing for m in self.members]
         swaps = {
             m.value: x if whitened else u
@@ -176,7 +182,7 @@ class Latents:
     def _kinds(self):
         """Of the members, and of processes beside them, which the log density has as they are."""
         rvs = dict.fromkeys([*(m.rv for m in self.members), *inducing_variables(self.model)])
-        return [type(self.model.rvs_to_transforms[rv]) for rv in rvs]
+        return [(type(self.model.rvs_to_transforms[rv]), *_sites(rv)) for rv in rvs]
 
 
 @dataclass_state
@@ -274,6 +280,12 @@ def seen_by(node: Apply) -> tuple[Likelihood, Variable]:
     recipe, inputs = node.op.recipe, node.inputs
     lik = recipe.likelihood.replace(**{n: inputs[i] for n, i in recipe.params.items()})
     return lik, inputs[1]
+
+
+def _sites(rv: Variable) -> list[Variable]:
+    """Return the variables that the sites of inducing values are in: after a reset, others."""
+    inputs = rv.owner.inputs[3:] if is_inducing(rv) else []
+    return [x for x in inputs if not isinstance(x, Constant)]
 
 
 def nodes_after(outputs, of: Variable) -> list[Apply]:

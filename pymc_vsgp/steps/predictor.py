@@ -142,7 +142,7 @@ class Predictor:
             if terms.shape[1:] != (len(e),) or not np.allclose(
                 (terms[1:] - terms[0])[moved == 0], 0.0, atol=1e-9
             ):
-                raise _not_by_rows()
+                raise not_by_rows()
 
     def at(self, point) -> At:
         """Evaluate what depends on the parameters alone."""
@@ -200,11 +200,12 @@ def _cut(latents: Latents, e: Variable, by_rows: bool) -> tuple:
             "Use EllipticalSlice, which takes any model."
         )
     if by_rows and not rows:
-        raise _not_by_rows()
+        raise not_by_rows()
     return eta, total, rows if by_rows else [], of_loop
 
 
-def _not_by_rows() -> ValueError:
+def not_by_rows() -> ValueError:
+    """Return the error of what needs terms of single rows."""
     return ValueError(
         "EP and augmentation need one function, and observations in the order of its values, one "
         "for each. Use approximation='laplace', or EllipticalSlice."
@@ -294,14 +295,23 @@ def _solve(L, b):
 
 
 def expectation_propagation(predictor: Predictor, at: At) -> Approximation:
-    """Return the normal approximation by expectation propagation, all sites at once.
+    """Return the normal approximation by expectation propagation, or Laplace's if that diverges."""
+    start, *sites = _newton(predictor, at)
+    try:
+        return _propagated(predictor, at, start, *sites)
+    except (FloatingPointError, np.linalg.LinAlgError):
+        # Failing would take these parameters out of the posterior. Any approximation keeps them.
+        return start
+
+
+def _propagated(predictor: Predictor, at: At, start: Approximation, g, W) -> Approximation:
+    """Propagate expectations, all sites at once.
 
     Moments are by Gauss-Hermite quadrature around the current marginals, which are those of the
     tilted distributions where it converges.
     """
     c, B = at.c[:, 0], at.B[:, :, 0]
     # From the sites of Laplace's approximation, whose marginals are where the mass is.
-    start, g, W = _newton(predictor, at)
     tau = W[:, 0, 0]
     nu, nu_mean = g[:, 0] + tau * at.eta(start.mean)[:, 0], start.mean
     (terms,) = predictor.terms(at.c[None], *at.known)
@@ -322,7 +332,7 @@ def expectation_propagation(predictor: Predictor, at: At) -> Approximation:
         Z = w.sum(axis=0)
         m = (w * eta).sum(axis=0) / Z
         v = (w * (eta - m) ** 2).sum(axis=0) / Z
-        if not (np.isfinite(v).all() and v.min() > 0.0):
+        if not (np.isfinite(v).all() and v.min() > 1e-200):  # whose inverse may overflow
             raise FloatingPointError("Expectation propagation diverged.")
         done = n > 1 and np.abs(nu_mean - before).max() < STOP
         if done or n == MOST_ITERATIONS:

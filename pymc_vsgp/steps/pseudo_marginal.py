@@ -15,6 +15,7 @@ from pymc_vsgp.steps.predictor import (
     Predictor,
     expectation_propagation,
     laplace,
+    not_by_rows,
 )
 from pymc_vsgp.steps.random_walk import WalkingState, WalkingStep, acceptance
 
@@ -50,6 +51,10 @@ class PseudoMarginal(WalkingStep):
     function. Other step methods may update what is left; then the estimate is made again, with the
     current latent values among the samples.
 
+    The statistic ``log_evidence`` is the estimate at the current parameters, plus the log density
+    of all parameters as the sampler sees them. It is no estimate of the evidence of the model: a
+    chain stays longer where an estimate is too high.
+
     Parameters
     ----------
     vars : list of variables
@@ -59,7 +64,7 @@ class PseudoMarginal(WalkingStep):
     approximation : {"laplace", "ep"}
         EP takes longer, and its estimates vary less. Take it for labels whose function may have a
         large variance: there weights from Laplace's have so heavy a tail that chains rarely get
-        there, and neither R-hat nor ESS shows it.
+        there, and neither R-hat nor ESS shows it. Where EP diverges, the step takes Laplace's.
     n_importance : int, default 16
         Number of importance samples. More make estimates vary less. A chain that sticks needs more.
     target_accept : float, default 0.25
@@ -115,6 +120,8 @@ class PseudoMarginal(WalkingStep):
         self.blocked = blocked
         self._walk(vars, latents, target_accept, tune, model, rng, compile_kwargs)
         self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
+        if approximation == "ep" and self.predictor.n_functions != 1:
+            raise not_by_rows()
         self.current = Estimate(-np.inf, np.empty(0), 0.0, 0)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:

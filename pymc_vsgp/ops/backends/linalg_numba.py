@@ -435,7 +435,7 @@ def solve_by_panels(node):
     """
     inner = node.op.fgraph.unfreeze()
     arguments = list(node.inputs)
-    for i, R in enumerate(inner.inputs):
+    for i, R in enumerate(tuple(inner.inputs)):
         solves = solves_with(inner, R)
         if not solves:
             continue
@@ -444,9 +444,22 @@ def solve_by_panels(node):
             inner.replace(solve.outputs[0], new)
         # What is left of the transposed factor has no clients, and goes.
         arguments[i] = InvertPanels()(node.inputs[i])
+        others = [
+            (client, k)
+            for client, k in inner.clients[R]
+            if k or not isinstance(client.op, PanelSolve)
+        ]
+        if others:  # such as its diagonal: they take the factor itself, as one more input
+            factor = R.type()
+            inner.add_input(factor)
+            for client, k in others:
+                inner.change_node_input(client, k, factor)
+            arguments.append(node.inputs[i])
     if arguments == list(node.inputs):
         return None
-    return node.op.clone_with_inner_graph(inner).make_node(*arguments)
+    op = node.op.clone_with_inner_graph(inner)
+    op.rules += (None,) * (len(arguments) - len(op.rules))  # no gradient is taken after this
+    return op.make_node(*arguments)
 
 
 @register_funcify_default_op_cache_key(WeightedGram)

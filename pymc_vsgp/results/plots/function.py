@@ -23,7 +23,7 @@ from pymc_vsgp.results.plots.style import (
     plain,
     strokes,
 )
-from pymc_vsgp.results.predicted import class_dim, function_dim
+from pymc_vsgp.results.predicted import class_dim, family_of, function_dim
 from pymc_vsgp.results.prediction import predict, rows_of
 
 
@@ -138,7 +138,7 @@ def plot_function(
             ax = every[0]
         ax = new_axes(ax)
         _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options)
-        classes = fit.likelihood.n_classes is not None
+        classes = family_of(fit.likelihood).n_classes is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
         elif data and y.ndim == 1 and classes and what == "mean":
@@ -232,17 +232,22 @@ def _smooth_quantiles(idata, grid, q, options):
 
 
 def _series(fit, what, array):
-    """Return color, label and values of each function or class."""
-    classes = fit.likelihood.n_classes is not None and what == "mean"
+    """Return color, label and values of each function, class or output."""
+    classes = family_of(fit.likelihood).n_classes is not None and what == "mean"
     dims, coords = class_dim(fit) if classes else function_dim(fit)
     if what == "y" or not dims or dims[0] not in array.dims:
-        extra = [d for d in array.dims if d in fit.y_dims[1:]]
-        if not extra:
-            return [(BLUE, "median", array)]
-        dims, coords = extra, {}
-    number = array.sizes[dims[0]]
-    labels = [str(c) for c in coords.get(dims[0], range(number))]
-    return [(SEVERAL[k % len(SEVERAL)], labels[k], array.isel({dims[0]: k})) for k in range(number)]
+        dims, coords = [], {}
+    if classes or not dims:  # of each output
+        dims = [*(d for d in array.dims if d in fit.y_dims[1:]), *dims]
+    if not dims:
+        return [(BLUE, "median", array)]
+    labels = [[str(c) for c in coords.get(d, range(array.sizes[d]))] for d in dims]
+    found = []
+    for k, at in enumerate(np.ndindex(*(len(of) for of in labels))):
+        label = ", ".join(of[i] for of, i in zip(labels, at, strict=True))
+        values = array.isel(dict(zip(dims, at, strict=True)))
+        found.append((SEVERAL[k % len(SEVERAL)], label, values))
+    return found
 
 
 def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options):
@@ -250,13 +255,14 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
 
     a, b = axes_of_grid
     mesh = np.stack([g.ravel() for g in np.meshgrid(a, b)], axis=1)
-    classes = fit.likelihood.n_classes
+    classes = family_of(fit.likelihood).n_classes
     draws = predict(idata, mesh, what, **options)
     mean, sd = draws.mean(["chain", "draw"]), draws.std(["chain", "draw"])
     shape = (len(b), len(a))
-    if mean.ndim > 1 and not (classes and what == "mean"):
+    while mean.ndim > 1 + bool(classes and what == "mean"):  # the first function, or output
         mean, sd = mean.isel({mean.dims[1]: 0}), sd.isel({sd.dims[1]: 0})
     X, y = fit.X, np.asarray(fit.y)
+    y = y[:, 0] if y.ndim > 1 else y
     if classes and what == "mean":
         ax = new_axes(ax, (5.2, 4.4))
         _class_map(ax, a, b, mean.values.reshape(*shape, -1))
@@ -369,7 +375,8 @@ def _span(column, margin, n_points):
 
 def _label(fit, what):
     if what == "mean":
-        return "probability" if fit.likelihood.n_classes is not None else f"mean of {fit.name}"
+        classes = family_of(fit.likelihood).n_classes is not None
+        return "probability" if classes else f"mean of {fit.name}"
     return fit.name if what == "y" else "latent function"
 
 
