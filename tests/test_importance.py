@@ -345,7 +345,7 @@ def test_a_backend_that_is_wrong_is_not_taken(backend, rng, monkeypatch):
     assert fn.compiled is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_may_compile(monkeypatch, tmp_path):
     model, _ = made(counts)
     logp = [simplify(model.logp())]
@@ -383,7 +383,7 @@ def by_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, two, classes, *long(of_rows, summed, by_group)])
+@pytest.mark.parametrize("build", [counts, classes, *long(two, of_rows, summed, by_group)])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -401,7 +401,7 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
         np.testing.assert_allclose(logp[0, 0], expected, rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", [Jax, Numba])
 def test_a_step_of_several_functions_is_compiled(backend, rng, monkeypatch):
     if backend is Jax:
@@ -615,7 +615,7 @@ def test_chains_in_fitted_coordinates(labels, monkeypatch, rng):
         assert (weigher.density is not weigher.plain) == fitted
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
     weigher = Weigher(labels.model)
     expected = weigh(labels, weigher, 1000, np.random.default_rng(1), progressbar=False)
@@ -662,7 +662,7 @@ def test_draws_are_those_of_a_sampler(caplog):
     assert {"gaussian_stage", "observed_data", "constant_data"} <= set(one.children)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_normal_noise_proposes_parameters_alone():
     """And the inducing values come from their exact conditional: as from the whole model."""
     model, stage = made(normal)
@@ -800,7 +800,7 @@ def test_two_modes_are_found_or_refused():
     assert abs(float((np.log(better["posterior"]["ls"]) > 0.5).mean()) - long) < 5.0 * error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_starts_that_agree_are_one_optimum():
     model, stage = made(counts)
     several = vsgp.fit_gaussian(n_starts=4, random_seed=3, model=model, progressbar=False)
@@ -938,7 +938,7 @@ def test_no_weight_is_refused(build):
         assert found.refused
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("noise", [(0.5, 0.5, 2.0), (0.5, 0.5, 0.5, 2.0)])
 def test_noise_that_shows_late_calls_for_other_coordinates(monkeypatch, noise):
     """The first round took the noise of some counts for small, by chance, and NUTS took minutes."""
@@ -1003,8 +1003,8 @@ def noise_given_theta(stage, rng):
     return np.median((logp + (epsilon**2).sum(axis=-1) / 2.0).var(axis=1, ddof=1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("W", [*long([1.0, 1.0]), [[1.0, 0.3], [-0.5, 1.2], [0.7, 0.7]]])
+@pytest.mark.long
+@pytest.mark.parametrize("W", [[1.0, 1.0], [[1.0, 0.3], [-0.5, 1.2], [0.7, 0.7]]])
 def test_a_step_of_several_functions_is_exact_where_noise_is_normal(W, monkeypatch, rng):
     """An observation of a sum says nothing of its parts: they are correlated."""
     _, X, f = inputs()
@@ -1019,8 +1019,8 @@ def test_a_step_of_several_functions_is_exact_where_noise_is_normal(W, monkeypat
     assert noise_given_theta(stage, rng) > 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("build", [classes, *long(summed, by_group)])
+@pytest.mark.long
+@pytest.mark.parametrize("build", [classes, summed, by_group])
 def test_functions_that_share_data_take_a_step_together(build, monkeypatch, rng):
     _, stage = made(build)
     joint = noise_given_theta(stage, rng)
@@ -1571,7 +1571,7 @@ def test_chains_start_with_weights_of_the_density_that_they_walk_on(rng, monkeyp
     assert not np.allclose(old.logpdf(theta), new.logpdf(theta))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_takes_one_point_at_a_time_is_drawn():
     """A graph that branches, as the density does not."""
     model, _ = made(counts)

@@ -142,12 +142,11 @@ def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 # Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
-@pytest.mark.parametrize(
-    ("mode", "block_size"), [("JAX", None), *long(("NUMBA", None), ("NUMBA", 4), ("JAX", 4))]
-)
+@pytest.mark.parametrize("block_size", [None, 4])
+@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
 def test_backends_agree(mode, block_size):
     """Of a panel, and by rows: then a block reads the factors that it solves with."""
     if mode == "JAX":
@@ -365,6 +364,7 @@ def known_scale(gp):
     return gp._prior.kind.factor.eval()
 
 
+@pytest.mark.long
 def test_the_density_with_a_covariate_is_that_of_points_at_all_pairs():
     """Of the same function: both priors are those of f at the pairs, times a rotation."""
     (product, gp, _), (points, other, _) = map(with_covariate, all_pairs())

@@ -94,7 +94,7 @@ def test_gradient_of_the_elbo(rng):
             np.testing.assert_allclose(at(x).gradient[i], slope, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_downstream(stages):
     """Draws of the stage predict what those with points do."""
     found = []

@@ -710,7 +710,7 @@ def test_smooth_functions_between_their_inputs():
         np.testing.assert_allclose(mean, points[2], atol=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_stage_says_where_parameters_cannot_move():
     """Sites at many times that are close: the incomplete factor is unstable, and was for long."""
     rng = np.random.default_rng(1)

@@ -87,7 +87,7 @@ assert pm.gp.VariationalSparse is pymc_vsgp.VariationalSparse
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_graphs_without_our_ops_are_left_alone():
     """Importing the package changes neither how they are rewritten, nor what they load."""
     modes = ["FAST_COMPILE", "NUMBA", *(["JAX"] if importlib.util.find_spec("jax") else [])]
