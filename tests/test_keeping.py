@@ -19,7 +19,7 @@ import pymc_vsgp.fit.store
 
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.stage import add_data
-from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle
+from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle, _written
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
@@ -263,6 +263,18 @@ def test_lengths_of_chains():
         kept, length = _rectangle(np.array(lengths))
         assert list(kept) == chains
         assert length == n
+
+
+def test_a_run_that_was_killed_between_two_chunks():
+    """All variables have as many draws; a mean that is NaN at times leaves them alone."""
+    dims, found = ("chain", "draw"), np.random.default_rng(0).random((2, 32))
+    own, ls, mean = (xr.DataArray(found.copy(), dims=dims) for _ in range(3))
+    ls[0, 24:], mean[1, 30:], mean[0, 3] = np.nan, np.nan, np.nan
+    kept = xr.Dataset({"ls_log__": own, "ls": ls, "mean": mean, "nothing": np.nan * own})
+    for v in kept.data_vars.values():
+        v.encoding["preferred_chunks"] = {"chain": 1, "draw": 8}
+    stats = xr.Dataset({"step_size": own})
+    np.testing.assert_array_equal(_written(stats, kept, ["ls_log__"]), [24, 32])
 
 
 @pytest.fixture

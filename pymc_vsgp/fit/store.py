@@ -263,9 +263,8 @@ def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.Data
     for kind in ("", "warmup_") if warmup else ("",):
         kept, stats = (stored[f"{kind}{g}"].to_dataset() for g in ("posterior", "sample_stats"))
         stats = stats[[n for n, v in stats.data_vars.items() if v.dims == ("chain", "draw")]]
-        # Numbers that are always finite: what a model computes of its variables need not be.
         own = [n for n in kept.data_vars if str(n).endswith("__")]
-        lengths = _lengths(xr.merge([stats[["step_size"]], kept[own]]))
+        lengths = _written(stats, kept, own)
         # Values on the sampler's scale are of no use to others, and take as much room again.
         kept = kept.drop_vars(own)
         chains, n = _rectangle(lengths)
@@ -285,6 +284,21 @@ def _of_nutpie(stored: xr.DataTree, path: Path, warmup: bool = False) -> xr.Data
         if group in stored.children:
             tree[group] = xr.DataTree(stored[group].to_dataset())
     return tree
+
+
+def _written(stats: xr.Dataset, kept: xr.Dataset, own: list) -> np.ndarray:
+    """Draws that each chain has of all variables.
+
+    What the sampler moves is always finite. What a model computes of it need not be, and counts
+    where it ends with a chunk: a run may be killed between the chunks of two variables.
+    """
+    lengths = _lengths(xr.merge([stats[["step_size"]], kept[own]]))
+    for name, v in kept.drop_vars(own).data_vars.items():
+        if chunk := v.encoding.get("preferred_chunks", {}).get("draw"):
+            ends = _lengths(kept[[name]])
+            whole = (ends > 0) & (ends % chunk == 0)
+            lengths = np.where(whole, np.minimum(lengths, ends), lengths)
+    return lengths
 
 
 def _lengths(finite: xr.Dataset) -> np.ndarray:
