@@ -11,6 +11,7 @@ taken from differences. Fourier coefficients have the parameters of the mean fun
 :math:`\theta_y`, too, for that is a part of f and not of u.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.inducing.coordinates import Sites
 
-__all__ = ["coefficients_following", "following", "pulls", "resistance", "with_slopes"]
+__all__ = ["a_step", "coefficients_following", "following", "pulls", "resistance", "with_slopes"]
 
 SHIFT = 1e-4  # of a parameter, and of coefficients in their deviations
 TOO_LONG, SHORTER, SHORTEST = 1.0, 1e-3, 1e-12  # in standard deviations; what is tried then
@@ -82,7 +83,7 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
     held = [fit.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
     shifted = {}
     for j in {int(j) for i in some for j in processes[i].at}:
-        shifted[j] = _shifted(fit, j, held)
+        shifted[j] = a_step(lambda to: fit.evaluate(to, held, fit.moved), ev, fit.theta, j, SHIFT)
     out = {}
     for i in some:
         p, pulled, means = processes[i], [], []
@@ -98,16 +99,22 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
     return out
 
 
-def _shifted(fit: Any, j: int, sites: list[Sites]) -> tuple[float, Evaluation]:
-    """Return a step of a parameter, and what is found there.
+def a_step(
+    evaluate: Callable[[np.ndarray], Evaluation],
+    ev: Evaluation,
+    theta: np.ndarray,
+    j: int,
+    h: float,
+) -> tuple[float, Evaluation]:
+    """Return a step of a parameter, of h at most, and what is found there.
 
     It is shorter where that would take f far, as a coefficient of a covariate in thousands does.
     """
-    h, there = SHIFT, fit.theta.copy()
+    there = theta.copy()
     while True:
-        there[j] = fit.theta[j] + h
-        found = fit.evaluate(there, sites, fit.moved)
-        size = np.sqrt(h * np.abs(found.gradient[j] - fit.evaluation.gradient[j]))
+        there[j] = theta[j] + h
+        found = evaluate(there)
+        size = np.sqrt(h * np.abs(found.gradient[j] - ev.gradient[j]))
         if size < TOO_LONG or h < SHORTEST:
             return h, found
         h *= SHORTER

@@ -8,9 +8,8 @@ import scipy.optimize
 
 from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, unconstrained
 from pymc_vsgp.fit.following import (
-    SHORTER,
-    SHORTEST,
     TOO_LONG,
+    a_step,
     coefficients_following,
     following,
     resistance,
@@ -261,15 +260,12 @@ class Natural:
         """
         steep = np.abs(self.evaluation.gradient[: self.theta.size]) > 1.0 / SMALL
         some = np.flatnonzero(self.bound.has_units() & steep)
-        slopes = self._at(self.theta, self.moved).gradient if some.size else ()
-        for i in some:
-            h, there = STEP, self.theta.copy()
-            while h > SHORTEST:
-                there[i] = self.theta[i] + h
-                bend = np.abs(self._at(there, self.moved).gradient[i] - slopes[i]) / h
-                if h * np.sqrt(bend) < TOO_LONG:
-                    break
-                h *= SHORTER
+        if not some.size:
+            return
+        ev = self._at(self.theta, self.moved)
+        for i in some.tolist():
+            h, to = a_step(lambda theta: self._at(theta, self.moved), ev, self.theta, i, STEP)
+            bend = np.abs(to.gradient[i] - ev.gradient[i]) / h
             sd = 1.0 / np.sqrt(bend) if bend > 0.0 else np.inf
             self.units[i] = sd if sd < SMALL else 1.0
 

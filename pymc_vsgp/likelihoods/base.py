@@ -188,6 +188,11 @@ class Likelihood:
         self.check_observed(y)
 
     @property
+    def of_output(self) -> "Likelihood":
+        """The family of one output, where there are several or a sum of functions."""
+        return self
+
+    @property
     def of_draws(self) -> "Likelihood":
         """The family whose density is that of random draws, where observations may be censored."""
         return self

@@ -66,6 +66,10 @@ class Mixed(Likelihood):
         return known_shape(self.W)[0] if self.ndim_y else None
 
     @property
+    def of_output(self):
+        return self._now
+
+    @property
     def of_draws(self):
         return Mixed(self._now.of_draws, self.W, self.n_latent)
 

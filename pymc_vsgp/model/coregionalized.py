@@ -208,9 +208,8 @@ class Coregionalized:
         """
         if likelihood is None or isinstance(likelihood, str):
             known = latents.known_likelihood(self.processes, likelihood, kwargs.get("given"))
-            family = known.likelihood
-            family = family._now if isinstance(family, Mixed) else family
-            likelihood = known._replace(likelihood=Mixed(family, self.W, self.n_latent))
+            mixed = Mixed(known.likelihood.of_output, self.W, self.n_latent)
+            likelihood = known._replace(likelihood=mixed)
         else:
             likelihood = self._mixed(likelihood, Xnew, kwargs.get("dims"), model_of(None))
         return latents.predictive(name, self.processes, Xnew, likelihood, **kwargs)

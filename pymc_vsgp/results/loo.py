@@ -334,7 +334,7 @@ def _with_rows(likelihood: Likelihood, params: dict[str, Any]) -> Likelihood:
         return likelihood.replace(**params)
     if likelihood.ndim_y:  # where a vector has one entry for each output
         params = {n: np.asarray(v)[:, None] if v.ndim == 1 else v for n, v in params.items()}
-    return likelihood._now.replace(**params)
+    return likelihood.of_output.replace(**params)
 
 
 def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:

@@ -9,8 +9,6 @@ import pandas as pd
 from scipy.linalg.lapack import dpstrf
 
 from pymc_vsgp.checks import as_array, as_real, generator_of
-from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.results.draws import Fitted
 
 
@@ -52,7 +50,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
     f_dims, f_coords = function_dim(fit)
     y_dims, y_coords = list(fit.y_dims[1:]), fit.coords_of(fit.y_dims[1:])
     m_dims, m_coords = y_dims, y_coords
-    if family_of(fit.likelihood).n_classes is not None:
+    if fit.likelihood.of_output.n_classes is not None:
         c_dims, c_coords = class_dim(fit)
         m_dims, m_coords = [*y_dims, *c_dims], y_coords | c_coords
     draws = ["chain", "draw"]
@@ -262,17 +260,12 @@ def _labels(fit: Fitted, dim: str) -> dict[str, Any]:
     return fit.coords_of([dim])
 
 
-def family_of(likelihood: Likelihood) -> Likelihood:
-    """Return the distribution of one output, where there are several or a sum of functions."""
-    return likelihood._now if isinstance(likelihood, Mixed) else likelihood
-
-
 def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     """Dimension of classes, with its labels."""
-    lik = family_of(fit.likelihood)
+    lik = fit.likelihood.of_output
     # Ordered classes are of one function, or of mixtures of several.
     dims, coords = ([], {}) if lik.n_latent == 1 else function_dim(fit)
-    number, names = lik.n_classes, lik.classes or family_of(fit.of_model).classes
+    number, names = lik.n_classes, lik.classes or fit.of_model.of_output.classes
     if names is not None and number in (None, len(names)):
         return ["class"], {"class": np.asarray(names)}
     if dims and len(coords.get(dims[0], ())) == number:

@@ -31,7 +31,7 @@ from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.variable import InducingRV, inducing_variables, is_inducing, whitened
-from pymc_vsgp.ops.cholesky import SafeCholesky, guarded
+from pymc_vsgp.ops.cholesky import guarded
 
 HELD_BYTES = 1_000_000_000
 """A matrix of rows by inducing values larger than this is not held: each evaluation makes it."""
@@ -121,11 +121,8 @@ class Latents:
         terms = [rv for rv in model.basic_RVs if rv not in rvs]
         with whitened_coordinates(model, [m.rv for m in self.members if m.is_inducing]):
             logp = model.logp(vars=[*terms, *model.potentials])
-        for node in io_toposort([], [logp]):
-            # The density of the members, which is left out, says where a kernel has no factor.
-            if isinstance(node.op, SafeCholesky):
-                logp = guarded(logp, node.outputs[0])
-        logp = simplify(logp)
+        # The density of the members, which is left out, says where a kernel has no factor.
+        logp = simplify(guarded(logp, logp))
         inducing = [m.is_inducing for m in self.members]
         swaps = {
             m.value: x if whitened else u

@@ -23,7 +23,7 @@ from pymc_vsgp.results.plots.style import (
     plain,
     strokes,
 )
-from pymc_vsgp.results.predicted import class_dim, family_of, function_dim
+from pymc_vsgp.results.predicted import class_dim, function_dim
 from pymc_vsgp.results.prediction import predict, rows_of
 
 
@@ -138,7 +138,7 @@ def plot_function(
             ax = every[0]
         ax = new_axes(ax)
         _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options)
-        classes = family_of(fit.likelihood).n_classes is not None
+        classes = fit.likelihood.of_output.n_classes is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
         elif data and y.ndim == 1 and classes and what == "mean":
@@ -233,7 +233,7 @@ def _smooth_quantiles(idata, grid, q, options):
 
 def _series(fit, what, array):
     """Return color, label and values of each function, class or output."""
-    classes = family_of(fit.likelihood).n_classes is not None and what == "mean"
+    classes = fit.likelihood.of_output.n_classes is not None and what == "mean"
     dims, coords = class_dim(fit) if classes else function_dim(fit)
     if what == "y" or not dims or dims[0] not in array.dims:
         dims, coords = [], {}
@@ -255,7 +255,7 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
 
     a, b = axes_of_grid
     mesh = np.stack([g.ravel() for g in np.meshgrid(a, b)], axis=1)
-    classes = family_of(fit.likelihood).n_classes
+    classes = fit.likelihood.of_output.n_classes
     draws = predict(idata, mesh, what, **options)
     mean, sd = draws.mean(["chain", "draw"]), draws.std(["chain", "draw"])
     shape = (len(b), len(a))
@@ -375,7 +375,7 @@ def _span(column, margin, n_points):
 
 def _label(fit, what):
     if what == "mean":
-        classes = family_of(fit.likelihood).n_classes is not None
+        classes = fit.likelihood.of_output.n_classes is not None
         return "probability" if classes else f"mean of {fit.name}"
     return fit.name if what == "y" else "latent function"
 
