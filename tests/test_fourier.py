@@ -591,6 +591,32 @@ def test_for_data_leaves_out_what_is_asked(scale, residual):
     assert left + mass[k] / mass.sum() > 0.5 * residual
 
 
+@pytest.mark.parametrize("ls", [20.0, 100.0])
+def test_for_data_takes_few_waves_of_long_lengthscales(ls):
+    """Long ones get a torus to match; on one that is given they leave nothing to the waves."""
+    X, cov = np.array([[0.0], [1.0]]), pm.gp.cov.Matern52(1, ls=ls)
+    features = vsgp.inducing.Fourier.for_data(X, cov, draws=2)
+    (period,), (k,) = features.period, features.n_frequencies
+    assert reference_torus.matern52((period - 1.0) / ls) <= 0.021
+    mass = (1.0 + (np.arange(200_000) * 2.0 * np.pi * ls / period) ** 2 / 5.0) ** -3
+    mass[1:] *= 2.0
+    left = 1.0 - np.cumsum(mass) / mass.sum()
+    assert k == np.argmax(left <= 0.005)
+    assert vsgp.inducing.Fourier.for_data(X, cov, draws=2, periodic={0: 1.0}).n_features == 1
+
+
+def test_for_data_of_a_wide_prior_counts_no_kinks():
+    """The number is that of short lengthscales, and the torus no longer than they allow."""
+    with pm.Model():
+        ls = pm.math.switch(pm.Bernoulli("short", 0.5), 0.5, 20.0)
+        cov = pm.gp.cov.ExpQuad(1, ls=ls)
+        features = vsgp.inducing.Fourier.for_data(np.array([[0.0], [1.0]]), cov, draws=50)
+    mass = np.exp(-0.5 * (2.0 * np.pi * 0.5 / 5.0 * np.arange(500)) ** 2)
+    mass[1:] *= 2.0
+    assert features.period == (5.0,)
+    assert features.n_frequencies[0] == np.argmax(1.0 - np.cumsum(mass) / mass.sum() <= 0.005)
+
+
 BAD = {
     "both": (
         lambda gp, X: gp.prior("u", Xu=X, inducing=features_of(1)),

@@ -99,6 +99,15 @@ def test_chains_at_once(passed):
     assert passed(**nutpie, cores=1)["cores"] == 1
 
 
+@pytest.mark.parametrize(("devices", "method"), [(1, None), (2, "vectorized"), (3, None)])
+def test_blackjax_has_more_chains_than_devices(devices, method, passed, monkeypatch):
+    """One has no parallel chains anyway."""
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "local_device_count", lambda: devices)
+    nuts = passed(collapse=False, nuts_sampler="blackjax", chains=3)["nuts"]
+    assert nuts.get("chain_method") == method
+
+
 def test_processors_of_a_job(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
@@ -176,6 +185,7 @@ def test_a_line_says_which_argument_is_of_nuts(passed, caplog):
         ({"tune": -1}, ValueError, "tune is -1. Pass a whole number, 0 or more"),
         ({"tune": 0, "nuts_sampler": "nutpie"}, ValueError, "tune is 0. .* 1 or more"),
         ({"tune": 0, "nuts_sampler": "blackjax"}, ValueError, "tune is 0. .* 1 or more"),
+        ({"cores": 0}, ValueError, "cores is 0. Pass a whole number, 1 or more"),
         ({"store": "x", "idata_kwargs": {}}, TypeError, r"\['idata_kwargs'\] together with store"),
     ],
 )

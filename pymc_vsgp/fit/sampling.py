@@ -275,6 +275,9 @@ def sample(
         nuts["adaptation"] = "low_rank"
     if nuts_sampler == "nutpie" and kwargs.get("backend") == "numba":
         kwargs.setdefault("cores", at_once(chains))
+    # Its pmap over some devices takes no more chains than there are.
+    if nuts_sampler == "blackjax" and 1 < import_module("jax").local_device_count() < chains:
+        nuts.setdefault("chain_method", "vectorized")
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")
     limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
@@ -449,6 +452,8 @@ def _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store) -> Non
         raise ValueError(
             "target_accept is given twice. Pass it to sample, or in nuts={...}, but not both."
         )
+    if kwargs.get("cores") is not None:
+        check_number("cores", kwargs["cores"])
     names = kwargs.get("var_names")
     known = [v.name for v in model.unobserved_RVs]
     if names is not None and (isinstance(names, str) or not all(n in known for n in names)):

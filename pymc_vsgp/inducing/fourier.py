@@ -39,7 +39,9 @@ from pymc_vsgp.inducing.spectrum import active_columns, of_columns
 from pymc_vsgp.inducing.torus import FourierPrior
 
 # Copies on either side, and steps around the torus, from which the number of waves is found.
-COPIES, FEWEST_STEPS, MOST_STEPS = 2, 256, 2**15
+COPIES, FEWEST_STEPS, MOST_STEPS = 4, 256, 2**15
+# Along an input, in units of the range of the data.
+LAGS, LONGEST = np.linspace(0.0, 8.0, 1025), 1e4
 MOST_FEATURES = 4000
 MUCH = 0.05  # of the variance, to leave out: then a function is another one
 
@@ -162,8 +164,6 @@ class Fourier(Features, InducingVariables):
         low, high = X.min(axis=0), X.max(axis=0)
         width = np.where(high - low > 1.0 / LARGEST, high - low, 1.0)
         n_columns = len(width)
-        # The kernel along each input, in units of the range.
-        lags = np.linspace(0.0, 8.0, 1025)
         axes = width * np.eye(n_columns)
         rng = generator_of(0 if random_seed is None else random_seed)
         period, counts = [], []
@@ -174,12 +174,7 @@ class Fourier(Features, InducingVariables):
                 turn = axis / axis.sum() * known[i]
                 counts.append(_frequencies(cov_func, turn, share, quantile, draws, rng))
                 continue
-            k = np.abs(_draws_along(cov_func, lags[:, None] * axis, draws, rng))
-            # The longest correlation at this lag or beyond it: kernels may oscillate.
-            tail = np.maximum.accumulate((k / k[:, :1])[:, ::-1], axis=1)[:, ::-1]
-            apart = np.quantile(tail, quantile, axis=0) <= wrap
-            gap = lags[np.argmax(apart)] if apart.any() else lags[-1] / 2.0
-            size = 1.0 + max(gap, 0.05)
+            size = 1.0 + max(_gap(cov_func, axis, wrap, quantile, draws, rng), 0.05)
             period.append(size * axis.sum())
             counts.append(_frequencies(cov_func, size * axis, share, quantile, draws, rng))
         center = tuple((low + high) / 2.0)
@@ -295,16 +290,36 @@ def _draws_along(cov_func, places, draws, rng) -> np.ndarray:
     return draws_of(along, draws, rng).reshape(draws, -1)
 
 
+def _gap(cov_func, axis, wrap, quantile, draws, rng) -> float:
+    """Return how far apart the ends of the data have to be around the torus, in ranges of them."""
+    lags = LAGS
+    while True:
+        k = np.abs(_draws_along(cov_func, lags[:, None] * axis, draws, rng))
+        # The longest correlation at this lag or beyond it: kernels may oscillate.
+        tail = np.maximum.accumulate((k / k[:, :1])[:, ::-1], axis=1)[:, ::-1]
+        apart = np.quantile(tail, quantile, axis=0) <= wrap
+        if apart.any():
+            return lags[np.argmax(apart)]
+        # A longer torus takes more waves of short lengthscales. It takes few where all are long.
+        shortest = np.quantile(tail[:, len(lags) // 2], 1.0 - quantile)
+        if shortest <= wrap or lags[-1] >= LONGEST:
+            return lags[-1] / 2.0
+        lags = 2.0 * lags
+
+
 def _frequencies(cov_func, period, share, quantile, draws, rng) -> int:
     """Return how many waves along one input leave out a share at most, for most draws."""
     n = FEWEST_STEPS
     while True:
-        # The kernel on the torus is the sum over its copies: cut off at half a period it would
-        # have a kink, and the waves of the kink would be counted.
-        copies = np.arange(n) / n - np.arange(-COPIES, COPIES + 1)[:, None]
+        # The kernel on the torus is the sum over its copies. Cut off at half a period, or between
+        # copies, it would have a kink, and the waves of the kink would be counted: it fades out.
+        copies = np.arange(n // 2 + 1) / n - np.arange(-COPIES, COPIES + 1)[:, None]
+        fades = np.clip(2.0 * np.abs(copies) / COPIES - 1.0, 0.0, 1.0)
         k = _draws_along(cov_func, copies.reshape(-1, 1) * period, draws, rng)
-        torus = k.reshape(draws, -1, n).sum(axis=1)
-        mass = np.clip(np.fft.rfft(torus).real, 0.0, None)
+        half = np.einsum(
+            "dcn,cn->dn", k.reshape(draws, *copies.shape), np.cos(np.pi / 2 * fades) ** 2
+        )
+        mass = np.clip(np.fft.rfft(np.hstack([half, half[:, -2:0:-1]])).real, 0.0, None)
         mass[:, 1:] *= 2.0
         left = 1.0 - np.cumsum(mass, axis=1) / mass.sum(axis=1, keepdims=True)
         enough = np.quantile(left, quantile, axis=0) <= share
