@@ -282,6 +282,22 @@ def test_joint_draws_far_from_zero():
     np.testing.assert_allclose(*found, atol=1e-9)
 
 
+@pytest.mark.parametrize("far", [3e3, 1e6, -4.02892225e8, 1e12])
+def test_far_from_all_values_is_the_prior(far):
+    """Their own distances are not those of large numbers."""
+    inputs = np.linspace(-1.0, 1.0, 6)[:, None]
+    with pm.Model():
+        ls = pm.Gamma("ls", 9, 10)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.3), cov_func=2.0 * pm.gp.cov.Matern52(1, ls=ls)
+        )
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(inputs, 3))
+        for x in np.linspace(0.5, 1.5, 11):
+            point = {"u": np.linspace(-1.0, 2.0, 6), "ls": x}
+            moments = np.ravel(gp.predict([[far]], point, diag=True))
+            np.testing.assert_allclose(moments, (0.3, 2.0), rtol=1e-12)
+
+
 def test_places_that_are_not_centered_are_told_of():
     """Kernels of others may depend on more than differences; columns of the mean do not count."""
 

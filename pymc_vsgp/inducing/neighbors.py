@@ -170,7 +170,7 @@ class Local(NamedTuple):
     values: Kernel
     """Covariance of values at the rows of a matrix: of the process that this may be a part of."""
     centered: bool
-    """Whether neighbors are taken from where the row is: distances lose no digits then, as they do
+    """Whether places are taken from the nearest neighbor: distances lose no digits then, as they do
     in a long series, whose places are large and whose neighbors are near."""
 
     @classmethod
@@ -210,8 +210,11 @@ class Local(NamedTuple):
         return solve_each(C, c), c, K[:, m, m]
 
     def seen_from(self, near, x):
-        """Return places near each row of x and the row itself, from where that is."""
-        return (near - x[:, None, :], pt.zeros_like(x)) if self.centered else (near, x)
+        """Return places near each row of x and the row itself, from where the first of them is.
+
+        From a row that is far away their own distances would be lost.
+        """
+        return (near - near[:, :1], x - near[:, 0]) if self.centered else (near, x)
 
     def covariances(self, near, x, theta):
         """Return the covariances of what is `near` to each row of x, and last of that row."""
