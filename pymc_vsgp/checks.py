@@ -237,8 +237,13 @@ def names_of(labels: Any) -> tuple[str, ...] | None:
     return None if names == tuple(map(str, range(len(names)))) else names
 
 
-def column_names(X: Any, what: str, model: pm.Model | None = None) -> tuple[str, ...] | None:
-    """Return the names of the columns of a table, or of a ``pm.Data`` of the model."""
+def column_names(
+    X: Any, what: str, model: pm.Model | None = None, *, numbers: bool = False
+) -> tuple[str, ...] | None:
+    """Return the names of the columns of a table, or of a ``pm.Data`` of the model.
+
+    With `numbers` the labels 0, 1, ... of a table are names, too.
+    """
     labels = getattr(X, "columns", None)
     if isinstance(X, Variable) and model is not None:
         dims = tuple(model.named_vars_to_dims.get(X.name) or ())
@@ -246,18 +251,26 @@ def column_names(X: Any, what: str, model: pm.Model | None = None) -> tuple[str,
     elif isinstance(X, xr.DataArray):
         labels = X.indexes.get(X.dims[1]) if X.ndim == 2 else None
     names = names_of(labels)
+    if numbers and labels is not None and not isinstance(X, Variable):
+        names = tuple(map(str, labels))
     if names is not None and len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise ValueError(f"{what} has several columns named {twice!r}. Give each its own name.")
     return names
 
 
-def match_columns(names: Any, known: Any, what: str) -> list[int] | None:
+def match_columns(names: Any, known: Any, what: str, *, numbers: bool = False) -> list[int] | None:
     """Return where the columns `known` are among `names`, or None where they are in order.
 
-    Columns without names on one of the two sides are taken to be in order.
+    Columns without names on one of the two sides are taken to be in order. With `numbers` those of
+    the model are 0, 1, ... where they have none, for tables with such labels.
     """
+    own = tuple(map(str, range(len(names or ()))))
+    if numbers and known is None and names and set(names) == set(own):
+        known = own
     if names is None or known is None or names == known:
+        return None
+    if names == own and set(names) != set(known):
         return None
     if set(names) != set(known):
         raise ValueError(
@@ -287,6 +300,15 @@ def coded(X: Any, by: str | None, coords: Mapping[str, Any], what: str) -> Any:
             )
         group = at.astype("float64")
     return X.drop(columns=by).assign(**{by: group})
+
+
+def check_own(variables: Iterable[Variable], model: pm.Model, todo: str = "") -> None:
+    """Raise where a random variable is none of the model's: it would be drawn from its prior."""
+    own = set(model.basic_RVs)
+    for v in variables:
+        if v.name and v.owner and isinstance(v.owner.op, RNGConsumerOp) and v not in own:
+            todo = todo or f"Take it from this one: model[{v.name!r}]."
+            raise ValueError(f"{v.name!r} is a variable of another model. {todo}")
 
 
 def check_jitter(jitter: Any) -> None:
@@ -441,22 +463,6 @@ def check_distinct(Xu: np.ndarray) -> None:
             f"Rows {row} and {twin} of Xu are equal, so its covariance is singular. "
             "Drop the repeated rows, or use vsgp.inducing.kmeans, which never repeats one."
         )
-
-
-def check_param_shapes(lik, n_data: int, rows_of: str = "X") -> None:
-    """Raise unless parameters are one number, or one for each row of the data."""
-    for name, param in lik.params.items():
-        if param.type.ndim == 0 or name in lik.shared_params:
-            continue
-        value = known_value(param)
-        shape = param.type.shape if value is None else value.shape
-        lengths = (n_data, None) if lik._goes_with_rows(name) else (1,)
-        if len(shape) > 1 + lik.ndim_y or shape[0] not in lengths:
-            many = ", one for each output, or a matrix with a row" if lik.ndim_y else ", or one"
-            raise ValueError(
-                f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
-                f"Pass one value{many} for each row of {rows_of}."
-            )
 
 
 def check_dim_name(name: str, dim: Any) -> None:

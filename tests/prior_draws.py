@@ -17,8 +17,7 @@ def prior_draws(model, draws=6):
     tree["posterior"] = xr.DataTree(xr.Dataset(posterior))
     data = {}
     for v in model.data_vars:
-        dims = model.named_vars_to_dims.get(v.name)
-        if dims:
-            data[v.name] = (dims, v.get_value())
+        default = [f"{v.name}_dim_{i}" for i in range(v.type.ndim)]
+        data[v.name] = (model.named_vars_to_dims.get(v.name) or default, v.get_value())
     tree["constant_data"] = xr.DataTree(xr.Dataset(data))
     return tree

@@ -270,6 +270,25 @@ def test_code_that_waits_for_its_callers_does_what_it_did():
     np.testing.assert_allclose(call(np.arange(5.0)), np.arange(5.0))
 
 
+def test_compiled_code_is_known_by_its_version_and_by_fastmath(monkeypatch):
+    """Else a change of either would take what is on disk."""
+    pytest.importorskip("numba")
+    from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
+
+    from pymc_vsgp.ops.backends import cholesky_numba, linked_numba
+
+    node = vsgp.ops.cholesky.factor(pt.matrix("K"))[0].owner
+    before = numba_funcify_and_cache_key(node.op, node=node)[1]
+    monkeypatch.setattr(cholesky_numba, "VERSION", 99)
+    assert numba_funcify_and_cache_key(node.op, node=node)[1] != before
+
+    keys = set()
+    for fastmath in (True, False):
+        with pytensor.config.change_flags(numba__fastmath=fastmath):
+            keys.add(linked_numba.by_address(lambda x: (x,), [pt.vector()], "same", "same")[1])
+    assert len(keys) == 2 and None not in keys
+
+
 def test_one_number_is_taken_of_any_layout():
     """Views of an array are typed as not contiguous; the parameter of a kernel may be one."""
     pytest.importorskip("numba")

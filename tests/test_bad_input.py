@@ -85,6 +85,11 @@ def single_precision():
         with_prior()
 
 
+class WithoutDiagonal(pm.gp.cov.Covariance):
+    def full(self, X, Xs=None):
+        return pm.math.dot(X, (X if Xs is None else Xs).T)
+
+
 def prior_twice():
     with_prior().prior("other", Xu=XU)
 
@@ -137,6 +142,11 @@ def random_scales():
     f = vsgp.Coregionalized(pm.Normal("W", shape=(3, 2)), with_prior(n_outputs=2))
     sigma = pm.HalfNormal("sigma", shape=2)
     f.likelihood("y", vsgp.Gaussian(sigma), X=X, y=np.ones((N, 3)))
+
+
+def scales_of_groups():
+    pm.modelcontext(None).add_coord("group", ["a", "b", "c"])
+    observed(vsgp.Gaussian(pm.HalfNormal("sigma", dims="group")))
 
 
 def two_likelihoods():
@@ -343,6 +353,21 @@ MISTAKES = {
         ValueError,
         ["whole numbers", "row 0 is 0.5"],
     ),
+    "kernel without a diagonal": (
+        lambda: process(cov_func=2.0 * WithoutDiagonal(2)).prior("u", XU),
+        TypeError,
+        ["WithoutDiagonal has no diag(X)", "the variance at each row"],
+    ),
+    "places by a kernel without a diagonal": (
+        lambda: vsgp.inducing.greedy_variance(X, 3, WithoutDiagonal(2)),
+        TypeError,
+        ["WithoutDiagonal has no diag(X)"],
+    ),
+    "kernel without a matrix": (
+        lambda: vsgp.suggest_inducing(X, pm.gp.cov.BaseCovariance()),
+        TypeError,
+        ["BaseCovariance has no full(X, Xs)"],
+    ),
     # likelihoods
     "shape of exposure": (
         lambda: observed(vsgp.Poisson(exposure=TIMES[:5])),
@@ -392,6 +417,11 @@ MISTAKES = {
         ),
         ValueError,
         ["callable does not go with 12 observations", "one for each row of X"],
+    ),
+    "random scales by dims": (
+        scales_of_groups,
+        ValueError,
+        ["sigma of Gaussian has shape (3,), but X has 12 rows", "one for each row of X"],
     ),
     "vector of random scales": (
         random_scales,
@@ -839,6 +869,16 @@ def test_what_is_no_name_of_a_dimension(name, dim):
 def test_one_name_for_two_dimensions(more):
     with pm.Model(), pytest.raises(ValueError, match="is the dimension of the functions, and that"):
         with_prior(n_outputs=2, **more)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1e2, "auto"])
+def test_what_is_no_size_of_a_block(size):
+    with pm.Model():
+        gp = with_prior()
+        calls = gp.likelihood, gp.potential, vsgp.Coregionalized(np.ones((1, 1)), gp).likelihood
+        for call, y in zip(calls, (COUNTS, COUNTS, COUNTS[:, None]), strict=True):
+            with pytest.raises(ValueError, match="block_size is .*. Pass a whole number, 1 or mor"):
+                call("y", vsgp.Poisson(), X=X, y=y, block_size=size)
 
 
 def test_a_stage_works_on_blocks():

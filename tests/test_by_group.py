@@ -268,6 +268,25 @@ def test_a_common_process_pools_the_groups():
     assert np.isfinite(model.compile_logp(mode=ONCE)(model.initial_point()))
 
 
+def test_a_picture_of_one_group_with_a_common_process():
+    """Whichever of the two comes first."""
+    with pm.Model(coords={"village": NAMES}) as model:
+        own, everywhere = (
+            process(LS, LEVEL),
+            vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0])),
+        )
+        own.prior("own", XU, by="village")
+        everywhere.prior("common", np.column_stack([XU, np.zeros(len(XU))]))
+        f = vsgp.Coregionalized([1.0, 1.0], [everywhere, own])
+        f.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+    idata = prior_draws(model, 3)
+    ax = vsgp.plot_function(idata, np.column_stack([TIMES, np.ones(12)]), model=model)
+    (dots,) = [c for c in ax.collections if len(c.get_offsets()) == (GROUP == 1).sum()][:1]
+    np.testing.assert_array_equal(dots.get_offsets()[:, 0], T[GROUP == 1])
+    with pytest.raises(ValueError, match="Pass Xnew with rows of one 'village'"):
+        vsgp.plot_function(idata, model=model)
+
+
 def test_a_table_with_labels_for_a_common_process():
     """Labels of groups are coded once, also for processes that know none."""
     labels = ["south", "north", "west"]

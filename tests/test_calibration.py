@@ -15,6 +15,7 @@ from scipy import stats
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.results import calibration
 from pymc_vsgp.results.calibration import Calibration, _Sampler, _shared
 from pymc_vsgp.results.plots import plot_calibration
 
@@ -128,6 +129,20 @@ def test_bad_input():
         vsgp.calibrate(lambda y: None, np.ones(30), 50)
     with pytest.raises(ValueError, match="a rank is among 1 to 20 draws.*Raise draws"):
         vsgp.calibrate(build, np.ones(30), 50, draws=20)
+
+
+def test_times_that_stay_censored(monkeypatch):
+    """Draws are times of events, so censoring has to be of them."""
+
+    def censored(y):
+        return build(pt.minimum(y, 2.0), likelihood=vsgp.Weibull(1.5, censored=pt.ge(y, 2.0)))
+
+    first = vsgp.Weibull(1.5, censored=np.arange(30) == 0)
+    with pytest.raises(ValueError, match=r"Draws of Weibull are times .* Let build censor its"):
+        vsgp.calibrate(lambda y: build(y, likelihood=first), np.ones(30), 50)
+    monkeypatch.setattr(calibration, "_from_prior", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        vsgp.calibrate(censored, np.ones(30), 50)
 
 
 def conjugate(y):

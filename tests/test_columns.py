@@ -213,6 +213,26 @@ def test_numbers_are_not_names(fitted):
     )
 
 
+def test_numbers_in_another_order_say_where_columns_are():
+    """Those of a table that was made of an array: by `frame[[1, 0]]`, say."""
+    numbered = NEW.set_axis(range(2), axis=1)
+    for columns in ([0, 1], [1, 0]):
+        data = X.set_axis(range(2), axis=1)[columns]
+        for Xu in (data.iloc[:M], data.iloc[:M].to_numpy()):
+            model, gp = build(data, Xu)
+            idata = prior_draws(model, 2)
+            point = {"u": idata["posterior"]["u"].values[0, 0]}
+            plain = numbered[columns].to_numpy()  # arrays are in the order of the model
+            wanted = vsgp.predict(idata, plain, "mean", model=model, **quiet)
+            at_point, _ = gp.predict(plain, point, model=model)
+            for new in (numbered, numbered[[1, 0]]):
+                found = vsgp.predict(idata, new, "mean", model=model, **quiet)
+                np.testing.assert_allclose(found, wanted, rtol=1e-12)
+                np.testing.assert_allclose(
+                    gp.predict(new, point, model=model)[0], at_point, rtol=1e-12
+                )
+
+
 def test_intensity_of_a_pattern():
     covariate = lambda p: p[:, 0] - p[:, 1]  # noqa: E731
     pattern = vsgp.point_process(

@@ -1,9 +1,12 @@
 """Covariates beside a function of space: features of some inputs, and a mean of the others."""
 
+import operator
+
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 import reference_gp
 import reference_torus
@@ -15,6 +18,7 @@ from scipy import special, stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
+from pymc_vsgp.inducing.spectrum import active_columns
 
 PERIOD, COUNTS, CENTER = (2.5, 3.0), (4, 3), (0.4, 0.1)
 LS, VARIANCE = np.array([0.3, 0.5]), 1.3
@@ -333,6 +337,61 @@ def test_neighbors_are_distinct_places(labelled):
             gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Xu))
         assert not model.coords and not model.named_vars
         gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(few))
+
+
+def test_points_are_distinct_places():
+    """Once they have the covariates of the data nearby, points at one place would be equal."""
+    table, _ = table_of(12)
+    table = table.assign(east=np.repeat([0.1, 0.5, 0.9], 4), north=np.repeat([0.3, 0.2, 0.7], 4))
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=cov_of())
+        with pytest.raises(ValueError, match="12 rows of Xu are 3 places .*: Xu.drop_duplicates"):
+            gp.prior("u", Xu=table)
+        assert not model.coords and not model.named_vars
+        gp.prior("u", Xu=table.drop_duplicates(["east", "north"]))
+
+
+class Site(pm.gp.cov.BaseCovariance):
+    """A kernel of somebody's own, which does not say that it uses the last column."""
+
+    def full(self, X, Xs=None):
+        other = X if Xs is None else Xs
+        return pt.exp(-pt.abs(X[:, -1][:, None] - other[:, -1][None, :]))
+
+    def diag(self, X):
+        return pt.ones(X.shape[0])
+
+
+@pytest.mark.parametrize("put", [operator.add, operator.mul])
+def test_a_kernel_that_does_not_say_which_columns_it_uses(put):
+    """It may use all: none of them is a covariate of the mean, and rows differ in all."""
+    X = np.column_stack([np.repeat([0.0, 1.0, 2.0], 4), np.tile([0.5, 1.0, 2.0, 3.0], 3)])
+    y, at = np.sin(np.arange(12.0)), np.cos(np.arange(6.0))
+    kernel = put(pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]), Site())
+    found = []
+    for block_size in (None, False, 5):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=kernel)
+            gp.prior("u", Xu=X[::2])
+            gp.likelihood("y", vsgp.Gaussian(0.5), X=X, y=y, block_size=block_size)
+        np.testing.assert_array_equal(model["u_Xu"].get_value(), X[::2])
+        found.append(model.compile_logp(vars=model.observed_RVs, mode=RAW)({"u_whitened__": at}))
+    K = kernel(X).eval(mode=RAW)
+    Kzz = K[::2, ::2]
+    R = np.linalg.cholesky(Kzz + 1e-8 * np.trace(Kzz) / 6 * np.eye(6))
+    A = np.linalg.solve(R, K[::2])
+    expected = stats.norm.logpdf(y, A.T @ at, 0.5) - 2.0 * (np.diag(K) - np.sum(A**2, axis=0))
+    np.testing.assert_allclose(found, expected.sum(), rtol=1e-9)
+
+
+def test_columns_of_kernels():
+    of = active_columns
+    space = pm.gp.cov.ExpQuad(3, ls=1.0, active_dims=[0])
+    time = pm.gp.cov.Matern32(3, ls=1.0, active_dims=[-1])
+    noise, constant = pm.gp.cov.WhiteNoise(0.1), pm.gp.cov.Constant(2.0)
+    assert of(2.0 * space + noise + constant, 3) == of(space**2.0, 3) == [0]
+    assert of(space * time + noise, 3) == of(constant + (space + time) ** 2.0, 3) == [0, 2]
+    assert of(constant, 3) == of(space + Site(), 3) == of(2.0 * (space * Site()), 3) == [0, 1, 2]
 
 
 KINDS = {

@@ -263,6 +263,48 @@ def test_draws_of_scipy_have_all_axes(shape):
     assert len(np.unique(drawn)) == drawn.size
 
 
+def test_a_callable_is_not_called_again():
+    """A loop or a notebook gives its names another meaning."""
+    b = 0.1
+    made = vsgp.Custom(lambda f: pm.Laplace.dist(f, b))
+    b = 100.0
+    for ndim in (1, 2, 3):  # of rows, nodes of quadrature, and outputs
+        found = made.log_prob(np.zeros((1,) * ndim), 0.0).eval(mode="FAST_COMPILE")
+        np.testing.assert_allclose(found, np.log(5.0))
+    f = np.zeros(1000)
+    drawn = pm.draw([made.dist(f), made.dist(f)], random_seed=1, mode="FAST_COMPILE")
+    np.testing.assert_allclose(np.std(drawn, axis=1), 0.1 * np.sqrt(2.0), rtol=0.1)
+    assert abs(np.corrcoef(drawn)[0, 1]) < 0.1
+
+
+def test_rows_have_draws_of_their_own():
+    """PyMC's own likelihood tells the graph how many there are, by its observations."""
+
+    def shifted(f, scale, size):
+        return f + pm.Laplace.dist(0.0, scale, size=size)
+
+    with pm.Model():
+        scale = pm.HalfNormal("scale")
+    made = vsgp.Custom(lambda f: pm.CustomDist.dist(f, scale, dist=shifted))
+    drawn = pm.draw(made.dist(np.zeros(5)), random_seed=1, mode="FAST_COMPILE")
+    assert len(np.unique(drawn)) == 5
+
+
+def test_a_draw_that_all_rows_share():
+    def shared(f, size):
+        return f + pm.Laplace.dist(0.0, 1.0)
+
+    with pytest.raises(ValueError, match=r"number that all rows share\. Pass its size to"):
+        vsgp.Custom(lambda f: pm.CustomDist.dist(f, dist=shared))
+
+
+@pytest.mark.parametrize("size", [{"shape": N}, {"size": (N,)}], ids=str)
+def test_a_size_that_is_fixed(size):
+    with pytest.raises(ValueError, match=r"axis of quadrature nodes .* Leave shape and size out"):
+        vsgp.Custom(lambda f: pm.Laplace.dist(f, 1.0, **size))
+    vsgp.Custom(lambda f: pm.Laplace.dist(f, 1.0, shape=f.shape))
+
+
 @pytest.mark.parametrize("n", [1, 2.5, 0])
 def test_number_of_nodes(n):
     with pytest.raises(ValueError, match=f"n_nodes is {n}. Pass a whole number, 2 or more"):

@@ -172,3 +172,27 @@ def test_limits_of_what_adds_variance(size, family, limit, y):
             getattr(lik, name)(mu, gamma, y).eval(mode=RAW) for lik in (family(size), limit)
         )
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+    # Probabilities round to one, and draws must not follow them.
+    draws = pm.draw(family(size).dist(np.full(4000, 2.0)), random_seed=1, mode=RAW)
+    known = pm.draw(limit.dist(np.full(4000, 2.0)), random_seed=2, mode=RAW)
+    np.testing.assert_allclose(draws.mean(), known.mean(), atol=5 * known.std() / np.sqrt(2000))
+    np.testing.assert_allclose(draws.std(), known.std(), rtol=0.1)
+
+
+@pytest.mark.parametrize("g", [-800.0, 40.0, 800.0])
+@pytest.mark.parametrize(
+    "family",
+    [vsgp.HeteroskedasticNegativeBinomial(), vsgp.HeteroskedasticBetaBinomial(20)],
+    ids=lambda family: type(family).__name__,
+)
+def test_draws_where_a_dispersion_leaves_the_floating_point_numbers(family, g):
+    f = np.tile([0.3, g], (4000, 1))
+    draws = pm.draw(family.dist(f), random_seed=1, mode=RAW)
+    mean = float(family.conditional_mean(pt.constant(f[0])).eval(mode=RAW))
+    assert np.isfinite(draws).all()
+    if g > 0.0:  # there is none to speak of
+        assert draws.std() < 1.1 * np.sqrt(mean)
+    if g > 0.0 or isinstance(family, vsgp.HeteroskedasticBetaBinomial):
+        assert abs(draws.mean() - mean) < 5.0 * draws.std() / np.sqrt(len(f))
+    else:
+        assert not draws.any()  # a count above zero is too rare to be drawn

@@ -150,6 +150,22 @@ def test_a_log_likelihood_of_all_that_is_observed(data):
         vsgp.compute_log_likelihood(few, model=model, **quiet)
 
 
+@pytest.mark.parametrize("kind", ["likelihood", "of the function"])
+def test_a_likelihood_that_does_not_stream_is_told_of(kind, data):
+    X, y = data
+    with build(X, y) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("v", Xu=X[::5])
+        if kind == "likelihood":
+            gp.likelihood("z", vsgp.Gaussian(1.0), X=X, y=np.sin(X[:, 0]), block_size=False)
+        else:
+            pm.Normal("z", gp.conditional("f", X[:3]), 1.0, observed=np.zeros(3))
+    idata = prior_draws(model, 40)
+    with pytest.warns(UserWarning, match="'z' sees a .* is left out. Use gp.likelihood"):
+        found = vsgp.compute_log_likelihood(idata, model=model, **quiet)["log_likelihood"]
+    assert set(found.data_vars) == {"y"}
+
+
 @pytest.fixture
 def two(data):
     """Two observed variables, and draws that one of them was scored at."""

@@ -19,22 +19,28 @@ import scipy.stats
 import xarray as xr
 
 from marks import long
+from pymc.exceptions import ImputationWarning
 from pytensor.conditional.op import ifelse
 from pytensor.graph.traversal import graph_inputs
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE, simplify
+from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.sharded import mesh_of
+from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit import density, importance, newton, walk, weights
 from pymc_vsgp.fit.adaptation import Near, adapt, mixture, moments, of_epsilon, of_moments
 from pymc_vsgp.fit.batch import Batch
+from pymc_vsgp.fit.bound import Variables
 from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import TOGETHER, collapse, recover
 from pymc_vsgp.fit.compiled import Jax, Numba, compiler
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import weigh
-from pymc_vsgp.fit.proposals import Along, Bent, Mixture, StudentT
+from pymc_vsgp.fit.natural import prior_widths
+from pymc_vsgp.fit.proposals import Along, Bent, Mixture, Prior, StudentT
+from pymc_vsgp.fit.starts import _of_prior
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.likelihoods.quadrature import roughly
 from pymc_vsgp.results.calibration import _from_prior
@@ -1039,6 +1045,18 @@ def test_location_and_scale_take_steps_alone(monkeypatch, rng):
     np.testing.assert_array_equal(found, alone)
 
 
+def test_points_of_a_rough_expectation_are_no_rows():
+    """There are ten of them for three functions: as many as rows of these data."""
+    x = np.linspace(0.0, 1.0, 10)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=x[::5], n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=x, y=np.arange(10) % 3)
+    (node,) = block_sums(simplify(model.logp()))
+    found = stream_gaussian(node, [pt.zeros((3, 2))], [pt.zeros((3, 2, 2))], joint=True)
+    assert found.joint is not None and found.joint.type.ndim == 2
+
+
 def test_classes_without_second_derivatives_take_steps_alone():
     """Robust-max says which function is the largest, and not by how much."""
     with pytest.raises(NotImplementedError, match="second derivatives"):
@@ -1300,6 +1318,98 @@ def test_a_prior_that_draws_in_any_order():
         expected = mass(0.0, edge) / mass(0.0, 50.0)
         sd = np.sqrt(expected * (1.0 - expected) / len(drawn))
         assert abs((drawn < edge).mean() - expected) < 4.0 * sd
+
+
+def missing():
+    """PyMC puts the density of a vector that is observed in part on what is observed of it."""
+    x = np.random.default_rng(1).normal(size=(12, 2))
+    x[:6, 1] = np.nan
+    with pytest.warns(ImputationWarning):
+        pm.MvNormal("x", np.zeros(2), 9.0 * np.eye(2), observed=np.ma.masked_invalid(x))
+
+
+def missing_numbers():
+    x = np.ma.masked_invalid([0.5, np.nan, -1.0, np.nan])
+    with pytest.warns(ImputationWarning):
+        both = pm.Normal("x", 0.0, pm.HalfNormal("s"), observed=x)
+    pm.Normal("b", both.sum(), 1.0)
+
+
+def by_user(constant=0.0):
+    def draw(rng=None, size=None):
+        return 3.0 * rng.normal(size=size)
+
+    pm.CustomDist("b", logp=lambda v: constant - (v / 3.0) ** 2 / 2.0, random=draw, shape=6)
+
+
+def by_user_in_full():
+    by_user(-np.log(3.0 * np.sqrt(2.0 * np.pi)))
+
+
+def by_neighbors():
+    W = np.roll(np.eye(5), 1, axis=0)
+    pm.CAR("x", np.zeros(5), W + W.T, alpha=0.5, tau=pm.Gamma("tau", 2, 2))
+
+
+def horseshoe():
+    tau, each = pm.HalfCauchy("tau", 1.0), pm.HalfCauchy("each", 1.0, shape=50)
+    pm.Normal("b", 0.0, tau * each, shape=50)
+
+
+def in_order():
+    """A sixth of the draws is in order, and what depends on others has no value."""
+    ordered = pm.distributions.transforms.ordered
+    at, sd = pm.Normal("at", 0.0, 3.0), pm.HalfNormal("sd")
+    cuts = pm.Normal("cuts", at, sd, shape=3, transform=ordered, initval=[-1.0, 0.0, 1.0])
+    pm.Normal("b", cuts.sum(), 1.0)
+    pm.ZeroSumNormal("effect", shape=4)
+
+
+@pytest.mark.parametrize("build", [missing, by_user, by_neighbors])
+def test_a_prior_whose_draws_have_another_density_is_left_out(build):
+    with pm.Model() as model:
+        build()
+    with pytest.raises(NotImplementedError, match="Draws of the prior have another density"):
+        Prior(Points(model))
+
+
+@pytest.mark.parametrize("build", [missing_numbers, by_user_in_full, horseshoe, in_order])
+def test_a_prior_whose_draws_have_its_density(build):
+    with pm.Model() as model:
+        build()
+    prior = Prior(points := Points(model))
+    theta = prior.draw(50, np.random.default_rng(1))
+    theta = theta[np.isfinite(theta).all(axis=1)]
+    (logp,) = points.function([model.logp(vars=model.free_RVs)])(theta, theta[:, None, :0])
+    np.testing.assert_allclose(prior.logpdf(theta), logp[:, 0], rtol=1e-12)
+
+
+def test_a_prior_below_what_is_observed():
+    """What it depends on is not drawn again: for proposals, starts and widths."""
+    rng, X, f = inputs()
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 0.3, observed=2.0)
+        b = pm.Normal("b", 0.0, s, shape=3)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=X[::8])
+        gp.likelihood("y", vsgp.Poisson(exposure=pm.math.exp(b.sum())), X=X, y=rng.poisson(f**2))
+    variables = Variables(model)
+    drawn = Prior(Points(model)).draw(400, rng)
+    np.testing.assert_allclose(drawn.std(), 2.0, rtol=0.1)
+    np.testing.assert_allclose(_of_prior(variables, 400, rng).std(), 2.0, rtol=0.1)
+    np.testing.assert_allclose(prior_widths(variables, np.full(3, True)), 2.0, rtol=0.3)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_angles_are_left_to_nuts(chained):
+    """Their density repeats on the line, so that weights would be of all turns."""
+    transforms = pm.distributions.transforms
+    transform = transforms.Chain([transforms.circular]) if chained else transforms.circular
+    with pm.Model() as model:
+        pm.VonMises("phase", 0.0, 40.0, default_transform=transform)
+        counts()
+    with pytest.raises(NotImplementedError, match=r"density of \['phase'\] is periodic"):
+        Weigher(model)
 
 
 @pytest.mark.long

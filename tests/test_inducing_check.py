@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -338,12 +340,17 @@ def test_refit_is_of_the_data_of_the_draws(n, data, monkeypatch):
     """Whatever ``pm.set_data`` put in their place since."""
     X, f, rng = data
     y = rng.poisson(np.exp(f))
-    with pm.Model(coords={"row": np.arange(N) + 100}) as model:
-        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", 1.0 * y, dims="row")
-        effort = pm.Data("effort", np.full(N, 2.0), dims="row")
-        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
-        gp.prior("u", Xu=vsgp.inducing.grid(X, 4))
-        gp.likelihood("y", vsgp.Poisson(effort), X=x, y=seen)
+
+    def build(M):
+        with pm.Model(coords={"row": np.arange(N) + 100}) as model:
+            x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", 1.0 * y, dims="row")
+            effort = pm.Data("effort", np.full(N, 2.0), dims="row")
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.8))
+            gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+            gp.likelihood("y", vsgp.Poisson(effort), X=x, y=seen)
+        return model
+
+    model, more = build(4), build(8)
     idata = prior_draws(model, 2)
     observed = xr.Dataset({"y": ("row", y)}, coords={"row": np.arange(N) + 100})
     idata["observed_data"] = xr.DataTree(observed)
@@ -351,23 +358,27 @@ def test_refit_is_of_the_data_of_the_draws(n, data, monkeypatch):
         idata["constant_data"].to_dataset().drop_vars("seen").assign_coords(observed.coords)
     )
     new = {"x": X[:n] + 1.0, "seen": np.zeros(n), "effort": np.ones(n)}
-    pm.set_data(new, coords={"row": np.arange(n)}, model=model)
+    for each in (model, more):
+        pm.set_data(new, coords={"row": np.arange(n)}, model=each)
     before = {name: model[name].get_value() for name in new}
     fitted = []
 
     def fit_gaussian(model, **_):
         fitted.append(model)
-        raise KeyboardInterrupt  # before the fit
+        if len(fitted) == 2:
+            raise KeyboardInterrupt  # before the fit
+        return SimpleNamespace(interrupted=False, elbo=0.0, to_datatree=lambda *_, **__: idata)
 
     monkeypatch.setattr("pymc_vsgp.results.refitted.fit_gaussian", fit_gaussian)
-    with pytest.raises(KeyboardInterrupt):
-        compare_stages(Fitted(idata, model), model)
-    (copy,) = fitted
-    for name, wanted in {"x": X, "seen": y, "effort": np.full(N, 2.0)}.items():
-        np.testing.assert_array_equal(copy[name].get_value(), wanted)
-        np.testing.assert_array_equal(model[name].get_value(), before[name])
-    assert list(copy.coords["row"]) == list(np.arange(N) + 100)
-    check_data(copy)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="changed since"):
+        compare_stages(Fitted(idata, model), more)
+    for copy, of in zip(fitted, (model, more), strict=True):
+        for name, wanted in {"x": X, "seen": y, "effort": np.full(N, 2.0)}.items():
+            np.testing.assert_array_equal(copy[name].get_value(), wanted)
+            np.testing.assert_array_equal(of[name].get_value(), before[name])
+        assert list(copy.coords["row"]) == list(np.arange(N) + 100)
+        np.testing.assert_array_equal(copy["u_Xu"].get_value(), of["u_Xu"].get_value())
+        check_data(copy)
 
 
 @pytest.mark.slow
@@ -470,13 +481,15 @@ def test_what_is_no_bound_leaves_nothing_out(approx, mixed, data):
         check_inducing(prior_draws(model), 5, model=model, **quiet, random_seed=0)
 
 
-def test_exact_weights_are_of_all_likelihoods(data):
+@pytest.mark.parametrize("block_size", [None, False])
+def test_exact_weights_are_of_all_likelihoods(block_size, data):
     X, f, _ = data
     model = build(X, f, 8, vsgp.Gaussian(SIGMA))
     with model:
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
         gp.prior("other", Xu=vsgp.inducing.grid(X, 8))
-        gp.likelihood("counts", vsgp.Poisson(), X=X, y=np.ones(N, dtype=int))
+        counts = np.ones(N, dtype=int)
+        gp.likelihood("counts", vsgp.Poisson(), X=X, y=counts, block_size=block_size)
     idata = prior_draws(model)
     with pytest.raises(ValueError, match=r"\['y', 'counts'\], and weights of one alone don't"):
         exact_weights(idata, 5, var_name="y", model=model, **quiet, random_seed=0)

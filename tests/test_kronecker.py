@@ -1,5 +1,7 @@
 """Values at pairs of places, against dense matrices and against points at all pairs."""
 
+import warnings
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -8,6 +10,7 @@ import xarray as xr
 
 from marks import long
 from modes import RAW
+from prior_draws import prior_draws
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.traversal import ancestors
 from scipy import special, stats
@@ -16,6 +19,7 @@ import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
 
 from pymc_vsgp.inducing.grids import Panel
+from pymc_vsgp.model.copies import as_sampled
 
 SITES, TIMES = 5, 7
 # Not literals, which PyTensor would hold in single precision.
@@ -212,17 +216,32 @@ def test_predictions_are_those_of_dense_matrices():
     np.testing.assert_allclose(joint, cov, rtol=1e-6, atol=1e-7)
 
 
+def zero_first(X):
+    return X[:, 2] - places()[1][0]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda cov: cov + pm.gp.cov.Matern32(3, ls=1.0), "no product"),
         (lambda cov: cov + pm.gp.cov.WhiteNoise(0.1), "no product"),
+        (lambda cov: cov * pm.gp.cov.WhiteNoise(0.1), "no product"),
+        (lambda cov: pm.gp.cov.ScaledCov(3, cov, zero_first), "variance 0 at the first"),
         (lambda cov: pm.gp.cov.Matern32(3, ls=1.0), "no product"),
         (lambda cov: pm.gp.cov.Matern32(3, ls=1.0, active_dims=[0, 1]), "uses the columns"),
         (lambda cov: cov * pm.gp.cov.Constant(2.0), None),
         (lambda cov: pm.gp.cov.ExpQuad(3, ls=1.0), None),
     ],
-    ids=["sum", "noise", "joint", "fewer columns", "constant", "separable by itself"],
+    ids=[
+        "sum",
+        "noise",
+        "times noise",
+        "zero first",
+        "joint",
+        "fewer columns",
+        "constant",
+        "separable by itself",
+    ],
 )
 def test_kernels_that_are_no_product_are_refused(change, says):
     matern = pm.gp.cov.Matern52
@@ -234,6 +253,31 @@ def test_kernels_that_are_no_product_are_refused(change, says):
             return
         with pytest.raises(ValueError, match=says):
             gp.prior("u", inducing=vsgp.inducing.Kronecker(*places()))
+
+
+class Season(pm.gp.cov.BaseCovariance):
+    """A kernel of the last column, which does not say so."""
+
+    def full(self, X, Xs=None):
+        other = X if Xs is None else Xs
+        return pt.exp(-2.0 * pt.sin(np.pi * (X[:, -1][:, None] - other[:, -1][None, :])) ** 2)
+
+    def diag(self, X):
+        return pt.ones(X.shape[0])
+
+
+def test_a_factor_that_does_not_say_which_columns_it_uses():
+    sites, times = places()
+    X = pairs(sites, times)
+    matern = pm.gp.cov.Matern52
+    cov = matern(3, ls=1.0, active_dims=[0, 1]) * Season() * matern(3, ls=1.0, active_dims=[2])
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        gp.prior("u", inducing=vsgp.inducing.Kronecker(sites, times))
+        variables = gp._prior
+        given, args = variables.kind.given(variables.u, cov, gp._mean_at, pt.constant(X))
+        A = given.solve(pt.constant(X), args).eval(mode=RAW)
+    np.testing.assert_allclose(A.T @ A, cov(X).eval(mode=RAW), atol=1e-7)
 
 
 def test_bad_places_are_refused():
@@ -392,7 +436,6 @@ def test_the_density_with_a_covariate_is_that_of_points_at_all_pairs():
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:'u_pairs' of the model changed")
 def test_draws_keep_the_covariates_of_their_data():
     """Another model, of other rows, gives the same function for them."""
     inducing, _ = all_pairs()
@@ -420,6 +463,57 @@ def test_draws_keep_the_covariates_of_their_data():
         for m in (model, other)
     ]
     np.testing.assert_allclose(*means, rtol=1e-9)
+
+
+def on_a_grid(scale=1.0):
+    """Sites on a grid, whose kernel has equal eigenvalues."""
+    sites = np.array([[a, b] for a in range(4) for b in range(4)], dtype="float64") * scale
+    times = np.arange(5.0)[:, None]
+    X = pairs(sites, times)
+    return build(X, np.ones(len(X)), vsgp.inducing.Kronecker(sites, times))
+
+
+def test_other_eigenvectors(monkeypatch):
+    """Each BLAS has its own where eigenvalues are equal: draws keep theirs, and they hardly differ.
+
+    Signs are the same, too.
+    """
+    model, _ = on_a_grid()
+    idata = prior_draws(model, 3)
+    rng, real = np.random.default_rng(1), np.linalg.eigh
+
+    def others(K):
+        E = 1e-14 * rng.normal(size=K.shape)
+        values, vectors = real(K + E + E.T)
+        return values, vectors * rng.choice([-1.0, 1.0], size=len(K))
+
+    monkeypatch.setattr(np.linalg, "eigh", others)
+    again, _ = on_a_grid()
+    Q, other = ([q.get_value() for q in shared_of(m)] for m in (model, again))
+    assert not np.array_equal(Q[0], other[0])
+    np.testing.assert_allclose(Q[0], other[0], atol=1e-4)
+    np.testing.assert_allclose(Q[0] @ Q[0].T, np.eye(16), atol=1e-12)
+    new = rng.uniform(0.0, 3.0, size=(4, 3))
+    for m in (again, on_a_grid(1.1)[0]):
+        means = [
+            vsgp.predict(idata, new, "moments", model=each, progressbar=False)["mean"].values
+            for each in (model, m)
+        ]
+        np.testing.assert_allclose(*means, rtol=1e-12)
+    fit = vsgp.results.draws.Fitted(idata, model)
+    assert as_sampled(again, fit.draws.constant)["u_turns_0"].get_value().tolist() == Q[0].tolist()
+
+
+def test_nothing_upstream_of_u_is_unknown_to_pymc():
+    """PyMC warns that such variables may be about to be drawn anew."""
+    model, gp = on_a_grid()
+    idata = prior_draws(model, 2)
+    with model, warnings.catch_warnings(action="error"):
+        gp.conditional("f", model["y_X"].get_value()[:3])
+        found = pm.sample_posterior_predictive(
+            idata, var_names=["f"], progressbar=False, compile_kwargs={"mode": RAW}
+        )
+    assert found["posterior_predictive"]["f"].shape == (1, 2, 3)
 
 
 def test_places_far_from_zero():

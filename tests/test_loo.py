@@ -244,6 +244,24 @@ def test_folds_of_masked_observations():
         kfold(globals()["build"], X, np.ma.masked_less(y, 0.0), folds=folds, fit=at_zero, **quiet)
 
 
+@pytest.mark.parametrize("kind", [lambda y: y, pd.CategoricalIndex], ids=["array", "index"])
+def test_folds_of_classes_that_need_not_occur(kind):
+    """The categories say their order, and are those of all folds."""
+    X, _ = make_data()
+    y = pd.Categorical(np.array(["low", "high"])[np.arange(N) // 13], ["low", "mid", "high"], True)
+
+    def build(X, y):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+            gp.likelihood("y", vsgp.Ordinal([-1.0, 1.0]), X=X, y=y)
+        return model
+
+    options = {"folds": np.arange(N) // 13, "fit": at_zero, **quiet}
+    found = kfold(build, X, kind(y), **options).elpd_i
+    np.testing.assert_array_equal(found, kfold(build, X, pd.Series(y), **options).elpd_i)
+
+
 def test_folds_of_outputs_with_an_effort_for_each_row(monkeypatch):
     """A vector has an entry for each row, also of folds of as many rows as there are outputs."""
     X, _ = make_data()

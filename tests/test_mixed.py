@@ -11,6 +11,7 @@ from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.coregionalized import Coregionalized
 from pymc_vsgp.model.data import check_data
 
@@ -35,13 +36,13 @@ def mixed_model(likelihood, y, block_size=None):
     return model
 
 
-def explained():
+def explained(at=X):
     """Covariance of f that the inducing values explain, and what is left of its variance."""
 
     def kernel(a, b):
         return np.exp(-((a - b.T) ** 2) / (2 * 0.7**2))
 
-    Kuf = kernel(XU, X)
+    Kuf = kernel(XU, at)
     A = np.linalg.solve(kernel(XU, XU) + 1e-6 * np.eye(len(XU)), Kuf)
     Q = Kuf.T @ A
     return Q, 1 - np.diag(Q), A
@@ -146,6 +147,38 @@ def test_missing_counts_and_classes(likelihood, most, rng):
     np.testing.assert_array_equal(drawn, np.round(drawn))
 
 
+def joint_density(log_p, mixing, mu, gamma):
+    """Log of the integral over one or two functions, on a grid that closes in on the mass."""
+    Q = len(mu)
+    lo, hi = mu - 9.0 * np.sqrt(gamma), mu + 9.0 * np.sqrt(gamma)
+    for _ in range(3):
+        axes = np.linspace(lo, hi, 401 if Q == 2 else 4001).T
+        g = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+        height = log_p(g @ mixing.T) + stats.norm.logpdf(g, mu, np.sqrt(gamma)).sum(axis=-1)
+        value = special.logsumexp(height) + np.log(np.prod(axes[:, 1] - axes[:, 0]))
+        near = g[height > height.max() - 35.0]
+        lo, hi = near.min(axis=0), near.max(axis=0)
+    return value
+
+
+def exact_density(likelihood, y, mixing, mu, gamma):
+    """Joint log density of the outputs of a row that are there."""
+    seen = ~np.isnan(y)
+    y, mixing = y[seen], mixing[seen]
+    if isinstance(likelihood, vsgp.Gaussian):
+        noise = np.broadcast_to(likelihood.sigma.data, len(seen))[seen]
+        cov = (mixing * gamma) @ mixing.T + np.diag(noise**2)
+        return stats.multivariate_normal.logpdf(y, mixing @ mu, cov)
+    families = {
+        "Poisson": lambda f: stats.poisson.logpmf(y, np.exp(f)),
+        "Gamma": lambda f: stats.gamma.logpdf(y, 2.0, scale=np.exp(f) / 2.0),
+        "Custom": lambda f: stats.poisson.logpmf(y, EXPOSURE[0, seen] * np.exp(f)),
+        "Bernoulli": lambda f: np.where(y == 1, special.log_expit(f), special.log_expit(-f)),
+    }
+    of_one = families[type(likelihood).__name__]
+    return joint_density(lambda f: of_one(f).sum(axis=-1), mixing, mu, gamma)
+
+
 @pytest.mark.parametrize(
     "likelihood", [vsgp.Gaussian(0.5), vsgp.Poisson(), vsgp.Gamma(2.0)], ids=str
 )
@@ -155,15 +188,13 @@ def test_held_out_rows_may_lack_an_output(likelihood):
     model = mixed_model(likelihood, y)
     idata, options = prior_draws(model, 3), {"model": model, "progressbar": False}
     some = np.where([[False, True, False], [False, True, True]], np.nan, y[:2])
-    found = vsgp.log_predictive_density(idata, X[:2], some, **options)
+    new = np.array([[3.5], [4.5]])  # where much is left of the variance
+    found = vsgp.log_predictive_density(idata, new, some, **options)
+    _, gamma, A = explained(new)
     for row in range(2):
-        seen = ~np.isnan(some[row])
-        u = idata["posterior"]["u"].values[0]
-        _, gamma, A = explained()
-        mu, gamma = np.outer(u @ A[:, row], W[:, 0]), gamma[row] * W[:, 0] ** 2
-        each = likelihood.log_predictive(mu, np.tile(gamma, (3, 1)), y[row]).eval(mode=RAW)
-        wanted = special.logsumexp(each[:, seen].sum(axis=1)) - np.log(3)
-        np.testing.assert_allclose(found[row], wanted, rtol=1e-5)
+        mu = idata["posterior"]["u"].values[0] @ A[:, row]
+        each = [exact_density(likelihood, some[row], W, [m], gamma[row : row + 1]) for m in mu]
+        np.testing.assert_allclose(found[row], special.logsumexp(each) - np.log(3), rtol=1e-5)
     with pytest.raises(ValueError, match="but W has 3 rows"):
         vsgp.log_predictive_density(idata, X[:2], some[:, :2], **options)
     with pytest.raises(ValueError, match="Column 1 of y has no observation. Drop it, and that row"):
@@ -176,6 +207,39 @@ def test_held_out_rows_may_lack_an_output(likelihood):
         pm.set_data({"data": np.where([False, True, False], np.nan, y)})
         with pytest.raises(ValueError, match="Column 1 of y has no observation"):
             check_data(model)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "number", "tol"),
+    [
+        (vsgp.Gaussian(np.array([0.1, 0.5, 2.0])), 1, 1e-9),
+        (vsgp.Gaussian(0.3), 6, 1e-9),
+        (vsgp.Custom(lambda f: pm.Poisson.dist(EXPOSURE[0] * pm.math.exp(f))), 1, 1e-8),
+        (vsgp.Poisson(), 2, 1e-5),
+        (vsgp.Custom(lambda f: pm.Poisson.dist(EXPOSURE[0] * pm.math.exp(f))), 2, 1e-5),
+        (vsgp.Bernoulli(), 4, 1e-3),
+        (vsgp.Bernoulli(), 6, 1e-3),
+    ],
+    ids=str,
+)
+def test_density_of_outputs_is_joint(likelihood, number, tol, rng):
+    """They share functions, so they are not independent given the inducing values."""
+    mixing = rng.normal(size=(P, number)) / np.sqrt(number)
+    mu, gamma = 0.5 * rng.normal(size=(N, number)), rng.uniform(0.5, 1.0, (N, number))
+    y = np.where(rng.random((N, P)) < 0.2, np.nan, rng.integers(0, 2, (N, P)))
+    if number > 2:  # so that the density of two is an integral over two
+        y[:, 2] = np.nan
+    given = (mu[:, 0], gamma[:, 0]) if number == 1 else (mu, gamma)
+    lik = Mixed(likelihood, mixing, number)
+    found = lik.log_predictive(*given, y).eval(mode=RAW)
+    wanted = []
+    for i in range(N):
+        L, m, v = mixing, mu[i], gamma[i]
+        if number > 2:
+            L = np.linalg.cholesky((mixing[:2] * v) @ mixing[:2].T)
+            m, v, L = np.linalg.solve(L, mixing[:2] @ m), np.ones(2), np.vstack([L, [0.0, 0.0]])
+        wanted.append(exact_density(likelihood, y[i], L, m, v))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tol)
 
 
 @pytest.mark.parametrize("classes", [None, ["low", "mid", "high"]])

@@ -117,6 +117,56 @@ def test_likelihoods_of_one_process_in_nested_models():
     assert (counts.dtype, numbers.dtype) == ("int64", "float64")
 
 
+def test_predictions_of_a_nested_model_are_those_of_the_whole():
+    """Its process has a parameter of the outer one, and the inner one is on the context stack."""
+    with pm.Model() as model:
+        ls = pm.Gamma("ls", 4.0, 2.0)
+        with pm.Model(name="sub") as sub:
+            gp, _ = process("u", ls=ls)
+            gp.likelihood("y", vsgp.Gaussian(0.3), X=X, y=Y)
+    idata = prior_draws(model, 3)
+    point = {v.name: idata["posterior"][v.name].values[0, 0] for v in model.free_RVs}
+    found = [
+        [
+            vsgp.predict(idata, XU, "moments", model=m, progressbar=False)["variance"].values,
+            vsgp.predict(idata, None, "mean", model=m, progressbar=False).values,
+            vsgp.log_predictive_density(idata, X, Y, model=m, progressbar=False).values,
+            gp.predict(XU + 0.1, point, model=m)[1],
+        ]
+        for m in (model, sub)
+    ]
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_variables_of_another_model_are_refused():
+    """They would be drawn from their prior, for each call anew."""
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        gp, _ = process("u", ls=pm.Gamma("ls", 4.0, 2.0))
+        gp.likelihood("y", vsgp.Poisson(exposure=pm.math.exp(b * X[:, 0])), X=X, y=Y)
+    idata, copy = prior_draws(model, 3), clone_model(model)
+    for m, of in ((model, b), (copy, copy["b"])):
+        lik = vsgp.Poisson(exposure=pm.math.exp(of * XU[:, 0]))
+        vsgp.predict(idata, XU, "mean", likelihood=lik, model=m, progressbar=False)
+    lik = vsgp.Poisson(exposure=pm.math.exp(b * XU[:, 0]))
+    with pytest.raises(ValueError, match=r"'b' is .* another model. .* this one: model\['b'\]"):
+        vsgp.predict(idata, XU, "mean", likelihood=lik, model=copy, progressbar=False)
+    point = {v.name: idata["posterior"][v.name].values[0, 0] for v in model.free_RVs}
+    gp.predict(XU, point, model=model)
+    with pytest.raises(ValueError, match=r"'(u|ls)' is .* another model. .* made in"):
+        gp.predict(XU, point, model=copy)
+
+
+def test_at_a_point_observed_variables_have_the_values_observed():
+    with pm.Model() as model:
+        size = pm.Normal("size", observed=3.0)
+        gp, _ = process("u", variance=size**2)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+    _, variance = gp.predict(XU + 100.0, {"u": np.zeros(6)}, model=model, diag=True)
+    np.testing.assert_allclose(variance, 9.0)
+
+
 @pytest.mark.slow
 def test_nested_processes_have_a_stage_by_advi_alone():
     model = nested()

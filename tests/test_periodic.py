@@ -80,6 +80,22 @@ def test_one_input_of_two_repeats():
     np.testing.assert_allclose(found["variance"].values[..., 2], prior, rtol=1e-6)
 
 
+@pytest.mark.parametrize("n_others", [1, 2])
+def test_a_lengthscale_as_long_as_the_period(n_others):
+    """No warning of a short period, and far from the data the variance of the whole circle."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0.0, 5.0, (20, n_others)), HOURS[:, 0]])
+    no = (False,) * n_others
+    features = vsgp.inducing.Fourier((25.0,) * n_others + (DAY,), 2, 2.5, (*no, True))
+    ls = [1.0] * n_others + [DAY]
+    model = build(X, features, ls)  # warnings are errors
+    far = np.array([[1e3] * n_others + [1.0]])
+    idata = prior_draws(model, 2)
+    found = vsgp.predict(idata, far, "moments", model=model, progressbar=False)
+    exact = np.exp(-0.5 * np.arange(-30, 31) ** 2).sum()
+    np.testing.assert_allclose(found["variance"].values, exact, rtol=1e-6)
+
+
 def test_same_density_as_without_an_end():
     features = [vsgp.inducing.Fourier(60.0, 20, 12.0, periodic=p) for p in (False, True)]
     models = [build(HOURS, f) for f in features]

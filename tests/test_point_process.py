@@ -985,6 +985,26 @@ def test_intensity_of_columns_in_another_order(events):
     np.testing.assert_allclose(other.intensity(idata, other.X, model=model), plain)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_intensity_of_one_type_of_events(named, events):
+    """The type is a column of the model, and none of the pattern."""
+    pattern = vsgp.point_process(events, BOX, bins=(4, 3))
+    table = pd.DataFrame(pattern.inputs, columns=["x", "y"]).assign(kind="b")
+    both = pd.concat([table.assign(kind="a"), table])
+    X = np.column_stack([np.tile(pattern.inputs, (2, 1)), np.repeat([0, 1], 12)])
+    with pm.Model(coords={"kind": ["a", "b"]}) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[1.0, 3.0]))
+        gp.prior("u", Xu=pattern.inputs[:4], by="kind")
+        gp.likelihood("z", vsgp.Poisson(), X=both if named else X, y=np.tile(pattern.counts, 2))
+    idata = prior_draws(model, 2)
+    wanted = vsgp.predict(
+        idata, X[12:], "mean", likelihood=vsgp.Poisson(), model=model, progressbar=False
+    )
+    for Xnew in (X[12:], table, table[["kind", "y", "x"]]):
+        got = pattern.intensity(idata, Xnew, model=model)
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("bins", "ndim", "label"),
     [

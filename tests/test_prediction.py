@@ -227,6 +227,34 @@ def test_dask(poisson):
         predict(idata, X.chunk(time=10), "summary", **options)
 
 
+@pytest.mark.parametrize("what", ["y", "quantiles"])
+def test_dask_draws_at_the_rows_that_were_asked_for(what):
+    """Not at zero, say: an observation of the year 0 would have a mean that is too large."""
+    pytest.importorskip("dask", reason="dask is not installed")
+    year = np.arange(1990.0, 2000.0)[:, None]
+    with pm.Model() as model:
+        mean = pm.gp.mean.Linear(coeffs=-0.1 * np.ones(1), intercept=200.0)
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=pm.gp.cov.Matern52(1, ls=5.0))
+        gp.prior("u", Xu=year[::4])
+        gp.likelihood("y", vsgp.Poisson(), X=year, y=np.arange(10))
+    options = {"model": model, "random_seed": 1, **quiet}
+    X, idata = xr.DataArray(year, dims=["year", "k"]), prior_draws(model, 3)
+    lazy, plain = (predict(idata, x, what, **options) for x in (X.chunk(year=5), X))
+    assert (lazy.dtype, lazy.compute().shape) == (plain.dtype, plain.shape)
+
+
+def test_seeds_hold_for_any_backend(poisson):
+    """JAX has random numbers of its own, which no seed from outside would reach."""
+    pytest.importorskip("jax", reason="jax is not installed")
+    model, _, idata = poisson
+    options = {"model": model, "num_samples": 4, "random_seed": 1, **quiet}
+    y, of_jax = (
+        predict(idata, XNEW[:3], "y", compile_kwargs=kwargs, **options)
+        for kwargs in (None, {"mode": "JAX"})
+    )
+    np.testing.assert_array_equal(y, of_jax)
+
+
 def test_parameters_with_rows(data):
     X, y = data
     exposure = np.linspace(0.5, 2.0, N)
@@ -499,6 +527,21 @@ def test_inducing_inputs_are_those_of_the_draws(poisson):
     finally:
         model["u_Xu"].set_value(kept)
     xr.testing.assert_identical(before, after)
+
+
+def test_a_conditional_in_another_model_takes_the_data_of_the_draws(poisson, data):
+    """As the page on predicting says: a Gaussian stage may have moved the inducing inputs."""
+    _, _, idata = poisson
+    kept = idata["constant_data"]
+    model, gp = build(vsgp.Poisson(exposure=2.0), *data)
+    point = {n: idata["posterior"][n].values[0, 5] for n in ("u", "ls")}
+    model["u_Xu"].set_value(kept["u_Xu"].values + 0.4)
+    pm.set_data({name: kept[name] for name in kept.data_vars if name in model}, model=model)
+    with model:
+        f = gp.conditional("f_new", XNEW)
+    fixed = {model[n]: x for n, x in point.items()}
+    mean = f.owner.inputs[2].eval(fixed, mode=RAW)
+    np.testing.assert_allclose(mean, moments(idata, 5)[0], atol=1e-5)
 
 
 def test_saved_and_loaded(poisson, tmp_path):

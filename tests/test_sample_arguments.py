@@ -2,6 +2,8 @@
 
 import os
 
+from dataclasses import replace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -11,6 +13,7 @@ from modes import RAW
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.backend import processors
+from pymc_vsgp.model.copies import copy_of
 
 X = np.linspace(0.0, 4.0, 12)[:, None]
 QUICK = {"draws": 3, "tune": 3, "chains": 1, "progressbar": False, "nuts_sampler": "pymc"}
@@ -249,3 +252,13 @@ def test_without_parameters_the_inducing_values_are_sampled():
     assert idata["posterior"]["u"].shape == (1, 3, 4)
     with pytest.raises(ValueError, match="parameters beside it.*Drop collapse=True"):
         vsgp.sample(model=model, method="nuts", collapse=True, **QUICK)
+
+
+def test_a_variable_that_is_added_after_the_stage(stage):
+    """The stage has no estimate of it."""
+    model = copy_of(stage.model)
+    with model:
+        pm.Normal("b")
+        for method in ("importance", "nuts"):
+            with pytest.raises(ValueError, match="than the model has now.* Run fit_gaussian again"):
+                vsgp.sample(2, stage=replace(stage, model=model), method=method, progressbar=False)

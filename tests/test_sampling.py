@@ -95,6 +95,24 @@ def test_collapsed_density_and_gradient(approx, data):
     np.testing.assert_allclose(gradient, found, rtol=1e-5, atol=1e-5)
 
 
+def test_jax_has_the_values_of_what_a_density_takes_for_gradients(data):
+    """Where the kernel has no parameter, a gradient of the first loop is a value of the second."""
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    from pymc.sampling.jax import get_jaxified_logp
+
+    X, Xu, y = data
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(D, ls=1.0))
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Gaussian(s), X=X, y=y)
+    new = collapse(model).model
+    point = {"s_log__": np.array(-0.7)}
+    value, (slope,) = jax.jit(jax.value_and_grad(get_jaxified_logp(new)))([point["s_log__"]])
+    np.testing.assert_allclose(value, new.compile_logp(mode=RAW)(point), rtol=1e-8)
+    np.testing.assert_allclose(slope, new.compile_dlogp(mode=RAW)(point)[0], rtol=1e-7)
+
+
 @pytest.mark.slow
 def test_what_does_not_collapse(data):
     X, Xu, y = data

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+import xarray as xr
 
 from modes import RAW
 from prior_draws import prior_draws
@@ -78,6 +79,17 @@ def test_replaced_data_are_checked_again(binomial, case):
         with pytest.raises(ValueError, match=wanted):
             check_data(binomial)
         pm.set_data(before)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(1.7, "needs y to be .*but row 2 is 1.7"), (np.nan, "holds nan in row 2")]
+)
+def test_counts_are_whole_before_they_are_cut(value, wanted):
+    """PyMC casts observations of counts to integers."""
+    model = model_of(vsgp.Poisson, COUNTS.astype("float64"))
+    model.set_data("seen", np.where(np.arange(N) == 2, value, COUNTS))
+    with pytest.raises(ValueError, match=wanted):
+        check_data(model)
 
 
 def test_before_they_are_used(binomial):
@@ -165,15 +177,19 @@ def test_results_count_observations():
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param("NUMBA", marks=pytest.mark.slow), RAW], ids=["numba", "python"]
+    "mode",
+    [pytest.param("NUMBA", marks=pytest.mark.slow), "JAX", RAW],
+    ids=["numba", "jax", "python"],
 )
 def test_inputs_and_observations_of_different_lengths(mode):
-    """Numba would take the rows that both have."""
+    """Numba would take the rows that both have, and JAX those of whole blocks."""
+    if mode == "JAX":
+        pytest.importorskip("jax", reason="JAX is not installed")
     with pm.Model(coords={"row": range(N)}) as model:
         x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", COUNTS, dims="row")
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(X.shape[1], ls=1.0))
         gp.prior("u", Xu=XU)
-        gp.likelihood("y", vsgp.Poisson(), X=x, y=seen, dims="row", block_size=5)
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=seen, dims="row", block_size=6)
     logp, point = model.compile_logp(mode=mode), model.initial_point()
     assert np.isfinite(logp(point))
     model["x"].set_value(np.concatenate([X, X + 0.1]))
@@ -187,3 +203,27 @@ def test_data_of_one_number_are_no_rows():
         ValueError, match=r"exposure of Poisson has shape \(1,\), but X has 12 rows"
     ):
         model_of(vsgp.Poisson, exposure=np.array([2.0]))
+
+
+def test_draws_of_a_stage_are_of_its_data():
+    """Not of what `pm.set_data`, or a later stage, put in their place."""
+    with pm.Model(coords={"row": np.arange(N) + 100}) as model:
+        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", COUNTS, dims="row")
+        pm.Deterministic("last", x[-1])
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=seen, dims="row")
+        first = vsgp.fit_gaussian(move_inducing=True, maxiter=2, progressbar=False)
+        wanted = first.to_datatree(3, random_seed=1)
+        pm.set_data({"x": X[:8] + 1.0, "seen": COUNTS[:8] + 1}, coords={"row": np.arange(8)})
+        second = vsgp.fit_gaussian(move_inducing=True, maxiter=2, progressbar=False)
+        after = {v.name: v.get_value() for v in model.data_vars}
+        found, new = (s.to_datatree(3, random_seed=1) for s in (first, second))
+    for group in wanted.children:
+        xr.testing.assert_equal(found[group].to_dataset(), wanted[group].to_dataset())
+    np.testing.assert_array_equal(found["constant_data"]["u_Xu"], first.Xu["u_Xu"])
+    np.testing.assert_array_equal(found["posterior"]["last"][0, 0], X[-1])
+    np.testing.assert_array_equal(new["observed_data"]["y"], COUNTS[:8] + 1)
+    np.testing.assert_array_equal(new["posterior"]["last"][0, 0], X[7] + 1.0)
+    for name, value in after.items():
+        np.testing.assert_array_equal(model[name].get_value(), value)

@@ -193,6 +193,29 @@ def test_a_kernel_of_ones_own_is_never_clipped():
             assert np.isnan(own)  # images that far do not add up, and that is said
 
 
+class Smoother(pm.gp.cov.Matern32):
+    """One with the density of its parent, which is another kernel's."""
+
+    def full_from_distance(self, dist, squared=False):
+        return super().full_from_distance(dist, squared) ** 2
+
+
+class Waved(pm.gp.cov.ExpQuad):
+    """Another one."""
+
+    def full(self, X, Xs=None):
+        other = X if Xs is None else Xs
+        return super().full(X, Xs) * pt.cos(3.0 * (X[:, :1] - other[:, :1].T))
+
+
+@pytest.mark.parametrize("kernel", [Smoother, Waved])
+def test_a_density_of_another_kernel_is_refused(kernel):
+    with pm.Model():
+        gp = vsgp.VariationalSparse(cov_func=2.0 * kernel(1, ls=1.0))
+        with pytest.raises(ValueError, match=f"closed form: {kernel.__name__}"):
+            gp.prior("u", inducing=Fourier(20.0, 10))
+
+
 class Turned(pm.gp.cov.Matern32):
     """One whose ridges lie askew, unless the factor is zero."""
 

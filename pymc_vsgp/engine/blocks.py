@@ -335,7 +335,8 @@ def _block(recipe: Recipe, inputs, roots_at):
     known = [*extra, *(x for pair in moments for x in pair)]
     # An Op may keep the length of an array, and a block of the rows is shorter.
     fixed = terms.type.shape[0] is not None and not any(p.conditional.whole for p in parts)
-    if fixed or _holds_rows(terms, known, recipe.n_data):
+    # The loop that a rough one follows was looked at, and points of `roughly` are no rows.
+    if fixed or (not recipe.joint and _holds_rows(terms, known, recipe.n_data)):
         if recipe.n_data is None:
             return None
         raise ValueError(

@@ -85,7 +85,8 @@ class Batched:
     outputs : sequence of Variable
         Graphs of them, of one point.
     mode : Mode, optional
-        How to compile. With one of its own, points are taken one by one.
+        How to compile. With one of its own, points are taken one by one. Random numbers are drawn
+        by numpy all the same.
     compiling : Lock, optional
         To be held while it compiles.
     mesh : jax.sharding.Mesh, optional
@@ -107,6 +108,9 @@ class Batched:
     def __call__(self, each, same, rng=None) -> list[np.ndarray]:
         """Evaluate at all points; `rng` seeds what is random."""
         seed = None if rng is None else int(rng.integers(2**63))
+        if seed is not None and self.mode is not None:
+            # Backends have generators of their own, some of which take no seed from outside.
+            self.mode, self.many, self.fn = None, True, None
         if self.mesh is not None and seed is None:
             try:
                 return self._on_devices(self.mesh, each, same)

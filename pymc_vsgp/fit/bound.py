@@ -68,6 +68,14 @@ def unconstrained(model: Model, rvs) -> list[TensorVariable]:
     ]
 
 
+def of_prior(model: Model, rvs) -> list[TensorVariable]:
+    """Return unconstrained variables to draw from the prior, given what is observed above them."""
+    graphs = unconstrained(model, rvs)
+    above = set(ancestors(graphs))
+    observed = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs if rv in above}
+    return graph_replace(graphs, observed, strict=False) if observed else graphs
+
+
 def split(flat: Any, shapes: Iterable[tuple[int, ...]]) -> list[Any]:
     """Return arrays of these shapes from what they were raveled into, on the last axis."""
     out, at = [], 0

@@ -231,12 +231,17 @@ def fit_gaussian(
     return stage
 
 
+def fits(stage: GaussianStage, model: Model) -> bool:
+    """Whether a stage has the variables of a model, in their sizes."""
+    of_u = {model.rvs_to_values[u].name: u for u in inducing_variables(model)}
+    known = {n: np.shape(v) for n, v in stage.theta_unconstrained.items()}
+    known |= {n: stage._shape_of_epsilon(u) for n, u in of_u.items() if u.name in stage.mean}
+    return known == {n: np.shape(v) for n, v in model.initial_point().items()}
+
+
 def _check_start(start: GaussianStage, model: Model) -> None:
     """Raise unless a stage has the variables of a model."""
-    of_u = {model.rvs_to_values[u].name: u for u in inducing_variables(model)}
-    known = {n: np.shape(v) for n, v in start.theta_unconstrained.items()}
-    known |= {n: start._shape_of_epsilon(u) for n, u in of_u.items() if u.name in start.mean}
-    if known != {n: np.shape(v) for n, v in model.initial_point().items()}:
+    if not fits(start, model):
         raise ValueError(
             "start is of a model with other variables, or with others of their sizes. "
             "Pass a stage of this model, or of a copy of it."

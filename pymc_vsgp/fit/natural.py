@@ -6,7 +6,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
-from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, unconstrained
+from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, of_prior
 from pymc_vsgp.fit.following import (
     TOO_LONG,
     a_step,
@@ -14,7 +14,7 @@ from pymc_vsgp.fit.following import (
     following,
     resistance,
 )
-from pymc_vsgp.fit.proposals import drawn
+from pymc_vsgp.fit.proposals import drawing
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.model.observation import observations
 
@@ -357,13 +357,13 @@ def prior_widths(variables: Variables, some: np.ndarray) -> np.ndarray:
     Infinite where it has no draws, as an improper prior.
     """
     wide, rng, at = np.full(len(some), np.inf), np.random.default_rng(0), 0
-    graphs = unconstrained(variables.model, variables.others)
+    graphs = of_prior(variables.model, variables.others)
     for graph, shape in zip(graphs, variables.shapes, strict=True):
         here = slice(at, at := at + int(np.prod(shape)))
         if not some[here].any():
             continue
         try:
-            draws = drawn([graph], PRIOR_DRAWS, rng)
+            draws = drawing([graph])(PRIOR_DRAWS, rng)
         except (NotImplementedError, ValueError):
             continue
         low, high = np.nanquantile(draws, MIDDLE, axis=0)

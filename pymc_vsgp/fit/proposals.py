@@ -1,21 +1,30 @@
 """What parameters are proposed from."""
 
-import numpy as np
-import pymc as pm
+from collections.abc import Callable
 
+import numpy as np
+
+from pymc.pytensorf import compile as compile_pymc
+from pymc.pytensorf import reseed_rngs
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import as_tensor
 from scipy import stats
 from scipy.linalg import solve_triangular
-from scipy.special import gammaln, logsumexp
+from scipy.special import expit, gammaln, logsumexp
 
-from pymc_vsgp.compile import ONCE
-from pymc_vsgp.fit.bound import unconstrained
+from pymc_vsgp.compile import ONCE, simplify
+from pymc_vsgp.fit.bound import of_prior, split
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.model.variable import inducing_variables
 
 LONG, LONG_DOF = 2.0, 2.0  # scale and degrees of freedom of a long tail
 FAR = 3.0  # standard deviations of a parameter, up to where it bends the others
 REDRAWS = 100  # at most; hardly any proposals come from the prior
+PROOF = 200  # draws of a prior that show whether its density is theirs, after as many others ...
+FEWEST = 20  # ... of which these at least have an unconstrained value
+SURE, RARE = 6.0, 14.0  # standard errors, and draws that may all happen to be missing
+CENTRAL, WIDEST = (0.16, 0.5, 0.84), 4.0  # quantiles, and half widths beyond which draws are cut
 
 
 class StudentT:
@@ -118,36 +127,86 @@ class Bent:
         return self.straight.logpdf(z) - self.log_scale - t[:, 0] * self.slopes.sum()
 
 
-def drawn(graphs, n: int, rng) -> np.ndarray:
-    """Draw graphs of random variables n times, each as a vector."""
-    found = pm.draw(graphs, n, random_seed=int(rng.integers(2**31)), mode=ONCE)
-    return np.concatenate([np.reshape(x, (n, -1)) for x in found], axis=1).astype("float64")
+def drawing(graphs: list[Variable]) -> Callable[[int, np.random.Generator], np.ndarray]:
+    """Compile what draws graphs of random variables n times, each as a vector, as `pm.draw`."""
+    fn, updates = compile_pymc([], graphs, random_seed=False, mode=ONCE, return_updates=True)
+
+    def draw(n, rng):
+        reseed_rngs(list(updates), int(rng.integers(2**31)))
+        found = zip(*(fn() for _ in range(n)), strict=True)
+        return np.concatenate([np.reshape(x, (n, -1)) for x in found], axis=1).astype("float64")
+
+    return draw
 
 
 class Prior:
-    """The prior of theta, where it can be drawn from."""
+    """The prior of theta, where it can be drawn from, and draws have its density."""
 
     def __init__(self, points: Points):
         model = points.model
         inner = set(inducing_variables(model))
-        others = [rv for rv in model.free_RVs if rv not in inner]
-        logp = model.logp(vars=others)
+        rvs = [model.values_to_rvs[v] for v in points.outer]
+        terms = model.logp(vars=rvs, sum=False) if rvs else []
+        factors = [as_tensor(x, allow_xtensor_conversion=True).sum() for x in terms]
         values = {model.rvs_to_values[u] for u in inner}
-        if not others or values & set(ancestors([logp])):
+        if not rvs or values & set(ancestors(factors)):
             raise NotImplementedError("Theta has no prior of its own.")
-        self._logp = points.function([logp])
+        self._factors = points.function(simplify(factors))
         self._m = points.n_epsilon
-        self._outputs = unconstrained(model, [model.values_to_rvs[v] for v in points.outer])
-        self.draw(1, np.random.default_rng(0))  # an improper prior has no draws
+        self._draw, rng = drawing(of_prior(model, rvs)), np.random.default_rng(0)
+        self.draw(1, rng)  # an improper prior has no draws
+        where = split(np.arange(points.n_theta), (points.shapes[v] for v in points.outer))
+        with np.errstate(all="ignore"):
+            if not self._proves([at.ravel() for at in where], rng):
+                raise NotImplementedError("Draws of the prior have another density.")
 
     def draw(self, n, rng):
         """Draw n of theta."""
-        return drawn(self._outputs, n, rng)
+        return self._draw(n, rng)
 
     def logpdf(self, theta):
         """Log density of each theta."""
-        (logp,) = self._logp(theta, np.zeros((len(theta), 1, self._m)))
-        return logp[:, 0]
+        return self._log_factors(theta).sum(axis=1)
+
+    def _log_factors(self, theta) -> np.ndarray:
+        """Log density of each variable, given those that it depends on: one column for each."""
+        found = self._factors(theta, np.zeros((len(theta), 1, self._m)))
+        return np.column_stack([x[:, 0] for x in found])
+
+    def _proves(self, where, rng) -> bool:
+        """Whether draws of each variable have its density, given those that it depends on.
+
+        PyMC puts the density of a vector that is observed in part on that part. Densities of users,
+        and of CAR, may lack a constant. So each is compared with a Student-t, as in bridge
+        sampling: as many draws of either have to be taken for draws of the other.
+        """
+        first, theta = np.split(self.draw(2 * PROOF, rng), 2)
+        known, inside = self._log_factors(theta), np.isfinite(theta).all(axis=1)
+        for i, at in enumerate(where):
+            near, ok = (np.isfinite(x[:, at]).all(axis=1) for x in (first, theta))
+            if not len(at) or near.sum() < FEWEST:  # nor are many proposed
+                continue
+            q, moved = _like(first[near][:, at]), theta.copy()
+            moved[:, at] = q.draw(PROOF, rng)
+            taken = expit(self._log_factors(moved)[:, i] - q.logpdf(moved[:, at]))
+            missed = np.zeros(PROOF)
+            missed[ok] = expit(q.logpdf(theta[ok][:, at]) - known[ok, i])
+            # Not a number: outside of the support, or given a variable without a value.
+            off = np.nan_to_num(taken) - np.where(np.isnan(missed), inside, missed)
+            if abs(off.mean()) > SURE * off.std() / np.sqrt(PROOF) + RARE / PROOF:
+                return False
+        return True
+
+
+def _like(draws) -> StudentT:
+    """Return a Student-t where most of these draws are."""
+    n, d = draws.shape
+    low, center, high = np.quantile(draws, CENTRAL, axis=0)
+    scale = (high - low) / 2.0
+    cov = np.cov(np.clip((draws - center) / scale, -WIDEST, WIDEST).T).reshape(d, d)
+    prior = 2.0 * (d + 1)
+    cov = (n * cov + prior * np.diag(np.diagonal(cov))) / (n + prior)
+    return StudentT(center, scale[:, None] * np.linalg.cholesky(cov), 5.0 + d)
 
 
 class Mixture:

@@ -30,7 +30,7 @@ from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit.backend import asked_for, at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
-from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian
+from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian, fits
 from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.initial import starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
@@ -221,6 +221,11 @@ def sample(
             raise KeyboardInterrupt("In the Gaussian stage.")
     else:
         check_data(model)
+        if not fits(stage, model):
+            raise ValueError(
+                "The stage has other variables than the model has now, or other sizes of them. "
+                "Run fit_gaussian again."
+            )
     stage.apply()
     starts, refused = stage, ""
     if method != "nuts":

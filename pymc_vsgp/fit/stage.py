@@ -4,7 +4,7 @@ import weakref
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from pymc_vsgp.fit.bound import Variables, split, unconstrained
 from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.inducing.coordinates import Diagonal, Rotated, Sites, SparseTied, Tied
+from pymc_vsgp.model.copies import data_of, with_data
 from pymc_vsgp.model.observation import parameters, processes
 from pymc_vsgp.model.variable import (
     NO_COLUMNS,
@@ -101,6 +102,14 @@ class GaussianStage:
     elsewhere: "tuple[GaussianStage, ...]" = ()
     interrupted: bool = False
     state: State | None = field(default=None, repr=False)  # where minibatches go on
+    # Data and coords of the model that it was fitted to.
+    data: tuple[dict[str, np.ndarray], dict[str, Any]] | None = field(default=None, repr=False)
+
+    def __post_init__(self):
+        if self.data is None:
+            values, coords = data_of(self.model)
+            own = {*self.Xu, *sites_of_all(self.model)}
+            self.data = {n: v for n, v in values.items() if n not in own}, coords
 
     def __repr__(self):
         """Say what was reached, and what it changed."""
@@ -185,6 +194,8 @@ class GaussianStage:
     def to_datatree(self, draws: int = 1000, random_seed=None) -> xr.DataTree:
         """Draw from the Gaussian posterior, as if a sampler had.
 
+        The draws, and the groups of data, are of the data that the stage was fitted to.
+
         Parameters
         ----------
         draws : int
@@ -194,18 +205,18 @@ class GaussianStage:
         """
         check_number("draws", draws)
         rng = generator_of(random_seed)
-        model = self.model
-        with _applied(self):
+        model = self.model if self.data is None else with_data(self.model, *self.data)
+        stage, tree = replace(self, model=model), xr.DataTree()
+        with _applied(stage):
             variables = model.free_RVs + model.deterministics
-            points = self._points(self._draw_theta(draws, rng), 1.0, rng)
+            points = stage._points(self._draw_theta(draws, rng), 1.0, rng)
             found = Points(model).at(variables, points)
-        posterior = {v.name: x[None] for v, x in zip(variables, found, strict=True)}
-        tree = xr.DataTree()
-        tree["posterior"] = xr.DataTree(label(model, posterior))
+            posterior = {v.name: x[None] for v, x in zip(variables, found, strict=True)}
+            tree["posterior"] = xr.DataTree(label(model, posterior))
+            add_data(tree, model)
         tree["posterior"].attrs.update(
             {"inference_library": "pymc_vsgp", "method": self.method, "elbo": self.elbo}
         )
-        add_data(tree, model)
         return tree
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from scipy.special import softmax
 
-from pymc_vsgp.fit.bound import Variables, unconstrained
-from pymc_vsgp.fit.proposals import drawn
+from pymc_vsgp.fit.bound import Variables, of_prior
+from pymc_vsgp.fit.proposals import drawing
 from pymc_vsgp.fit.stage import GaussianStage
 
 APART = 3.0  # standard deviations between optima that are different ones
@@ -66,9 +66,10 @@ def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:
 
     PyMC draws ordered variables in any order, but their density is of those in order.
     """
-    graphs, kept = unconstrained(variables.model, variables.others), np.empty((0, 0))
+    draw = drawing(of_prior(variables.model, variables.others))
+    kept = np.empty((0, 0))
     for wanted in (n, n * MORE):
-        theta = drawn(graphs, wanted, rng)
+        theta = draw(wanted, rng)
         kept = theta[np.isfinite(theta).all(axis=1)][:n]
         if len(kept) == n:
             break

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc.logprob.transforms import CircularTransform
 from pymc.model.core import Model
 
 from pymc_vsgp.compile import building
@@ -35,6 +36,10 @@ class Weigher:
     @building
     def __init__(self, model: Model, mesh: Any = None, integrated: Collapsed | None = None):
         self.points = Points(model, mesh)
+        rvs = [model.values_to_rvs[v] for v in self.points.outer]
+        if circular := [rv.name for rv in rvs if _is_circular(model.rvs_to_transforms[rv])]:
+            # A chain may be in any period, as its draws are angles. Weights add all periods up.
+            raise NotImplementedError(f"The unconstrained density of {circular} is periodic.")
         self.known: dict[Any, Chains] = {}
         self.n_noise = 0
         try:
@@ -57,7 +62,7 @@ class Weigher:
         self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)
-        except NotImplementedError:  # an improper one
+        except (NotImplementedError, ValueError):  # improper, or draws fail, or are not of it
             pass
 
     def begin(self, rng) -> None:
@@ -192,3 +197,9 @@ class Weigher:
         if not self.n_noise:
             draws = draws[np.arange(n)[:, None], np.argmax(score, axis=2)]
         return Batch(theta[:n], inner, draws, score.max(axis=2), proposed[:n])
+
+
+def _is_circular(transform: Any) -> bool:
+    """Whether the unconstrained density of a variable is periodic."""
+    each = getattr(transform, "transform_list", [transform])
+    return any(isinstance(t, CircularTransform) for t in each)

@@ -21,7 +21,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.inducing.fourier import MOST_FEATURES, Fourier, left_out
 from pymc_vsgp.inducing.grids import Cells, Grid, Product, find_grid
 from pymc_vsgp.inducing.kernel_values import draws_of
-from pymc_vsgp.inducing.kernels import is_free_of_noise, parts_of
+from pymc_vsgp.inducing.kernels import check_methods, is_free_of_noise, parts_of
 from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
@@ -137,6 +137,7 @@ def suggest_inducing(
     check_number("draws", draws)
     table, X = X, as_inputs(X, "X")
     check_kernel(cov_func, X)
+    check_methods(cov_func)
     active = active_columns(cov_func, X.shape[1])
     own = X[:, active]
     n, n_columns = own.shape

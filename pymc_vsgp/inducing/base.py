@@ -51,18 +51,12 @@ class InducingVariables(ABC):
         """Return the same for the inputs of a kernel, where it was made without saying which."""
         return self
 
-    def kept_in(self, model, name: str, dims: tuple[str, str]) -> "InducingVariables":
-        """Return the same, with data that draws of u depend on kept in the model.
-
-        `dims` are those of the variables and of the inputs.
-        """
-        return self
-
     @abstractmethod
     def under(self, name: str, cov_func, mean_at, jitter: float) -> "InducingPrior":
         """Return the inducing variables `name` of a process with this kernel and mean.
 
-        `mean_at` gives the mean of f at the rows of a matrix.
+        `mean_at` gives the mean of f at the rows of a matrix. The model that they are for is on the
+        context stack.
         """
 
 

@@ -35,6 +35,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.kernel_values import draws_of
+from pymc_vsgp.inducing.kernels import check_methods
 from pymc_vsgp.inducing.spectrum import active_columns, of_columns
 from pymc_vsgp.inducing.torus import FourierPrior
 
@@ -157,6 +158,7 @@ class Fourier(Features, InducingVariables):
         names = column_names(X, "X")
         X = as_inputs(X, "X")
         check_kernel(cov_func, X)
+        check_methods(cov_func)
         active = few_columns(cov_func, X.shape[1])
         known = _periods(periodic or {}, names, active, X.shape[1])
         covariates = tuple(np.delete(X, active, axis=1).mean(axis=0).tolist())

@@ -16,6 +16,7 @@ from pytensor.tensor.random.op import RNGConsumerOp
 
 from pymc_vsgp.checks import check_kernel, check_point
 from pymc_vsgp.compile import ONCE, evaluate, function
+from pymc_vsgp.inducing.kernels import check_methods
 
 
 def draws_of(graphs: Any, draws: int, random_seed: Any) -> Any:
@@ -42,6 +43,7 @@ def compile_kernel(
 ) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
     """Return functions for one column of the kernel matrix, and for its diagonal."""
     check_kernel(cov_func)
+    check_methods(cov_func)
     needed = getattr(cov_func, "input_dim", columns)
     if needed > columns:
         raise ValueError(

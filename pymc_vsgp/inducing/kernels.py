@@ -1,5 +1,10 @@
 """What a kernel of pm.gp is made of, and what is known of it."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 from pymc.gp import cov as pm_cov
 from pymc.gp.cov import BaseCovariance
 
@@ -15,6 +20,34 @@ def parts_of(cov_func) -> list[BaseCovariance]:
     within += getattr(cov_func, "_factor_list", [])
     found = [p for part in within if isinstance(part, BaseCovariance) for p in parts_of(part)]
     return found or [cov_func]
+
+
+def check_methods(cov_func) -> None:
+    """Raise where a class of one's own lacks one of the two methods of a kernel."""
+    for part in map(type, parts_of(cov_func)):
+        if part.__call__ is not BaseCovariance.__call__:
+            continue
+        for name, todo in (
+            ("full(X, Xs)", "the covariance of the rows of X and Xs"),
+            ("diag(X)", "the variance at each row"),
+        ):
+            method = name.partition("(")[0]
+            if getattr(part, method) is getattr(BaseCovariance, method):
+                raise TypeError(f"{part.__name__} has no {name}. Define the method: {todo}.")
+
+
+def check_distinct_places(Xu: np.ndarray, active: Sequence[int], names: Any) -> None:
+    """Raise if two rows of `Xu` are one place in the columns of the kernel."""
+    distinct = len(np.unique(Xu[:, list(active)], axis=0))
+    if distinct < len(Xu):
+        todo = f"Xu[np.unique(Xu[:, {active}], axis=0, return_index=True)[1]]"
+        if names is not None:
+            todo = f"Xu.drop_duplicates({[names[d] for d in active]})"
+        raise ValueError(
+            f"The {len(Xu)} rows of Xu are {distinct} places in the columns {active} "
+            "of the kernel, so their covariance is singular. "
+            f"Pass one row for each place: {todo}."
+        )
 
 
 def is_free_of_noise(cov_func) -> bool:

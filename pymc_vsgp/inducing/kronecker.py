@@ -8,7 +8,8 @@ a Kronecker product, and so is a factor of it:
    K_{uu} = K_1 \otimes K_2, \qquad Q_i^\top K_i Q_i = L_i L_i^\top = U_i D_i^2 U_i^\top
 
 with the diagonal :math:`D_i` of :math:`L_i`. The rotations Q are fixed: the eigenvectors of the
-kernel's mean under its prior. So the variables
+kernel's mean under its prior. They are data of the model, so draws keep those that they were made
+with. So the variables
 
 .. math:: u = m_u + D_1 v D_2, \qquad f(Z) = Q_1 U_1 u (Q_2 U_2)^\top
 
@@ -32,10 +33,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pymc.gp.cov import BaseCovariance, Prod
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import solve_triangular
@@ -56,7 +57,7 @@ from pymc_vsgp.inducing.features import by_column
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import Panel
 from pymc_vsgp.inducing.kernel_values import draws_or_start
-from pymc_vsgp.inducing.spectrum import active_columns
+from pymc_vsgp.inducing.spectrum import active_columns, used_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
 
@@ -67,6 +68,10 @@ W, SCALE, ROOTS, TURNS, PLACES, THETA = 0, 1, 2, 4, 6, 8
 
 DRAWS = 20  # of the prior, for the mean kernel
 PRODUCT = 1e-6  # relative error of a product, within which a kernel is one
+APART = 1e-7  # of the mean variance, which tells equal eigenvalues apart
+
+KEPT = ("places_0", "places_1", "turns_0", "turns_1", "pairs")
+"""Data of the model that draws depend on, by the end of their names."""
 
 
 class Kronecker(InducingVariables):
@@ -107,7 +112,6 @@ class Kronecker(InducingVariables):
             check_distinct(places)
         sizes = [places.shape[1] for places in self.places]
         self.given = columns
-        self.data: Any = None
         self.parts = _parts(columns, sizes)
         self._n_columns = max(max(part) for part in self.parts) + 1
         if all(names) and self._n_columns == sum(sizes):
@@ -169,18 +173,6 @@ class Kronecker(InducingVariables):
             found.columns = None
         return found
 
-    def kept_in(self, model, name, dims):
-        """Keep the pairs where they get covariates of the data: draws of u depend on these."""
-        if self.n_columns == sum(map(len, self.parts)):
-            return self
-        check_new_name(model, f"{name}_pairs")
-        if dims[1] not in model.dim_lengths:
-            model.add_coord(dims[1], length=self.n_columns)
-        found, pairs = copy(self), self.pairs()
-        with model:
-            found.data = pm.Data(f"{name}_pairs", pairs, dims=dims, shape=pairs.shape)
-        return found
-
     def under(self, name, cov_func, mean_at, jitter):
         """Return the variables of a process with this kernel and mean."""
         kind = self.of_kernel(cov_func)
@@ -213,33 +205,25 @@ class KroneckerPrior(InducingPrior):
         self.kind, self.name, self.cov_func = kind, name, cov_func
         rows = [kind.rows(i) for i in range(2)]
         _check_product(cov_func, kind)
-        self.places = [
-            pytensor.shared(x, name=f"{name}_places_{i}", shape=x.shape) for i, x in enumerate(rows)
-        ]
         self.kernels = kernels_of(cov_func, kind)
+        drawn = draws_or_start(
+            [k(*[pt.constant(x)] * 2) for k, x in zip(self.kernels, rows, strict=True)], DRAWS
+        )
+        values = [*rows, *(_turn(k.mean(axis=0)) for k in drawn), kind.pairs()]
+        data = _keep({f"{name}_{what}": x for what, x in zip(KEPT, values, strict=True)})
+        self.places, self.turns, pairs = data[:2], data[2:4], data[4]
         z = self.places[0].type.clone(shape=(None, kind.n_columns))()
         of_z = pass_gradients([kernel(z, z) for kernel in self.kernels], [z])
         K = [
             graph_replace([k], {z: x}, strict=False)[0]
             for k, x in zip(of_z, self.places, strict=True)
         ]
-        drawn = draws_or_start(
-            [k(*[pt.constant(x)] * 2) for k, x in zip(self.kernels, rows, strict=True)], DRAWS
-        )
-        # The largest come first: a Cholesky factor of these is nearly diagonal.
-        found = [np.linalg.eigh(k.mean(axis=0))[1][:, ::-1].copy() for k in drawn]
-        self.turns = [
-            pytensor.shared(q, name=f"{name}_turns_{i}", shape=q.shape) for i, q in enumerate(found)
-        ]
         self.roots = [
             factor(pt.dot(q.T, pt.dot(k, q)), jitter)[0] for k, q in zip(K, self.turns, strict=True)
         ]
         scale = pt.outer(*(pt.diagonal(L) for L in self.roots))
-        at, pairs = kind.data, kind.pairs()
-        if at is None:
-            at = pytensor.shared(pairs, name=f"{name}_pairs", shape=pairs.shape)
-        self.covariates = Covariates.of(at, sum(kind.parts, []))
-        mean = mean_at(at).reshape([len(places) for places in kind.places])
+        self.covariates = Covariates.of(pairs, sum(kind.parts, []))
+        mean = mean_at(pairs).reshape([len(places) for places in kind.places])
         for L, Q in zip(self.roots, self.turns, strict=True):
             turned = solve_triangular(L, pt.dot(Q.T, mean), lower=True, b_ndim=2)
             mean = (pt.diagonal(L)[:, None] * turned).T
@@ -276,14 +260,30 @@ class KroneckerPrior(InducingPrior):
         return PairsLayout(panel, self.kind) if panel.pays else None
 
 
+def _turn(K: np.ndarray) -> np.ndarray:
+    """Return the eigenvectors of a matrix, those of the largest eigenvalues first.
+
+    A Cholesky factor of these is nearly diagonal. Where eigenvalues are equal, as those of a grid,
+    each machine has other eigenvectors: a little of a fixed diagonal tells them apart.
+    """
+    n, fixed = len(K), np.random.RandomState(0)
+    apart = APART * np.trace(K) / n * fixed.uniform(size=n)
+    Q = np.linalg.eigh(K + np.diag(apart))[1][:, ::-1]
+    return np.ascontiguousarray(Q * np.where(fixed.normal(size=n) @ Q < 0.0, -1.0, 1.0))
+
+
+def _keep(values: dict[str, np.ndarray]) -> list[SharedVariable]:
+    """Make these data of the model on the context stack: draws depend on them."""
+    for name in values:
+        check_new_name(pm.modelcontext(None), name)
+    return [pm.Data(name, x, shape=x.shape) for name, x in values.items()]
+
+
 def kernels_of(cov_func, kind: Kronecker):
     """Return the kernel of each set of places, as functions of rows that are inputs of f."""
     factors = getattr(cov_func, "_factor_list", ()) if isinstance(cov_func, Prod) else [cov_func]
     first, second = map(set, kind.parts)
-    uses = [
-        set(active_columns(f, kind.n_columns)) if hasattr(f, "active_dims") else set()
-        for f in factors
-    ]
+    uses = [used_columns(f, kind.n_columns) for f in factors]
     if any(u & first and u & second for u in uses):
         # One that is a product by itself, such as ExpQuad: the other places stay where they are.
         origin = pt.constant(kind.example[:1])
@@ -328,27 +328,24 @@ def _positions(places: np.ndarray, among: np.ndarray) -> np.ndarray | None:
     return None if None in found else np.array(found, dtype=int)
 
 
-def _is_product(K: np.ndarray, n1: int, n2: int) -> bool:
-    """Whether a matrix is a Kronecker product: then pairs of rows by pairs of columns have rank 1.
-
-    It is compared with the product of the row and the column of its largest entry.
-    """
-    pairs = K.reshape(n1, n2, n1, n2).transpose(0, 2, 1, 3).reshape(n1**2, n2**2)
-    i, j = np.unravel_index(np.argmax(np.abs(pairs)), pairs.shape)
-    error = np.abs(pairs * pairs[i, j] - np.outer(pairs[:, j], pairs[i])).max()
-    return bool(error <= PRODUCT * pairs[i, j] ** 2)
-
-
 def _check_product(cov_func, kind: Kronecker) -> None:
     """Raise where the kernel is no product of one for each set of places."""
     few = kind.few()
-    (drawn,) = draws_or_start([cov_func(pt.constant(few.pairs()))], 3)
-    if not all(_is_product(K, *map(len, few.places)) for K in drawn):
-        raise ValueError(
-            "The kernel is no product of one of the first places and one of the second, such as "
-            "Matern52(3, ls=a, active_dims=[0, 1]) * Matern52(3, ls=b, active_dims=[2]). "
-            "Pass such a product without white noise, or other inducing variables."
-        )
+    kernels = kernels_of(cov_func, few)
+    graphs = [k(*[pt.constant(few.rows(i))] * 2) for i, k in enumerate(kernels)]
+    drawn = draws_or_start([cov_func(pt.constant(few.pairs())), *graphs], 3)
+    for K, *parts in zip(*drawn, strict=True):
+        if np.isfinite(K).all() and not np.isfinite(parts[1]).all():
+            raise ValueError(
+                "The kernel has the variance 0 at the first pair of places, of which the others "
+                "are multiples. Put places with a positive variance first."
+            )
+        if not np.abs(np.kron(*parts) - K).max() <= PRODUCT * np.abs(K).max():
+            raise ValueError(
+                "The kernel is no product of one of the first places and one of the second, such "
+                "as Matern52(3, ls=a, active_dims=[0, 1]) * Matern52(3, ls=b, active_dims=[2]). "
+                "Pass such a product without white noise, or other inducing variables."
+            )
 
 
 class Pieces(NamedTuple):

@@ -37,7 +37,12 @@ from pymc_vsgp.inducing.base import (
     gradients_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline, without_reshapes
-from pymc_vsgp.inducing.kernels import is_free_of_noise, is_stationary, parts_of
+from pymc_vsgp.inducing.kernels import (
+    check_distinct_places,
+    is_free_of_noise,
+    is_stationary,
+    parts_of,
+)
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
 from pymc_vsgp.ops.neighbors import (
@@ -133,16 +138,7 @@ class NearestNeighbors(InducingVariables):
         """Return the same; raise where neighbors would be copies of one place."""
         n = self.n_columns
         active = [d for d in active_columns(cov_func, n) if d < n]
-        distinct = len(np.unique(self.Xu[:, active], axis=0))
-        if distinct < self.n_inducing:
-            todo = f"Xu[np.unique(Xu[:, {active}], axis=0, return_index=True)[1]]"
-            if self.columns is not None:
-                todo = f"Xu.drop_duplicates({[self.columns[d] for d in active]})"
-            raise ValueError(
-                f"The {self.n_inducing} rows of Xu are {distinct} places in the columns {active} "
-                "of the kernel, so their covariance is singular. "
-                f"Pass one row for each place: {todo}."
-            )
+        check_distinct_places(self.Xu, active, self.columns)
         return self
 
     def under(self, name, cov_func, mean_at, jitter):

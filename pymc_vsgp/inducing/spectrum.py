@@ -23,7 +23,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.gp import cov as pm_cov
-from pymc.gp.cov import Add, BaseCovariance, Covariance, Prod
+from pymc.gp.cov import Add, BaseCovariance, Combination, Covariance, Prod
 from pytensor.graph.basic import Constant
 from pytensor.tensor.variable import TensorVariable
 from scipy import special
@@ -59,7 +59,22 @@ class Spectrum(NamedTuple):
 
 def active_columns(cov_func: BaseCovariance, n_columns: int) -> list[int]:
     """Return the columns that a kernel uses, of so many where it does not say."""
-    return sorted(set(_columns(getattr(cov_func, "active_dims", range(n_columns)), n_columns)))
+    return sorted(used_columns(cov_func, n_columns) or range(n_columns))
+
+
+def used_columns(cov_func, n_columns: int) -> set[int]:
+    """Return the same as a set, which is empty for a constant.
+
+    What pm.gp says of a sum or product leaves out kernels without `active_dims`, which use all.
+    """
+    if isinstance(cov_func, Combination):
+        return set().union(*(used_columns(f, n_columns) for f in cov_func._factor_list))
+    if isinstance(cov_func, pm_cov.Exponentiated):
+        return used_columns(cov_func.kernel, n_columns)
+    plain = type(cov_func) in (pm_cov.Constant, pm_cov.WhiteNoise)
+    if plain or not isinstance(cov_func, BaseCovariance):
+        return set()
+    return set(_columns(getattr(cov_func, "active_dims", range(n_columns)), n_columns))
 
 
 def _columns(active_dims, n_columns: int) -> list[int]:
@@ -148,7 +163,7 @@ def _walk(cov, of_leaf, add, multiply):
                 return add(found), dims[0]
             if isinstance(cov, Prod) and sum(map(len, dims)) == len(set().union(*dims)):
                 return multiply([*found, *scalars]), set().union(*dims)
-    elif isinstance(cov, Covariance) and (_is_radial(cov) or hasattr(cov, PSD)):
+    elif isinstance(cov, Covariance) and (_is_radial(cov) or _has_own_density(cov)):
         dims = [int(d) for d in cov.active_dims]
         try:
             return of_leaf(cov, dims), set(dims)
@@ -163,6 +178,15 @@ def _walk(cov, of_leaf, add, multiply):
 def _is_radial(cov) -> bool:
     # Not a subclass, which may be another kernel.
     return type(cov) in (*MATERN, pm_cov.ExpQuad, pm_cov.RatQuad)
+
+
+def _has_own_density(cov) -> bool:
+    """Whether no class below the one with the density makes another kernel of it."""
+    of_density, *others = (
+        next((i for i, c in enumerate(type(cov).__mro__) if name in vars(c)), np.inf)
+        for name in (PSD, "__call__", "full", "full_from_distance", "square_dist")
+    )
+    return np.isfinite(of_density) and of_density <= min(others)
 
 
 def _lengthscales(cov) -> TensorVariable:

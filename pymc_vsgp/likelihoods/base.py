@@ -301,6 +301,22 @@ def known_shape(variable: Variable) -> tuple[int | None, ...]:
     return tuple(int(n) for n in evaluate(lengths))
 
 
+def check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None:
+    """Raise unless parameters are one number, or one for each row of the data."""
+    for name, param in lik.params.items():
+        if param.type.ndim == 0 or name in lik.shared_params:
+            continue
+        value = known_value(param)
+        shape = known_shape(param) if value is None else value.shape
+        lengths = (n_data, None) if lik._goes_with_rows(name) else (1,)
+        if len(shape) > 1 + lik.ndim_y or shape[0] not in lengths:
+            many = ", one for each output, or a matrix with a row" if lik.ndim_y else ", or one"
+            raise ValueError(
+                f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
+                f"Pass one value{many} for each row of {rows_of}."
+            )
+
+
 def describe(value):
     """Short text for a parameter."""
     if isinstance(value, Constant):

@@ -2,25 +2,42 @@
 
 import inspect
 
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 
+from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.shape_utils import change_dist_size
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
 from pytensor.tensor.basic import Alloc, alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, require
 from pymc_vsgp.likelihoods.quadrature import N_PRODUCT
+
+
+class _Call(NamedTuple):
+    """What a callable returned, of stand-ins for the functions and for what it captured."""
+
+    f: list[Variable]
+    params: list[Variable]
+    rv: Variable
+    drawn: Variable
+    """The same, with a draw of its own for each row."""
 
 
 class Custom(Likelihood):
@@ -39,12 +56,13 @@ class Custom(Likelihood):
     ----------
     dist_fn : callable
         Takes f, or up to three latent functions, and returns an unregistered PyMC distribution
-        (``pm.X.dist(...)``) of one number for each entry of f. The last axis of f has the rows, and
-        there may be one of quadrature nodes before it: write ``f[..., None]`` for an axis of
-        components. Variables it captures become the parameters p0, p1, ..., and so do arrays and
-        terms with an entry for each row, such as ``exposure``, ``W @ b`` or ``b[group]``. All rows
-        share arrays along an axis of their own, such as cut-points or the weights of a mixture.
-        Weights that differ by row have to be a ``pm.Data``.
+        (``pm.X.dist(...)``) of one number for each entry of f. It is called when the likelihood is
+        made, and not later. The last axis of f has the rows, and there may be one of quadrature
+        nodes before it: write ``f[..., None]`` for an axis of components, and leave out shape and
+        size. Variables it captures become the parameters p0, p1, ..., and so do arrays and terms
+        with an entry for each row, such as ``exposure``, ``W @ b`` or ``b[group]``. All rows share
+        arrays along an axis of their own, such as cut-points or the weights of a mixture. Weights
+        that differ by row have to be a ``pm.Data``.
     n_nodes : int, optional
         Number of quadrature nodes for each function; by default 101, 41 or 25.
 
@@ -64,14 +82,21 @@ class Custom(Likelihood):
         if n_nodes is not None:
             check_number("n_nodes", n_nodes, 2)
         self.n_nodes = n_nodes or N_PRODUCT[n_latent]
-        rv, captured = self._call(*(pt.dvector(f"f{i}") for i in range(n_latent)))
-        self.discrete = rv.dtype.startswith(("int", "uint"))
+        # By the dimensions of f, now: what the callable takes from outside may change.
+        self._calls: dict[int, _Call] = {}
+        captured = self._call(1)
+        for ndim in range(2, 2 + max(n_latent, 2)):
+            with _of_nodes() if ndim <= 1 + n_latent else suppress(Exception):  # of outputs
+                self._call(ndim)
+        self.discrete = self._calls[1].rv.dtype.startswith(("int", "uint"))
         named = {f"p{i}": value for i, value in enumerate(captured)}
         self.shared_params = tuple(name for name, value in named.items() if captured[value])
         super().__init__(**named)
 
-    def _call(self, *f):
-        """Call dist_fn; return its distribution and the variables it captured."""
+    def _call(self, ndim):
+        """Call dist_fn and keep what it returned; return the variables it captured."""
+        names = [f"f{i}" for i in range(int(self.n_latent or 1))]
+        f = [pt.tensor(name, dtype="float64", shape=(None,) * ndim) for name in names]
         rv = self.dist_fn(*f)
         op = rv.owner.op if isinstance(rv, Variable) and rv.owner else None
         if not isinstance(op, RandomVariable | SymbolicRandomVariable):
@@ -84,28 +109,31 @@ class Custom(Likelihood):
                 "The likelihood's callable must return a univariate distribution, "
                 f"but {op} is multivariate. Return one that gives a number for each entry of f."
             )
-        return rv, captured_variables(rv, *f)
+        captured = captured_variables(rv, *f)
+        inner = [var.type() for var in captured]
+        # A graph that pm.CustomDist was given draws as many numbers as it is told.
+        drawn = change_dist_size(rv, f[0].shape) if _custom(rv, [*f, *captured]) else rv
+        both = [rv, drawn]
+        if captured:
+            both = graph_replace(both, dict(zip(captured, inner, strict=True)), strict=False)
+        _check_draws(both[1], [*f, *inner])
+        self._calls[ndim] = _Call(f, inner, *both)
+        return captured
 
     def _functions(self, f):
         """Return each latent function of the last axis of f, where there are several."""
-        f, number = pt.as_tensor(f), int(self.n_latent or 1)
+        f, number = pt.as_tensor(f).astype("float64"), int(self.n_latent or 1)
         return [f] if number == 1 else [f[..., k] for k in range(number)]
 
-    def _with_params(self, f, make, *values):
-        """Build ``make(rv, f, *values)`` for the distribution at f under the current parameters.
+    def _called(self, f):
+        """Return what the callable returned for functions with so many dimensions."""
+        if f[0].type.ndim not in self._calls:
+            self._call(f[0].type.ndim)
+        return self._calls[f[0].type.ndim]
 
-        Of stand-ins first: pm.logp clones the random variables among the parameters, and simplifies
-        what it is given, which would take minutes where densities at quadrature nodes are nested.
-        """
-        f, given = self._functions(f), [pt.as_tensor(value) for value in values]
-        placeholders, taken = [each.type() for each in f], [each.type() for each in given]
-        rv, captured = self._call(*placeholders)
-        inner = [var.type() for var in captured]
-        if captured:
-            rv = graph_replace(rv, dict(zip(captured, inner, strict=True)), strict=False)
-        params = [p.astype(i.dtype) for p, i in zip(self._params.values(), inner, strict=True)]
-        old, new = (*placeholders, *inner, *taken), (*f, *params, *given)
-        return _rebuilt([make(rv, placeholders[0], *taken)], old, new)[0]
+    def _params_of(self, call):
+        """Return the current parameters, with the dtypes of their stand-ins."""
+        return [p.astype(i.dtype) for p, i in zip(self._params.values(), call.params, strict=True)]
 
     def _call_for_others(self, name):
         return "Pass a callable with what it takes for Xnew: likelihood=lambda f: ..."
@@ -116,18 +144,28 @@ class Custom(Likelihood):
         PyMC's checks of the distribution's parameters are left out: an invalid parameter gives
         nan, or whatever the formula gives there, and no error.
         """
-
-        def of(rv, f, y):
-            try:
-                return pm.logp(rv, y, warn_rvs=False)
-            except TypeError:  # of a transformed variable, which wants a value for each entry of f
-                whole, _ = pt.broadcast_arrays(y, f)
-                return pm.logp(rv, whole, warn_rvs=False)
-
-        return self._with_params(f, of, y)
+        f, y = self._functions(f), pt.as_tensor(y)
+        call = self._called(f)
+        # Of stand-ins first: pm.logp clones the random variables among the parameters, and
+        # simplifies what it is given, which would take minutes where densities at quadrature nodes
+        # are nested.
+        at, value = [each.type() for each in f], y.type()
+        (rv,) = _rebuilt([call.rv], call.f, at)
+        try:
+            density = pm.logp(rv, value, warn_rvs=False)
+        except TypeError:  # of a transformed variable, which wants a value for each entry of f
+            density = pm.logp(rv, pt.broadcast_arrays(value, at[0])[0], warn_rvs=False)
+        old, new = (*at, *call.params, value), (*f, *self._params_of(call), y)
+        return _rebuilt([density], old, new)[0]
 
     def dist(self, f, **kwargs):
-        return self._with_params(f, lambda rv, f: rv)
+        f = self._functions(f)
+        call = self._called(f)
+        # Each variable has generators of its own, or all of them would have the same draws.
+        rngs = [v for v in graph_inputs([call.drawn]) if isinstance(v.type, RandomGeneratorType)]
+        others = [pytensor.shared(np.random.default_rng()) for _ in rngs]
+        old, new = (*call.f, *call.params, *rngs), (*f, *self._params_of(call), *others)
+        return _rebuilt([call.drawn], old, new)[0]
 
     def check_observed(self, y):
         """Raise ValueError if y has values that no observation has, or arrays other lengths."""
@@ -148,6 +186,36 @@ class Custom(Likelihood):
         if self.discrete:
             require(self, y, ok & (y == np.floor(y)), "whole numbers")
         require(self, y, ok, "finite numbers")
+
+
+@contextmanager
+def _of_nodes():
+    """Context in which a callable takes f at quadrature nodes."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            "The likelihood's callable fails where f has an axis of quadrature nodes before that "
+            "of the rows. Leave shape and size out, and write f[..., None] for an axis after it."
+        ) from error
+
+
+def _custom(rv, given):
+    """Graphs that ``pm.CustomDist`` was given as `dist`, in a distribution of these variables."""
+    ops = [v.owner.op for v in ancestors([rv], blockers=given) if v.owner]
+    return [op.fgraph for op in ops if isinstance(op, CustomSymbolicDistRV)]
+
+
+def _check_draws(rv, given):
+    """Raise where such a graph has a draw that all rows share: its density is not that."""
+    for graph in _custom(rv, given):
+        for node in graph.apply_nodes:
+            random = isinstance(node.op, RandomVariable | SymbolicRandomVariable)
+            if random and node.default_output().type.ndim < rv.type.ndim:
+                raise ValueError(
+                    "The dist of the likelihood's pm.CustomDist draws a number that all rows "
+                    "share. Pass its size to the distributions in it."
+                )
 
 
 def count_latents(dist_fn):

@@ -10,7 +10,7 @@ from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE
 from pymc_vsgp.likelihoods.binomial import check_successes, trials
 from pymc_vsgp.likelihoods.heteroskedastic import TwoFunctions
 from pymc_vsgp.likelihoods.links import LOGIT, expected_softplus, safe_exp
-from pymc_vsgp.likelihoods.negative_binomial import log_rising
+from pymc_vsgp.likelihoods.negative_binomial import log_rising, overdispersed
 from pymc_vsgp.likelihoods.poisson import Poisson
 from pymc_vsgp.likelihoods.quadrature import LEAN, expectation, log_expectation
 
@@ -76,9 +76,7 @@ class HeteroskedasticNegativeBinomial(Dispersed):
         return log_rising(g, y) - pt.gammaln(y + 1.0) + y * (odds - softplus) - none
 
     def dist(self, f, **kwargs):
-        return pm.NegativeBinomial.dist(
-            mu=self.conditional_mean(f), alpha=pt.exp(f[..., 1]), **kwargs
-        )
+        return overdispersed(self.conditional_mean(f), pt.exp(f[..., 1]), **kwargs)
 
     def conditional_mean(self, f):
         return self.exposure * pt.exp(f[..., 0])
@@ -116,8 +114,8 @@ class HeteroskedasticBetaBinomial(Dispersed):
         return choose + successes + failures - log_rising(g, self.n)
 
     def dist(self, f, **kwargs):
-        p, total = f[..., 0], pt.exp(f[..., 1])
-        a, b = total * pt.sigmoid(p), total * pt.sigmoid(-p)
+        p, total = f[..., 0], pt.clip(f[..., 1], -550.0, 600.0)  # of their logarithms
+        a, b = (pt.exp(pt.maximum(total - pt.softplus(x), -600.0)) for x in (-p, p))
         return pm.BetaBinomial.dist(alpha=a, beta=b, n=pt.cast(self.n, "int64"), **kwargs)
 
     def conditional_mean(self, f):

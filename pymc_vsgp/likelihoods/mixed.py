@@ -10,7 +10,12 @@ from pytensor.graph.basic import Constant
 
 from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float, known_shape
 from pymc_vsgp.likelihoods.custom import Custom
+from pymc_vsgp.likelihoods.gaussian import Gaussian
+from pymc_vsgp.likelihoods.joint import N_NODES, filtered, integrated
+from pymc_vsgp.likelihoods.log_normal import LogNormal
+from pymc_vsgp.likelihoods.quadrature import log_expectation
 
+NORMAL = (Gaussian, LogNormal)  # families whose joint density of outputs has a closed form
 SOMEWHERE = {"float64": 0.5, "int64": 1}  # values in the support of families
 
 
@@ -90,11 +95,16 @@ class Mixed(Likelihood):
         y = pt.as_tensor(y)
         if not self.ndim_y:
             return fn(y)
+        seen, missing = self._seen(y)
+        each = fn(seen)
+        return (each if missing is None else pt.switch(missing, 0.0, each)).sum(axis=-1)
+
+    def _seen(self, y):
+        """Return observations with a value where there is none, and where that is, if it may be."""
         if not y.dtype.startswith("float"):
-            return fn(y).sum(axis=-1)
+            return y, None
         missing = pt.isnan(y)
-        seen = pt.switch(missing, SOMEWHERE[self._dtype], y).astype(self._dtype)
-        return pt.switch(missing, 0.0, fn(seen)).sum(axis=-1)
+        return pt.switch(missing, SOMEWHERE[self._dtype], y).astype(self._dtype), missing
 
     @cached_property
     def _dtype(self):
@@ -130,9 +140,50 @@ class Mixed(Likelihood):
         return self._over_seen(lambda at: self._now._expected_over_means(mu, gamma, spread, at), y)
 
     def log_predictive(self, mu, gamma, y):
-        """Sum over the outputs of ``log E[p(y | f)]``: of each on its own, not of all jointly."""
-        mu, gamma = self._moments(mu, gamma)
-        return self._over_seen(lambda at: self._now.log_predictive(mu, gamma, at), y)
+        """``log E[p(y | f)]`` of the outputs that are there, jointly: they share functions."""
+        mu, gamma, y = (pt.as_tensor(v) for v in (mu, gamma, y))
+        n_outputs = 1 if not self.ndim_y else y.type.shape[-1] or self.n_outputs
+        if n_outputs is None:
+            raise ValueError("The number of outputs is not known. Pass a W of known shape.")
+        if n_outputs == 1:  # whose function is all that counts
+            mu, gamma = self._moments(mu, gamma)
+            return self._over_seen(lambda at: self._now.log_predictive(mu, gamma, at), y)
+        normal = isinstance(self.family, NORMAL)
+        if self.n_latent == 1 and not normal:
+            sizes = self.family.sizes
+            return log_expectation(lambda g: self.log_prob(g, y), mu, gamma, 1, sizes=sizes)
+        if self.n_latent == 1:
+            mu, gamma = mu[:, None], gamma[:, None]
+        W = pt.specify_shape(self.W, (n_outputs, self.n_latent))
+        total, given = filtered(self._output("log_predictive", y), W, mu, gamma, n_outputs)
+        # Quadrature takes one peak, and the square of a function has two.
+        two_peaks = getattr(getattr(self.family, "link", None), "name", None) == "square"
+        if normal or two_peaks or self.n_latent not in N_NODES:
+            return total
+        return integrated(self._output("log_prob", y), W, mu, gamma, given, n_outputs)
+
+    def _output(self, method, y):
+        """Return a method of the family as a function of an output's number and of its function."""
+        seen, missing = self._seen(y)
+        # A callable may hold arrays of all outputs, and takes no part of them.
+        whole = isinstance(self.family, Custom)
+
+        def fn(p, *f):
+            at = slice(None) if whole else slice(p, p + 1)
+            wide = [v[..., None] + pt.zeros_like(seen[:, at], dtype="float64") for v in f]
+            each = getattr(self._of_outputs(at), method)(*wide, seen[:, at])
+            found = each[..., p if whole else 0]
+            return found if missing is None else pt.switch(missing[:, p], 0.0, found)
+
+        return fn
+
+    def _of_outputs(self, some: slice):
+        """Return the family of some of the outputs, still on the last axis."""
+        own = {n: v for n, v in self._params.items() if n != "W"}
+        for name, v in own.items():
+            if v.type.ndim and name not in self.family.shared_params:
+                own[name] = v if v.type.broadcastable[-1] else v[..., some]
+        return self.family.replace(**own)
 
     def check_observed(self, y):
         if not self.ndim_y:

@@ -8,6 +8,8 @@ from pymc_vsgp.likelihoods.base import POSITIVE, WHOLE, LogLink
 from pymc_vsgp.likelihoods.links import expected_softplus
 from pymc_vsgp.likelihoods.quadrature import ONE_PEAK
 
+POISSON = 1e9  # of alpha over the mean, with which counts are those of a Poisson
+
 
 def log_rising(log_a, y):
     r"""``log Gamma(a + y) - log Gamma(a)`` for ``a = exp(log_a)``, whatever its size, and y >= 0.
@@ -22,6 +24,17 @@ def log_rising(log_a, y):
     pairs = y * (y - 1.0) * large / 2.0
     far = y * log_a + pairs * (1.0 - (2.0 * y - 1.0) * large / 6.0)
     return pt.switch(y < 0.5, 0.0, pt.switch(log_a < edge, near, far))
+
+
+def overdispersed(mu, alpha, **kwargs):
+    """Return the distribution of such counts.
+
+    For a larger alpha the probability that numpy takes rounds to one, and all draws are zero. For a
+    smaller one they are zero in any case.
+    """
+    return pm.NegativeBinomial.dist(
+        mu=mu, alpha=pt.maximum(pt.minimum(alpha, POISSON * mu), 1e-20), **kwargs
+    )
 
 
 class NegativeBinomial(LogLink):
@@ -62,7 +75,7 @@ class NegativeBinomial(LogLink):
         return self._combine(g, pt.softplus(g), y)
 
     def dist(self, f, **kwargs):
-        return pm.NegativeBinomial.dist(mu=self.conditional_mean(f), alpha=self.alpha, **kwargs)
+        return overdispersed(self.conditional_mean(f), self.alpha, **kwargs)
 
     def conditional_mean(self, f):
         return self.exposure * pt.exp(f)

@@ -29,7 +29,7 @@ def coded_for_all(model: pm.Model, gps: Sequence, Xnew: Any) -> Any:
     if by is None or not isinstance(Xnew, pd.DataFrame):
         return Xnew
     Xnew = coded(Xnew, by, model.coords, "Xnew")
-    names = column_names(Xnew, "Xnew", model)
+    names = column_names(Xnew, "Xnew", model, numbers=True)
     return in_order(model, gps, names, *as_matrix(Xnew, "Xnew"), "Xnew")[1]
 
 
@@ -45,7 +45,8 @@ def in_order(model, gps: Sequence, names, X, value, what: str):
             f"The processes have their columns in different orders: {sorted(known)}. "
             "Put the columns of each Xu in the same order."
         )
-    order = match_columns(names, next(iter(known), None), what)
+    # Data give the columns their order; labels of new inputs may then be the numbers of these.
+    order = match_columns(names, next(iter(known), None), what, numbers=what == "Xnew")
     if order is None:
         return X, value
     value = None if value is None else value[:, order]

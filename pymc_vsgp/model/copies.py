@@ -4,6 +4,7 @@ import warnings
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,7 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.elemwise import Elemwise
 
-__all__ = ["as_sampled", "copy_of", "without_initial_values"]
+__all__ = ["as_sampled", "copy_of", "data_of", "with_data", "without_initial_values"]
 
 
 @contextmanager
@@ -59,8 +60,7 @@ def as_sampled(model: Model, *kept: xr.Dataset, but: Collection[str] = ()) -> Mo
         dims = [d for d in array.dims if d in array.coords and new.coords.get(str(d)) is not None]
         coords = {str(d): array[d].values for d in dims}
         try:
-            with warnings.catch_warnings(action="ignore", category=ShapeWarning):
-                new.set_data(name, array.values.astype(new[name].type.dtype), coords)
+            _set(new, name, array.values.astype(new[name].type.dtype), coords)
         except (KeyError, TypeError, ValueError, ShapeError):
             raise ValueError(
                 f"The model has other values of {array.name!r} than its draws were made with, and "
@@ -69,8 +69,36 @@ def as_sampled(model: Model, *kept: xr.Dataset, but: Collection[str] = ()) -> Mo
     return new
 
 
+def data_of(model: Model) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the values of data that can be set, which are no copies, and the coords of a model."""
+    shared = [v for v in model.data_vars if isinstance(v, SharedVariable)]
+    return {v.name: v.get_value(borrow=True) for v in shared}, dict(model.coords)
+
+
+def with_data(model: Model, data: dict[str, np.ndarray], coords: dict[str, Any]) -> Model:
+    """Return the model with data and coords that it had before: a copy, where it has others now."""
+    changed = [n for n, v in data.items() if not _equal(v, model[n].get_value(borrow=True))]
+    if not changed:
+        return model
+    new = copy_of(model)
+    for name in changed:
+        dims = [d for d in new.named_vars_to_dims.get(name, ()) if d is not None]
+        labels = {d: coords[d] for d in dims if coords.get(d) is not None}
+        _set(new, name, data[name], labels)
+    return new
+
+
+def _set(model: Model, name: str, value: np.ndarray, coords: dict[str, Any]) -> None:
+    with warnings.catch_warnings(action="ignore", category=ShapeWarning):
+        model.set_data(name, value, coords)
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a is b or np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
 def _same(kept: xr.DataArray, now: np.ndarray) -> bool:
-    return np.array_equal(kept.values, now, equal_nan=kept.dtype.kind == "f")
+    return _equal(kept.values, now)
 
 
 def _data_of(value: Variable) -> str | None:

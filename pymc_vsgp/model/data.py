@@ -3,19 +3,22 @@
 import pymc as pm
 
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.elemwise import Elemwise
 
 from pymc_vsgp.checks import (
     as_inputs,
     as_matrix,
     as_target,
     check_distinct,
-    check_param_shapes,
     column_names,
     known_value,
     match_columns,
     names_of,
 )
 from pymc_vsgp.engine.pointwise import ObservationRV
+from pymc_vsgp.likelihoods.base import check_param_shapes
 from pymc_vsgp.model.observation import Observation, observations
 from pymc_vsgp.ops.runs import by_value
 
@@ -65,7 +68,8 @@ def _check_observation(o: Observation) -> tuple[int, ...]:
     """
     what = getattr(o.X, "name", None) or f"X of {o.name!r}"
     X = as_matrix(o.X, what)[1]
-    y = as_target(o.y, None if X is None else len(X), o.name, 1 + o.likelihood.ndim_y, what)
+    n, ndim = None if X is None else len(X), 1 + o.likelihood.ndim_y
+    y = as_target(_as_given(o.y), n, o.name, ndim, what)
     o.likelihood.check_params()
     check_param_shapes(o.likelihood, len(y), what)
     o.likelihood.check_data(y)
@@ -79,3 +83,9 @@ def _check_observation(o: Observation) -> tuple[int, ...]:
         if Xu is not None and Xu.size:
             check_distinct(as_inputs(Xu, getattr(part.points, "name", None) or "Xu"))
     return y.shape
+
+
+def _as_given(y: Variable) -> Variable:
+    """Return observations as they were set: PyMC cuts those of counts to whole numbers."""
+    cast = y.owner and isinstance(y.owner.op, Elemwise) and isinstance(y.owner.op.scalar_op, Cast)
+    return y.owner.inputs[0] if cast else y

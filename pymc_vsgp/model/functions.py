@@ -10,11 +10,25 @@ from pymc.gp.cov import Covariance
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import check_dim, depends_on_random, kind, known_value
+from pymc_vsgp.checks import (
+    check_dim,
+    check_distinct,
+    depends_on_random,
+    kind,
+    known_value,
+)
 from pymc_vsgp.inducing.base import InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
+from pymc_vsgp.inducing.kernels import check_distinct_places, check_methods
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.model.columns import name_columns
+
+
+def check_points(gp: Any, Xu: np.ndarray, names: Any) -> None:
+    """Raise unless values of a process at these inputs have a covariance with a factor."""
+    check_distinct(Xu)
+    check_functions(gp, Xu, "Xu")
+    check_distinct_places(Xu, active_columns(gp.cov_func, Xu.shape[1]), names)
 
 
 def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
@@ -26,6 +40,7 @@ def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
             f"{columns} columns. Give it input_dim={columns}, with active_dims to use some of them "
             "only."
         )
+    check_methods(gp.cov_func)
     diagonal = pt.as_tensor(gp.cov_func(pt.constant(Xu), diag=True))
     values = None if depends_on_random(diagonal) else known_value(diagonal)
     if values is not None:
@@ -109,7 +124,7 @@ def checked_kind(gp: Any, model, name: str, inducing: InducingVariables, inducin
     feature_dim = model.name_for(f"{name}_feature")
     if inducing.columns is not None:
         name_columns(model, feature_dim, inducing.n_columns, inducing.columns)
-    return inducing.kept_in(model, name, (inducing_dim, feature_dim))
+    return inducing
 
 
 def covariates_of(gp: Any, model, name: str, kind: InducingPrior, Xu: Any) -> Covariates | None:

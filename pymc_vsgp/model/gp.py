@@ -17,7 +17,6 @@ from pymc_vsgp.checks import (
     as_matrix,
     check_columns,
     check_dim,
-    check_distinct,
     check_jitter,
     check_kernel,
     check_new_name,
@@ -32,9 +31,9 @@ from pymc_vsgp.inducing.groups import ByGroup, ByGroupPrior
 from pymc_vsgp.inducing.points import Points
 from pymc_vsgp.model import columns, latents
 from pymc_vsgp.model.functions import (
-    check_functions,
     check_groups,
     check_one_kind,
+    check_points,
     checked_kind,
     conditioning_process,
     covariates_of,
@@ -179,8 +178,8 @@ class VariationalSparse(Base):
         else:
             points = self._points(model, name, Xu, inducing_dim, by)
             variables, output_dim = ByGroup(points, by, n_groups), by
-        kind = variables.under(name, self.cov_func, self._mean_at, jitter)
         with model:
+            kind = variables.under(name, self.cov_func, self._mean_at, jitter)
             if output_dim is None:
                 u = inducing_variable(name, kind, dims=inducing_dim)
             else:
@@ -218,9 +217,8 @@ class VariationalSparse(Base):
                 "Xu depends on random variables of the model, but inducing inputs are not sampled. "
                 "Pass numbers or a pm.Data container."
             )
-        check_distinct(Xu_value)
         warn_of_offset(Xu_value)
-        check_functions(self, Xu_value, "Xu")
+        check_points(self, Xu_value, column_names(Xu, "Xu"))
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
         names = column_names(Xu, "Xu", model)
@@ -342,6 +340,9 @@ class VariationalSparse(Base):
     ) -> TensorVariable:
         R"""
         Put the function at new inputs into the model, given the inducing values.
+
+        Inducing inputs are those that the model has. Before you use draws of another model, set
+        them to those of the draws: ``pm.set_data({"u_Xu": idata["constant_data"]["u_Xu"]})``.
 
         Parameters
         ----------
@@ -486,7 +487,7 @@ class VariationalSparse(Base):
         if value is not None:
             what = "Xu" if prior.kind.inputs else "inducing"
             check_columns(value, prior.n_columns, "Xnew", what)
-        names = column_names(Xnew, "Xnew", model)
+        names = column_names(Xnew, "Xnew", model, numbers=True)
         X, value = columns.in_order(model, [source], names, X, value, "Xnew")
         if isinstance(prior.kind, ByGroupPrior) and value is not None:
             prior.kind.cover(value, "Xnew")

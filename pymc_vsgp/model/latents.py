@@ -26,7 +26,7 @@ from pymc_vsgp.checks import (
     check_names,
     check_new_name,
     check_number,
-    check_param_shapes,
+    check_own,
     check_point,
     coded,
     column_names,
@@ -43,6 +43,7 @@ from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.inducing.spectrum import active_columns
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.likelihoods.base import check_param_shapes
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.columns import (
     check_own_data,
@@ -253,7 +254,7 @@ def check_processes(processes: Any, method: str, need_prior: bool = True) -> lis
 
 def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
     """Evaluate graphs of the random variables of a model at their values in `point`."""
-    known = check_point(point)
+    known, model = check_point(point), model.root
     values = {rv: known[rv.name] for rv in model.free_RVs if rv.name in known}
     shapes = model.eval_rv_shapes() if values else {}
     for rv, value in values.items():
@@ -262,18 +263,22 @@ def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> 
                 f"point[{rv.name!r}] has shape {value.shape}, and the variable {shapes[rv.name]}. "
                 "Pass one value of it, not draws."
             )
-    needed = set(ancestors(graphs, blockers=values))
+    needed = dict.fromkeys(ancestors(graphs, blockers=model.basic_RVs))
+    check_own(needed, model, "Pass the model that this process was made in.")
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
         raise ValueError(
             f"point has no value for {missing}. Pass a value for each of them, for example "
             "the result of pm.find_MAP()."
         )
-    return evaluate(graphs, values)
+    fixed = [rv for rv in model.observed_RVs if rv in needed]
+    return evaluate(graphs, values | {rv: known_value(model.rvs_to_values[rv]) for rv in fixed})
 
 
 def _place(model, gps, name, likelihood, X, y, dims, block_size):
     """Check the data and put them into the model."""
     check_new_name(model, name)
+    if block_size is not None and block_size is not False:
+        check_number("block_size", block_size)
     lik = as_likelihood(likelihood)
     X = coded(X, grouped_by(gps), model.coords, "X")
     X_tensor, X_value = as_matrix(X, "X")

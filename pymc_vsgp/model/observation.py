@@ -66,10 +66,20 @@ def observations(model: Model) -> dict[str, Observation]:
     for rv in model.observed_RVs:
         if any(is_inducing(a) for a in ancestors([rv])):
             terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
-            found[rv.name] = _observation(model, rv.name, terms)
+            found[rv.name] = _observation(model.root, rv.name, terms)
     for potential in model.potentials:
-        found[potential.name] = _observation(model, potential.name, potential)
+        found[potential.name] = _observation(model.root, potential.name, potential)
     return {name: o for name, o in found.items() if o is not None}
+
+
+def unstreamed(model: Model) -> list[str]:
+    """Return the names of other likelihoods of its sparse processes, which `observations` lacks."""
+    terms = [rv.name for rv in model.observed_RVs if any(is_inducing(a) for a in ancestors([rv]))]
+    for potential in model.potentials:  # not those of the inducing values alone
+        ops = (v.owner.op for v in ancestors([potential]) if v.owner is not None)
+        terms += [potential.name] if any(isinstance(op, ConditionalMoments) for op in ops) else []
+    known = observations(model)
+    return [name for name in terms if name not in known]
 
 
 def parameters(model: Model, u: Variable) -> list[Variable]:
@@ -97,7 +107,7 @@ def parameters(model: Model, u: Variable) -> list[Variable]:
 
 def find_observation(model: Model, name: str | None) -> Observation:
     """Return the likelihood with that name, or the only one."""
-    require_inducing(model)
+    require_inducing(model.root)
     known = observations(model)
     if not known:
         raise ValueError(

@@ -48,6 +48,8 @@ def draw_intensity(
     fit = Fitted(idata, model, var_name)
     unit = likelihood or of_unit_exposure(fit.likelihood)
     names, columns = column_names(X, "Xnew", fit.model), tuple(map(str, columns))
+    if fit.by is not None and fit.by not in columns:  # the pattern is of one group
+        columns = (*columns, fit.by)
     order = None
     if fit.columns is None:
         order = match_columns(names, columns, "Xnew")

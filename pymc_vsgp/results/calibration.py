@@ -19,9 +19,11 @@ import scipy.stats
 
 from pymc.model.core import Model
 from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import as_array, as_real, check_built, check_number, generator_of
 from pymc_vsgp.compile import function
+from pymc_vsgp.engine.pointwise import ObservationRV
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
 from pymc_vsgp.fit.gaussian import Fitter
@@ -127,7 +129,8 @@ def calibrate(
     Parameters
     ----------
     build : callable
-        Takes observations, and returns a model with one likelihood that has them as its `y`.
+        Takes observations, and returns a model with one likelihood that has them as its `y`. Times
+        are drawn without limits, so it has to censor them itself.
     y : array_like
         Observations to build the model with, numbers; others are drawn from it.
     n_replicates : int
@@ -185,6 +188,7 @@ def calibrate(
             f"The model has {len(model.observed_RVs)} observed variables, and calibration draws "
             "one. Let build return a model with a single likelihood."
         )
+    _check_censored(model.observed_RVs[0], shared)
     # Data of the type of y may not hold what is drawn: as whole numbers, where noise is normal.
     if (dtype := np.result_type(shared.dtype, model.observed_RVs[0].dtype)) != shared.dtype:
         shared = _shared(shared.get_value().astype(dtype))
@@ -205,6 +209,17 @@ def calibrate(
                     ranks.setdefault(label, []).append(int((flat[at, j] < true[j]).sum()))
             advance(1)
     return Calibration({name: np.asarray(r) for name, r in ranks.items()}, n_ranks, run.n_nuts)
+
+
+def _check_censored(rv, y):
+    """Raise where the same rows stay censored: what is drawn are times of events."""
+    op = rv.owner.op
+    lik = op.likelihood.of_output if isinstance(op, ObservationRV) else None
+    if lik is not None and lik.of_draws is not lik and y not in ancestors([rv]):
+        raise ValueError(
+            f"Draws of {lik.title} are times of events, but censored says that some are not. "
+            "Let build censor its argument: y=pt.minimum(y, limit), censored=pt.ge(y, limit)."
+        )
 
 
 def _shared(y):

@@ -24,10 +24,11 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import kind, known_value, model_of, names_of
+from pymc_vsgp.checks import check_own, kind, known_value, model_of, names_of
 from pymc_vsgp.compile import building, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
+from pymc_vsgp.inducing.kronecker import KEPT
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
@@ -91,6 +92,7 @@ class Compiled:
         # Ancestors of random variables do not matter: these have values.
         stop = set(model.basic_RVs) - set(outputs)
         seen = list(ancestors(outputs, blockers=stop))
+        check_own(seen, model)
         rvs = [v for v in model.free_RVs if v in set(seen)]
         fixed = [v for v in model.observed_RVs if v in set(seen)]
         data = [
@@ -129,17 +131,18 @@ class Fitted:
         mode=None,
         mesh=None,
     ):
-        self.model = model_of(model)
+        given = model_of(model)
+        self.model = given.root  # a model within another has parameters of that
         if not isinstance(name, str | None):
             raise TypeError(f"var_name is {kind(name)}. Pass the name of an observed variable.")
         self.draws = Draws(idata, num_samples)
         self._compared: set[str] = set()
-        terms = tuple(v.name for v in (*self.model.observed_RVs, *self.model.potentials))
+        terms = tuple(v.name for v in (*given.observed_RVs, *given.potentials))
         key = (name, mode, mesh, terms)
         with _COMPILING:
-            cache = _CACHE.setdefault(self.model, {})
+            cache = _CACHE.setdefault(given, {})
             if key not in cache:
-                cache[key] = Compiled(self.model, find_observation(self.model, name), mode, mesh)
+                cache[key] = Compiled(self.model, find_observation(given, name), mode, mesh)
             self.compiled = cache[key]
         self.of_model = self.compiled.observation.likelihood
         if likelihood is not None:
@@ -221,6 +224,12 @@ class Fitted:
         """Number of inputs."""
         return self.observation.parts[0].conditional.n_columns
 
+    @property
+    def by(self) -> str | None:
+        """Dimension of the groups, where a process has a function for each."""
+        dims = (p.conditional.by for p in self.observation.parts)
+        return next((by for by in dims if by is not None), None)
+
     @cached_property
     def columns(self) -> tuple[str, ...] | None:
         """Names of the inputs, where they have names."""
@@ -287,8 +296,8 @@ class Fitted:
     def _moved(self) -> set[Any]:
         """Data that are of the fit, such as inducing inputs, and may differ in another model."""
         parts = self.observation.parts
-        pairs = {self.model.named_vars.get(f"{p.u.name}_pairs") for p in parts}
-        return pairs | {p.points for p in parts}
+        kept = {self.model.named_vars.get(f"{p.u.name}_{what}") for p in parts for what in KEPT}
+        return kept | {p.points for p in parts}
 
     @cached_property
     def X(self) -> np.ndarray:
@@ -388,7 +397,7 @@ class Fitted:
         flat = self.call(f"joint{key}", at, build, same=values)
         return list(zip(flat[::2], flat[1::2], strict=True))
 
-    def _of_rows(self, *extra: str, y_dtype: str | None = None):
+    def _of_rows(self, *extra: str, y_dtype: str | None = None, n_outputs: Sequence[int] = ()):
         """Symbols for rows: those asked for, where they start and stop, the likelihood."""
         o = self.observation
         lik = o.likelihood
@@ -396,7 +405,7 @@ class Fitted:
         number = None if single else self.n_functions
         symbols = {
             "mu": pt.tensor(dtype="float64", shape=(None,) if single else (None, number)),
-            "y": o.y.type.clone(dtype=y_dtype, shape=(None,) * o.y.type.ndim)(),
+            "y": o.y.type.clone(dtype=y_dtype, shape=(None, *n_outputs))(),
         }
         symbols["gamma"], symbols["f"] = symbols["mu"].type(), symbols["mu"].type()
         start, stop = pt.lscalar(), pt.lscalar()
@@ -423,9 +432,12 @@ class Fitted:
         names, arrays = [*each, *(["y"] if y is not None else [])], list(each.values())
         dtype = None if y is None else self._dtype_of_y(y)
         rows = [] if y is None else [np.asarray(y, dtype)]
+        # A joint density is a graph of each output.
+        n_outputs = () if y is None else rows[0].shape[1:]
 
         def build():
-            lik, symbols, each, same = self._of_rows(*names, y_dtype=dtype)
+            of_rows = self._of_rows(*names, y_dtype=dtype, n_outputs=n_outputs)
+            lik, symbols, each, same = of_rows
             outputs = graph(lik, *symbols)
             # To vectorize densities of PyMC may take for ever: PyTensor simplifies each shape in
             # them, and for that those of what is under it.
@@ -433,7 +445,7 @@ class Fitted:
                 outputs = simplify(outputs)
             return each, same, outputs
 
-        key = f"{key}_{dtype}"
+        key = "_".join(map(str, (key, dtype, *n_outputs)))
         fn = self.compiled(key, build).fn
         i, n = 0, arrays[0].shape[1]
         parts: list[list[np.ndarray]] = []

@@ -8,7 +8,7 @@ import xarray as xr
 from pymc.model.core import Model
 
 from pymc_vsgp.fit.weights import smooth_weights
-from pymc_vsgp.model.observation import observations
+from pymc_vsgp.model.observation import observations, unstreamed
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import Noise, draw_joint
@@ -117,9 +117,10 @@ def exact_weights(
     ExactWeights
     """
     fit = Fitted(idata, model, var_name, num_samples=num_samples)
-    if len(known := observations(fit.model)) > 1:
+    known = [*observations(fit.model), *unstreamed(fit.model)]
+    if len(known) > 1:
         raise ValueError(
-            f"The model has the likelihoods {list(known)}, and weights of one alone don't lead to "
+            f"The model has the likelihoods {known}, and weights of one alone don't lead to "
             "the exact posterior. Use check_inducing(idata, var_name=...) for each."
         )
     X, y = fit.X, fit.seen[1]

@@ -1,9 +1,12 @@
 """Leave-one-out and K-fold cross-validation."""
 
+import warnings
+
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from arviz_stats import loo as arviz_loo
@@ -15,9 +18,9 @@ from scipy.special import logsumexp
 from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind, model_of
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
-from pymc_vsgp.model.observation import find_observation, observations
+from pymc_vsgp.model.observation import find_observation, observations, unstreamed
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import ROWS, Fitted
+from pymc_vsgp.results.draws import PACKAGE, ROWS, Fitted
 from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.prediction import log_predictive_density
 
@@ -37,7 +40,8 @@ def compute_log_likelihood(
 
     It is :math:`\phi_n = E \log p(y_n | f_n)` of each draw, plus a constant for each observation.
     The constant leaves the weights and the Pareto shapes as they are, and moves the score
-    from that of :math:`\phi_n` to that of :func:`loo`.
+    from that of :math:`\phi_n` to that of :func:`loo`. Likelihoods that do not stream over their
+    data are left out, with a warning.
 
     Parameters
     ----------
@@ -67,6 +71,8 @@ def compute_log_likelihood(
     """
     require_tree(idata)
     columns = {}
+    if var_name is None:
+        _warn_of_others(model)
     for name in [var_name] if var_name is not None else _observed(idata, model) or [None]:
         found, name = _pointwise_of(idata, model, name, progressbar)
         phi, density = found["log_potential"], found["log_predictive"]
@@ -97,7 +103,8 @@ def compute_pointwise(
 
     ``log_potential`` is :math:`\phi_n = E \log p(y_n | f_n)`, which is what the posterior was
     sampled with. ``log_predictive`` is :math:`\log E\, p(y_n | f_n)`, how well the draw predicts.
-    Neither one alone gives a leave-one-out score; :func:`loo` takes both.
+    Neither one alone gives a leave-one-out score; :func:`loo` takes both. With several outputs
+    both are of a row, the second of its outputs jointly: see :func:`log_predictive_density`.
 
     Parameters
     ----------
@@ -149,6 +156,9 @@ def loo(
     :math:`\exp(-\phi_n)`. It is scored by how well it predicts, :math:`E\, p(y_n | f_n)`. With
     :math:`\phi_n` for both, as in ``az.loo`` after ``pm.compute_log_likelihood``, scores are too
     low.
+
+    With several outputs a row is left out as a whole, and scored by the joint density of its
+    outputs: see :func:`log_predictive_density`.
 
     Parameters
     ----------
@@ -209,6 +219,9 @@ def kfold(
 ) -> ELPDData:
     """
     K-fold cross-validation: fit again without each fold, and predict it.
+
+    With several outputs a row is scored by the joint density of its outputs: see
+    :func:`log_predictive_density`.
 
     Parameters
     ----------
@@ -323,7 +336,7 @@ def kfold(
 
 def _take(array: Any, rows: np.ndarray) -> Any:
     """Return some of the rows, with their labels where they have labels."""
-    if isinstance(array, xr.DataArray):
+    if isinstance(array, xr.DataArray | pd.Index | pd.api.extensions.ExtensionArray):
         return array[rows]
     return array.iloc[rows] if hasattr(array, "iloc") else as_array(array)[rows]
 
@@ -374,6 +387,18 @@ def _observed(idata: xr.DataTree, model: Model | None) -> list[Any]:
         return computed
     observed = list(observations(model_of(model)))
     return observed if set(computed) <= set(observed) else computed
+
+
+def _warn_of_others(model: Model | None) -> None:
+    """Say which likelihoods are left out, where a model is at hand."""
+    model = Model.get_context(error_if_none=False) if model is None else model
+    others = [] if model is None else unstreamed(model)
+    if others:
+        warnings.warn(
+            f"{', '.join(map(repr, others))} sees a variationally sparse process, but does not "
+            "stream over its data, and is left out. Use gp.likelihood without block_size=False.",
+            skip_file_prefixes=PACKAGE,
+        )
 
 
 def _pointwise_of(idata, model, name, progressbar) -> tuple[xr.Dataset, str]:

@@ -28,7 +28,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import DrawnRows, Fitted
+from pymc_vsgp.results.draws import FIRST, DrawnRows, Fitted
 from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
@@ -115,10 +115,10 @@ def predict(
     progressbar : bool
         Whether to show progress.
     compile_kwargs : dict, optional
-        ``mode`` is the backend. By default numpy, which starts at once.
+        ``mode`` is the backend. By default numpy, which starts at once. Random numbers are drawn
+        by numpy in any case.
     devices : sequence of jax.Device, array of them, or jax.sharding.Mesh, optional
-        Devices of JAX to spread the draws over, such as ``jax.local_devices()``. Random numbers
-        are still drawn by numpy.
+        Devices of JAX to spread the draws over, such as ``jax.local_devices()``.
     model : Model, optional
         By default the model on the context stack.
 
@@ -232,14 +232,19 @@ def log_predictive_density(
 
     the logarithm of the mean over draws, not the mean of logarithms.
 
+    With several outputs (:class:`Coregionalized`) a row has one density, the joint one of the
+    outputs that it has: they share functions. The integral is exact with normal noise. For other
+    families it is by quadrature over up to five functions. With more, and for
+    ``Poisson(link="square")``, it is approximate (assumed density filtering).
+
     Parameters
     ----------
     idata : DataTree
         Draws.
     Xnew : array_like, shape (N, D), or None
         Inputs; None are those of the data.
-    ynew : array_like, shape (N,)
-        Observations.
+    ynew : array_like, shape (N,) or (N, P)
+        Observations; of P outputs, with nan where there is none.
     var_name, likelihood, num_samples, chunk_size, progressbar, compile_kwargs, model
         As in :func:`predict`.
 
@@ -358,22 +363,21 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         dims = fit.model.named_vars_to_dims.get(Xnew.name) or (None,)
         dim = dims[0] or dim
         coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
-    parts = [p for p in fit.observation.parts if p.conditional.by is not None]
-    by = parts[0].conditional.by if parts else None
-    Xnew = coded(Xnew, by, {} if by is None else fit.groups(by), "Xnew")
+    Xnew = coded(Xnew, fit.by, {} if fit.by is None else fit.groups(fit.by), "Xnew")
     X = as_inputs(Xnew, "Xnew")
     check_columns(X, fit.n_columns, "Xnew", "X")
     X = X[:, _order(fit, Xnew)]
-    for p in parts:
-        if wrong := p.conditional.complaint(X, p.args):
+    for p in fit.observation.parts:
+        if p.conditional.by is not None and (wrong := p.conditional.complaint(X, p.args)):
             raise ValueError(f"Xnew {wrong}")
     return Rows(X, dim, coords)
 
 
 def _order(fit: Fitted, Xnew: Any) -> list[int]:
     """Where in Xnew the columns of the data are."""
-    names = column_names(Xnew, "Xnew", fit.model)
-    return match_columns(names, fit.columns, "Xnew") or list(range(fit.n_columns))
+    names = column_names(Xnew, "Xnew", fit.model, numbers=True)
+    order = match_columns(names, fit.columns, "Xnew", numbers=True)
+    return order or list(range(fit.n_columns))
 
 
 def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
@@ -417,8 +421,10 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
             pieces += evaluate(fit, [part], X[i : i + step], int(number[i]), noise)
         return np.moveaxis(np.concatenate(pieces, axis=len(part.lead)), len(part.lead), 0)
 
-    # A trial of one row gives the type and the sizes of what comes out.
-    trial = block(np.zeros((1, fit.n_columns)), np.zeros(1, int))
+    # A trial of one row gives the type and the sizes of what comes out. It is one of the data, as
+    # elsewhere observations may be too large to draw.
+    (row,) = fit.call("row", FIRST, lambda: ([], [], [fit.observation.X[:1]]))
+    trial = block(row[0], np.zeros(1, int))
     core = [*part.lead, *part.tail]
     out = xr.apply_ufunc(
         block,

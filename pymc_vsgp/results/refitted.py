@@ -16,7 +16,9 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.stage import sites_of_all
+from pymc_vsgp.inducing.kronecker import KEPT
 from pymc_vsgp.model.copies import as_sampled, copy_of
+from pymc_vsgp.model.observation import processes
 from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.nested import TINY, given_more, number_of, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread
@@ -70,10 +72,10 @@ def others_of(fit: Fitted) -> list[str]:
 
 def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     """What Gaussian stages, on copies of both models, differ by: in ELBO, and in f at the data."""
-    kept = (group for group in (fit.draws.constant, fit.draws.observed) if group is not None)
+    kept = [group for group in (fit.draws.constant, fit.draws.observed) if group is not None]
     model = copy_of(as_sampled(fit.model, *kept, but=sites_of_all(fit.model)))
     elbos, means, sds = [], [], []
-    for m in (model, copy_of(more)):
+    for m in (model, copy_of(as_sampled(more, *kept, but=_of_inducing(more)))):
         stage = fit_gaussian(move_inducing=False, model=m, progressbar=False)
         if stage.interrupted:
             raise KeyboardInterrupt
@@ -87,6 +89,14 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
         means.append(mean.result())
         sds.append(spread.result())
     return elbos[1] - elbos[0], _compare(fit.X, means, sds)
+
+
+def _of_inducing(model: Model) -> set[str]:
+    """Names of data that inducing variables are made of: with more of them they are others."""
+    names = sites_of_all(model)
+    for name, p in processes(model).items():
+        names |= {str(p.points.name)} | {f"{name}_{what}" for what in KEPT}
+    return names
 
 
 def _compare(X, means, sds) -> Moved:

@@ -45,4 +45,4 @@ def numba_funcify_safe_cholesky(op, node, **kwargs):
         # In the layout that LAPACK returns: numba wants one type.
         return np.eye(M).T, np.array(np.inf)
 
-    return safe_cholesky
+    return safe_cholesky, VERSION

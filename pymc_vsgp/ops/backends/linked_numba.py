@@ -66,7 +66,8 @@ def by_address(function, inputs, name: str, known_by, layout: str = "C"):
     key = None
     if known_by is not None:
         # With types: PyTensor's keys leave these to numba, which does not see them in a symbol.
-        key = sha256(repr((VERSION, name, known_by, arguments)).encode()).hexdigest()
+        known = (VERSION, name, known_by, arguments, config.numba__fastmath)
+        key = sha256(repr(known).encode()).hexdigest()
     # Where there is no key, a name that no other function ever has: numba links by name.
     symbol = f"pymc_vsgp_{name}_{key or uuid4().hex}"
     compiled = _COMPILED.get(symbol)

@@ -7,7 +7,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch import jax_funcify
 from pytensor.raise_op import CheckAndRaise
 
-from pymc_vsgp.ops.rows import Rows
+from pymc_vsgp.ops.rows import UNEQUAL, Rows
 
 # Bytes of one M x B buffer. XLA splits large products over cores, and each turn of a loop costs it
 # time, so its blocks are larger than those of other backends.
@@ -42,6 +42,9 @@ def without_checks(fgraph: FunctionGraph) -> FunctionGraph:
 def loop_over_blocks(block, rows, shared, n_sums, step):
     """Add up the first outputs of `block` over blocks of rows, and join the others."""
     n = rows[0].shape[0]
+    # JAX would leave out, or repeat, rows that others lack.
+    if any(r.shape[0] != n for r in rows):
+        raise ValueError(UNEQUAL)
     if n <= step:
         return block(*rows, *shared)
     count = n // step

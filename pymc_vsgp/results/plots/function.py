@@ -97,9 +97,8 @@ def plot_function(
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples)
     X, y = fit.X, np.asarray(fit.y)
-    by = fit.observation.parts[0].conditional.by
-    if by is not None:
-        X, y, Xnew = _of_one_group(fit, X, y, Xnew, by)
+    if fit.by is not None:
+        X, y, Xnew = _of_one_group(fit, X, y, Xnew, fit.by)
     if X.shape[1] > 2:
         raise ValueError(
             f"The function has {X.shape[1]} inputs, and a figure has one or two. "
