@@ -87,6 +87,7 @@ def test_metric_of_nutpie(asked, metric, passed):
 def test_acceptance_follows_how_many_numbers_are_sampled(size, rate, stage, passed, monkeypatch):
     """With s, which is all that is left where inducing values are integrated out."""
     monkeypatch.setattr(stage, "mean", {"u": np.zeros((1, size))})
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.fits", lambda *_: True)
     initvals = {"s": 1.0}
     assert passed(collapse=False, initvals=initvals)["nuts"] == {"target_accept": rate}
     assert passed()["nuts"] == {"target_accept": 0.9}
