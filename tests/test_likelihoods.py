@@ -121,7 +121,7 @@ CASES = {
         likelihoods.Beta,
         reference.beta,
         [0.003, 0.4, 0.95],
-        {"phi": [0.5, 10.0, 1000.0]},
+        {"phi": [0.5, 10.0, 1000.0, 1e5]},
     ),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -5,6 +5,8 @@ Of ten functions there is no grid: there it is the mean of ten million draws.
 
 import functools
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -211,6 +213,30 @@ def expectation(name):
 def test_expectation_is_the_sum_over_a_grid(name):
     got, *case = expectation(name)
     np.testing.assert_allclose(got, on_a_grid(*case), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lik", "logp", "y", "mu", "sd"),
+    [
+        (likelihoods.HeteroskedasticNegativeBinomial(2.0), negative_binomial, 10_000, [8, 4], 2),
+        (likelihoods.HeteroskedasticNegativeBinomial(2.0), negative_binomial, 1, [1, -5], 3),
+        (
+            likelihoods.HeteroskedasticBetaBinomial(300),
+            partial(beta_binomial, n=300),
+            30,
+            [0, 4],
+            2,
+        ),
+        (likelihoods.HeteroskedasticStudentT(1000.0), partial(student_t, nu=1000.0), 0, [0, 0], 1),
+    ],
+    ids=["many counts", "few counts", "successes", "nearly normal"],
+)
+def test_a_noise_that_varies_much(lik, logp, y, mu, sd):
+    """Nodes of the quadrature are near the mean, and near where the log density bends."""
+    gamma = [0.25, sd**2]
+    args = (np.array([x], dtype=float) for x in (mu, gamma, y))
+    found = lik.expected_logp(*args).eval(mode="FAST_COMPILE")
+    np.testing.assert_allclose(found, on_a_grid(logp, y, mu, gamma), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if "RobustMax" in n])

@@ -51,4 +51,4 @@ class Beta(Likelihood):
 
     def bend(self, y):
         """Poles of the gamma functions: along +- i pi, from -log(1 + phi) to log(1 + phi)."""
-        return 0.0, pt.maximum(pt.log1p(self.phi), np.pi)
+        return 0.0, np.pi

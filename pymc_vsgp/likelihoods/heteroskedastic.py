@@ -84,7 +84,7 @@ class HeteroskedasticStudentT(TwoFunctions):
         Degrees of freedom.
     """
 
-    n_scales = 24
+    n_scales = 32
 
     rules = {"nu": POSITIVE}
 

@@ -27,7 +27,9 @@ class Dispersed(TwoFunctions):
             bend, n = self.bend_at(g), self.n_inner
             return expectation(lambda f: self.log_prob_at(f, g, y), m, v, ndim + 1, bend, n)
 
-        return expectation(given_dispersion, mu_g, gamma_g, ndim, self.bend(y), self.n_outer)
+        # Poles are along +- i pi, and nodes near those that are the nearest to the mean.
+        bend = pt.clip(mu_g, *self.poles(m, y)), np.float64(np.pi)
+        return expectation(given_dispersion, mu_g, gamma_g, ndim, bend, self.n_outer)
 
     def log_predictive(self, mu, gamma, y):
         m, v, mu_g, gamma_g, y, ndim = self._columns(mu, gamma, y)
@@ -43,9 +45,9 @@ class Dispersed(TwoFunctions):
         """Where the log density bends in f, given g."""
         raise NotImplementedError
 
-    def bend(self, y):
-        """Where it bends in g: the gamma functions have their poles along +- i pi."""
-        return 0.0, np.pi
+    def poles(self, m, y):
+        """From where to where in g the log density has poles, where f is about m."""
+        raise NotImplementedError
 
 
 class HeteroskedasticNegativeBinomial(Dispersed):
@@ -87,6 +89,11 @@ class HeteroskedasticNegativeBinomial(Dispersed):
     def bend_at(self, g):
         """Where the log odds are 0."""
         return g - pt.log(self.exposure), np.pi
+
+    def poles(self, m, y):
+        """Of gamma functions from 0 to log(y), and where the log odds are 0."""
+        even = m + pt.log(self.exposure)
+        return pt.minimum(even, np.float64(0.0)), pt.maximum(even, pt.log1p(y))
 
 
 class HeteroskedasticBetaBinomial(Dispersed):
@@ -130,6 +137,10 @@ class HeteroskedasticBetaBinomial(Dispersed):
     def bend_at(self, g):
         """Along +- i pi, for log(1 + exp(f))."""
         return 0.0, np.pi
+
+    def poles(self, m, y):
+        """Of gamma functions from 0 to log(n), and of those of the smaller share."""
+        return np.float64(0.0), pt.log1p(self.n) + pt.softplus(pt.abs(m))
 
     def check_observed(self, y):
         check_successes(self, y, trials(self))
