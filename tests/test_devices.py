@@ -58,7 +58,7 @@ for model in models:
     for a, b in zip(bound(theta, sites), other(theta, sites), strict=True):
         pairs = zip(a, b, strict=True) if isinstance(a, list) else [(a, b)]
         for x, z in pairs:
-            np.testing.assert_allclose(x, z, rtol=1e-10, atol=1e-10 * np.abs(z).max())
+            np.testing.assert_allclose(x, z, rtol=1e-10, atol=1e-10 * np.abs(z).max(initial=0.0))
     sums = [n for n in bound._fn.maker.fgraph.apply_nodes if type(n.op).__name__ == "ShardedSum"]
     rows = [v for n in sums for v in n.inputs[: n.op.n_rows]]
     places = [v.get_value().sharding for v in rows if hasattr(v, "container")]
@@ -91,8 +91,8 @@ for some in tables[:2]:
         np.testing.assert_allclose(on_eight.posterior[name], x, rtol=1e-10, atol=1e-10 * scale)
 print("drawn")
 
-# Chains on the rows of the table, at the same time.
-settings |= {"method": "nuts", "tune": 5, "draws": 5, "model": model}
+# Chains on the rows of the table, at the same time. Few draws: NUTS multiplies rounding.
+settings |= {"method": "nuts", "tune": 2, "draws": 2, "model": model}
 on_one = vsgp.sample(devices=devices[:1], **settings)
 rows, set_mesh = set(), jax.set_mesh
 
