@@ -36,13 +36,14 @@ from pymc_vsgp.inducing.base import InducingVariables
 from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.kernel_values import draws_of
 from pymc_vsgp.inducing.kernels import check_methods
-from pymc_vsgp.inducing.spectrum import active_columns, of_columns
+from pymc_vsgp.inducing.spectrum import active_columns, of_columns, spectral_density
 from pymc_vsgp.inducing.torus import FourierPrior
 
 # Copies on either side, and steps around the torus, from which the number of waves is found.
 COPIES, FEWEST_STEPS, MOST_STEPS = 4, 256, 2**15
-# Along an input, in units of the range of the data.
+# Along an input, in units of the range of the data. A torus beyond the first lags has few features.
 LAGS, LONGEST = np.linspace(0.0, 8.0, 1025), 1e4
+FEW_FEATURES = 256
 MOST_FEATURES = 4000
 MUCH = 0.05  # of the variance, to leave out: then a function is another one
 
@@ -163,6 +164,7 @@ class Fourier(Features, InducingVariables):
         known = _periods(periodic or {}, names, active, X.shape[1])
         covariates = tuple(np.delete(X, active, axis=1).mean(axis=0).tolist())
         X, cov_func = X[:, active], of_columns(cov_func, active)
+        spectral_density(cov_func, pt.ones((1, len(active))))  # refuses kernels that have none
         low, high = X.min(axis=0), X.max(axis=0)
         width = np.where(high - low > 1.0 / LARGEST, high - low, 1.0)
         n_columns = len(width)
@@ -176,7 +178,7 @@ class Fourier(Features, InducingVariables):
                 turn = axis / axis.sum() * known[i]
                 counts.append(_frequencies(cov_func, turn, share, quantile, draws, rng))
                 continue
-            size = 1.0 + max(_gap(cov_func, axis, wrap, quantile, draws, rng), 0.05)
+            size = 1.0 + max(_gap(cov_func, axis, wrap, share, quantile, draws, rng), 0.05)
             period.append(size * axis.sum())
             counts.append(_frequencies(cov_func, size * axis, share, quantile, draws, rng))
         center = tuple((low + high) / 2.0)
@@ -286,48 +288,64 @@ def _periods(periodic, names, active, n_columns) -> dict[int, float]:
 
 
 def _draws_along(cov_func, places, draws, rng) -> np.ndarray:
-    """Return the kernel between places and the origin, one row for each draw of its parameters."""
+    """Return the kernel between places and the origin, one row for each draw of its parameters.
+
+    The first place is the origin. Draws without variance are left out.
+    """
     origin = pt.zeros((1, places.shape[1]))
     along = cov_func(pt.constant(places), origin)[:, 0]
-    return draws_of(along, draws, rng).reshape(draws, -1)
+    k = draws_of(along, draws, rng).reshape(draws, -1)
+    return k[k[:, 0] > 0.0]
 
 
-def _gap(cov_func, axis, wrap, quantile, draws, rng) -> float:
+def _gap(cov_func, axis, wrap, share, quantile, draws, rng) -> float:
     """Return how far apart the ends of the data have to be around the torus, in ranges of them."""
     lags = LAGS
-    while True:
+    while lags[-1] <= LONGEST:
         k = np.abs(_draws_along(cov_func, lags[:, None] * axis, draws, rng))
         # The longest correlation at this lag or beyond it: kernels may oscillate.
         tail = np.maximum.accumulate((k / k[:, :1])[:, ::-1], axis=1)[:, ::-1]
         apart = np.quantile(tail, quantile, axis=0) <= wrap
         if apart.any():
-            return lags[np.argmax(apart)]
+            gap = lags[np.argmax(apart)]
+            period = (1.0 + gap) * axis
+            if lags is LAGS or _is_cheap(cov_func, period, share, quantile, draws, rng):
+                return gap
+            break
         # A longer torus takes more waves of short lengthscales. It takes few where all are long.
-        shortest = np.quantile(tail[:, len(lags) // 2], 1.0 - quantile)
-        if shortest <= wrap or lags[-1] >= LONGEST:
-            return lags[-1] / 2.0
+        if np.quantile(tail[:, len(lags) // 2], 1.0 - quantile) <= wrap:
+            break
         lags = 2.0 * lags
+    return LAGS[-1] / 2.0
 
 
-def _frequencies(cov_func, period, share, quantile, draws, rng) -> int:
-    """Return how many waves along one input leave out a share at most, for most draws."""
-    n = FEWEST_STEPS
+def _is_cheap(cov_func, period, share, quantile, draws, rng) -> bool:
+    """Whether a torus takes few waves. Beside a long part, a kernel may have a short one."""
+    few = (FEW_FEATURES ** (1.0 / len(period)) - 1.0) / 2.0
+    most = 2 ** int(np.ceil(np.log2(4.0 * few)))
+    return _frequencies(cov_func, period, share, quantile, draws, rng, most) <= few
+
+
+def _frequencies(cov_func, period, share, quantile, draws, rng, most=MOST_STEPS) -> int:
+    """Return how many waves along one input leave out a share at most, for most draws.
+
+    The kernel is evaluated at `most` steps at most, which tell half as many waves apart.
+    """
+    n = min(FEWEST_STEPS, most)
     while True:
         # The kernel on the torus is the sum over its copies. Cut off at half a period, or between
         # copies, it would have a kink, and the waves of the kink would be counted: it fades out.
-        copies = np.arange(n // 2 + 1) / n - np.arange(-COPIES, COPIES + 1)[:, None]
+        copies = np.arange(n // 2 + 1) / n - np.r_[0 : COPIES + 1, 1 - COPIES : 0][:, None]
         fades = np.clip(2.0 * np.abs(copies) / COPIES - 1.0, 0.0, 1.0)
         k = _draws_along(cov_func, copies.reshape(-1, 1) * period, draws, rng)
-        half = np.einsum(
-            "dcn,cn->dn", k.reshape(draws, *copies.shape), np.cos(np.pi / 2 * fades) ** 2
-        )
+        half = np.einsum("dcn,cn->dn", k.reshape(-1, *copies.shape), np.cos(np.pi / 2 * fades) ** 2)
         mass = np.clip(np.fft.rfft(np.hstack([half, half[:, -2:0:-1]])).real, 0.0, None)
         mass[:, 1:] *= 2.0
         left = 1.0 - np.cumsum(mass, axis=1) / mass.sum(axis=1, keepdims=True)
         enough = np.quantile(left, quantile, axis=0) <= share
         count = int(np.argmax(enough)) if enough.any() else n // 2
         # Waves that steps so wide can't tell apart are counted as slower ones.
-        if 4 * count <= n or n >= MOST_STEPS:
+        if 4 * count <= n or n >= most:
             return count
         n *= 2
 
