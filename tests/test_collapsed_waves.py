@@ -9,6 +9,7 @@ import reference_torus
 import xarray as xr
 
 from differences import slopes
+from marks import long
 from modes import RAW
 from scipy import stats
 
@@ -74,7 +75,7 @@ def log_evidence(X, y, point, approx):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("approx", ["VFE", "tight", "FITC", "DTC"])
+@pytest.mark.parametrize("approx", ["VFE", "FITC", *long("tight", "DTC")])
 def test_density_and_gradient(approx):
     X, y = data_of()
     model = build(X, y, approx)
@@ -161,7 +162,7 @@ def test_a_pass_over_the_data_gives_the_same(monkeypatch):
 # The period is short, and so is the fit.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The period of .* leaves too little room:UserWarning")
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("many", [*long(False), True])
 def test_the_stage_is_at_the_maximum(many, monkeypatch):
     X, y = data_of()
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 100)

@@ -120,7 +120,7 @@ CASES = FEW + MORE
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", ["rows", "grid", *long("scattered", "series", "two", *MORE, "classes")]
+    "kind", ["rows", *long("grid", "scattered", "series", "two", *MORE, "classes")]
 )
 def test_the_bound_is_that_of_a_few_coefficients(kind, monkeypatch, rng):
     X, features = places(kind if kind in CASES else "rows")
@@ -251,6 +251,7 @@ def test_a_start_has_the_mean_of_the_stage(stages, monkeypatch):
     np.testing.assert_allclose(ev.prior_mean[i] + ev.R[i] * ev.mean[i], stage.mean["u"], atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_little_information_needs_no_correlations(monkeypatch):
     """Independent coefficients stay where they are as good."""
@@ -259,6 +260,7 @@ def test_little_information_needs_no_correlations(monkeypatch):
     assert not stage.sites["u"].rotated and not stage.marginal
 
 
+@pytest.mark.long
 def test_few_data_on_many_frequencies(rng):
     """Independent coefficients said that they know 70 nats, and lost 40."""
     X = np.sort(rng.uniform(0.0, 30.0, 60))[:, None]

@@ -11,6 +11,7 @@ import pytest
 import reference_gp
 import reference_torus
 
+from marks import long
 from modes import RAW
 from prior_draws import prior_draws
 from scipy import special, stats
@@ -77,7 +78,7 @@ def log_density(table, y, point):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "block_size"), [(table_of, 7), (table_of, False), (on_a_grid, None)]
+    ("make", "block_size"), [(table_of, 7), (on_a_grid, None), *long((table_of, False))]
 )
 def test_log_density(make, block_size):
     table, y = make(20)
@@ -245,7 +246,7 @@ def dense_sum(table, point):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("W", [(1.0, 1.0), (0.5, -2.0)])
+@pytest.mark.parametrize("W", [pytest.param((1.0, 1.0), marks=pytest.mark.long), (0.5, -2.0)])
 def test_a_sum_of_processes_is_one_output(W):
     table, y = table_of(20)
     exposure = np.linspace(0.5, 2.0, 20)
@@ -261,6 +262,7 @@ def test_a_sum_of_processes_is_one_output(W):
     assert model["y"].type.ndim == 1 and model.named_vars_to_dims["y"] == ("y_obs",)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_draws_of_a_sum():
     table, y = table_of(20)
@@ -404,7 +406,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["pairs", *long("points", "neighbors", "waves")])
 def test_columns_that_are_counted_from_the_last(kind):
     """As pm.gp takes them."""
     table, y = table_of(15)
@@ -444,7 +446,7 @@ def test_data_that_the_user_made_stay_as_they_are():
     assert np.isfinite(model.compile_logp(mode=RAW)(model.initial_point()))
 
 
-@pytest.mark.parametrize("make", [np.array, pd.Series, list, tuple])
+@pytest.mark.parametrize("make", [pd.Series, list, *long(np.array, tuple)])
 def test_covariates_are_numbers_in_any_container(make):
     table, y = table_of(20)
     features = vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=make([7.5, 0.5, 0.4]))

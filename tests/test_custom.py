@@ -5,6 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
+from marks import long
 from modes import RAW
 from pymc.distributions.dist_math import normal_lcdf
 from pymc.distributions.transforms import ordered
@@ -62,6 +63,7 @@ CASES = {
     "skewed": (lambda f: pm.AsymmetricLaplace.dist(kappa=2.0, mu=f, b=E), REAL, 1),
     "hurdle": (lambda f: pm.HurdlePoisson.dist(psi=0.7, mu=exp(f)), COUNTS, 0),
 }
+LONG = ["limit", "weights", "cut points", "sds of a mixture", "many zeros", "skewed", "hurdle"]
 
 
 def build(likelihood, y, rows=N, **kwargs):
@@ -72,7 +74,7 @@ def build(likelihood, y, rows=N, **kwargs):
     return model
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*(name for name in CASES if name not in LONG), *long(*LONG)])
 @pytest.mark.slow
 def test_arrays_in_blocks(name):
     """As in the ordinary graph, which has all rows at once; and as many are taken row by row."""
@@ -91,17 +93,23 @@ def test_arrays_in_blocks(name):
 
 
 @pytest.mark.slow
-def test_a_stage_is_that_of_the_family():
-    for fn, family, y in (
-        (CASES["exposure"][0], vsgp.Poisson(exposure=E), COUNTS),
-        (CASES["trials"][0], vsgp.Binomial(TRIALS), COUNTS % 3),
-        (CASES["cut points"][0], vsgp.Ordinal(CUTS), np.minimum(COUNTS, 3)),
-    ):
-        elbos = []
-        for likelihood in (fn, family):
-            with build(lambda model, lik=likelihood: lik, y):
-                elbos.append(vsgp.fit_gaussian(progressbar=False).elbo)
-        np.testing.assert_allclose(*elbos, atol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "family", "y"),
+    [
+        ("exposure", vsgp.Poisson(exposure=E), COUNTS),
+        *long(
+            ("trials", vsgp.Binomial(TRIALS), COUNTS % 3),
+            ("cut points", vsgp.Ordinal(CUTS), np.minimum(COUNTS, 3)),
+        ),
+    ],
+    ids=["exposure", "trials", "cut points"],
+)
+def test_a_stage_is_that_of_the_family(name, family, y):
+    elbos = []
+    for likelihood in (CASES[name][0], family):
+        with build(lambda model, lik=likelihood: lik, y):
+            elbos.append(vsgp.fit_gaussian(progressbar=False).elbo)
+    np.testing.assert_allclose(*elbos, atol=1e-5)
 
 
 def inflated(e):
@@ -162,6 +170,7 @@ def truncated_by_hand(f):
     return pm.CustomDist.dist(f, logp=logp)
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_nan_far_from_the_data():
     """PyMC's truncated normal: the stage starts nearer, and ends where a stable tail leads."""
     elbos = []
@@ -181,8 +190,14 @@ def test_a_gradient_that_is_nan_near_the_data():
         vsgp.fit_gaussian(progressbar=False)
 
 
-@pytest.mark.parametrize("size", [{"shape": 2}, {"dims": "cut"}], ids=str)
-@pytest.mark.parametrize("rows", [N, 2])
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [
+        (2, {"shape": 2}),
+        *long((N, {"shape": 2}), (N, {"dims": "cut"}), (2, {"dims": "cut"})),
+    ],
+    ids=str,
+)
 def test_a_vector_that_all_rows_share(rows, size):
     """Also where it is as long as there are rows. Cut-points of the model have a family, too."""
     y, found = np.minimum(COUNTS, 2), []
@@ -223,6 +238,7 @@ def test_weights_of_the_model_that_all_rows_share():
 INSIDE = 1.0 / (1.0 + np.exp(-REAL))  # of the unit interval
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("likelihood", "known", "y", "seen", "scale"),
     [
@@ -290,12 +306,23 @@ def test_rows_have_draws_of_their_own():
     assert len(np.unique(drawn)) == 5
 
 
-def test_a_draw_that_all_rows_share():
-    def shared(f, size):
-        return f + pm.Laplace.dist(0.0, 1.0)
+def shared(f, size):
+    return f + pm.Laplace.dist(0.0, 1.0)
 
+
+def nested(f, size):
+    return pm.CustomDist.dist(f, dist=shared)
+
+
+def half_normal(f, size):
+    """PyMC's Truncated loses the size of what it is of."""
+    return f + pm.Truncated.dist(pm.Normal.dist(0.0, 1.0, size=size), lower=0.0)
+
+
+@pytest.mark.parametrize("dist", [shared, nested, half_normal])
+def test_a_draw_that_all_rows_share(dist):
     with pytest.raises(ValueError, match=r"number that all rows share\. Pass its size to"):
-        vsgp.Custom(lambda f: pm.CustomDist.dist(f, dist=shared))
+        vsgp.Custom(lambda f: pm.CustomDist.dist(f, dist=dist))
 
 
 @pytest.mark.parametrize("size", [{"shape": N}, {"size": (N,)}], ids=str)
@@ -314,11 +341,13 @@ def test_number_of_nodes(n):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda c: lambda f: pm.Binomial.dist(p=pm.math.invlogit(c * f), n=TRIALS),
-        lambda c: lambda f: pm.NegativeBinomial.dist(mu=c * exp(f) * E, alpha=2.0 + TRIALS),
+        *long(
+            lambda c: lambda f: pm.Binomial.dist(p=pm.math.invlogit(c * f), n=TRIALS),
+            lambda c: lambda f: pm.NegativeBinomial.dist(mu=c * exp(f) * E, alpha=2.0 + TRIALS),
+            lambda c: lambda f: pm.ZeroInflatedPoisson.dist(psi=c / (1.0 + c), mu=E * exp(f) + c),
+        ),
         lambda c: lambda f: pm.BetaBinomial.dist(n=TRIALS, alpha=c * exp(f), beta=E),
         lambda c: lambda f: pm.Normal.dist(E * (f + c * TRIALS) + c**2, c + E),
-        lambda c: lambda f: pm.ZeroInflatedPoisson.dist(psi=c / (1.0 + c), mu=E * exp(f) + c),
     ],
 )
 def test_parameters_have_one_order(make):
@@ -389,6 +418,7 @@ def censored_times(known=False, kernel=pm.gp.cov.Matern52, **prior):
     return model
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_prior_that_reaches_where_the_density_underflows():
     models = [censored_times(known, Xu=X[::2]) for known in (True, False)]
@@ -396,6 +426,7 @@ def test_a_prior_that_reaches_where_the_density_underflows():
     np.testing.assert_allclose(*elbos, atol=2e-3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_step_to_where_the_density_underflows_is_made_shorter():
     """A shape of 1, where it starts, is far from those of times that all end soon after one."""
@@ -421,7 +452,7 @@ def test_a_step_to_where_the_density_underflows_is_made_shorter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["few", "many", "vanishing", "minibatches"])
+@pytest.mark.parametrize("kind", ["few", *long("many", "vanishing", "minibatches")])
 def test_a_fit_begins_where_the_density_does_not_underflow(kind):
     """Coefficients, of which some have next to no variance, and a q that stays."""
     kernel = pm.gp.cov.ExpQuad if kind == "vanishing" else pm.gp.cov.Matern52

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 import pytest
 import reference_steps as reference
 
+from marks import long
 from modes import RAW, REWRITTEN
 
 import pymc_vsgp as vsgp
@@ -118,15 +119,13 @@ def several_normals():
 MODELS = [
     points,
     with_sites,
-    unstreamed,
-    potential,
     features,
     two_outputs,
-    two_processes,
     one_of_two,
     exact,
     rotated,
     several_normals,
+    *long(unstreamed, potential, two_processes),
 ]
 
 
@@ -167,6 +166,7 @@ FAST = {"compile_kwargs": {"mode": REWRITTEN}}
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_posterior():
     """At fixed parameters; what moves with them is the log likelihood, above."""

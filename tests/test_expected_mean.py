@@ -8,6 +8,7 @@ import pytest
 import reference
 import xarray as xr
 
+from marks import long
 from scipy import special
 
 import pymc_vsgp as vsgp
@@ -127,7 +128,7 @@ def test_a_mean_of_both_signs():
             lambda f: f + np.log(2),
             lambda g: special.log_expit(-g),
         ),
-        (OfTwo(lambda f: pt.exp(f[..., 0] - f[..., 1])), lambda f: f, lambda g: -g),
+        *long((OfTwo(lambda f: pt.exp(f[..., 0] - f[..., 1])), lambda f: f, lambda g: -g)),
     ],
 )
 def test_two_functions(lik, log_of_f, log_of_g):

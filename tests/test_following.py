@@ -1,5 +1,7 @@
 """Sites follow parameters of likelihoods, such as coefficients of a regression and cut-points."""
 
+from itertools import product
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -72,7 +74,7 @@ def random_sites(model, kind, rng):
     return Sites(rng.normal(size=(1, m)), root, rng.normal(size=(1, m, d)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["points", "coefficients", *long("few coefficients", "neighbors")])
 @pytest.mark.slow
 def test_the_density_of_u_does_not_depend_on_it(kind, rng):
     model = ordinal(kind)
@@ -103,7 +105,7 @@ def test_the_density_of_u_does_not_depend_on_it(kind, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", ["points", "few coefficients", "correlated", *long("coefficients", "neighbors")]
+    "kind", ["points", "few coefficients", *long("correlated", "coefficients", "neighbors")]
 )
 def test_normal_noise_is_followed_exactly(kind, monkeypatch):
     """The mean of u given the coefficients is linear in them, so it is where epsilon is zero."""
@@ -126,8 +128,9 @@ def test_normal_noise_is_followed_exactly(kind, monkeypatch):
         assert np.abs(slope(point)).max() > 0.5
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["few coefficients", "coefficients", *long("correlated")])
+@pytest.mark.parametrize("kind", ["few coefficients", "coefficients", "correlated"])
 def test_so_are_coefficients_of_the_mean_function(kind, monkeypatch):
     """That of Fourier features is a part of f, and not of u."""
     if kind == "correlated":
@@ -156,7 +159,7 @@ def test_so_are_coefficients_of_the_mean_function(kind, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["points", "few coefficients"])
+@pytest.mark.parametrize("kind", [*long("points"), "few coefficients"])
 def test_gradient_of_the_bound(kind, rng):
     bound = Bound(regression(kind, counts, COUNTS), mode=RAW)
     sites = [random_sites(bound.model, kind, rng)]
@@ -168,8 +171,9 @@ def test_gradient_of_the_bound(kind, rng):
         np.testing.assert_allclose(found[i], rise / 2e-5, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["points", "few coefficients", *long("coefficients", "neighbors")])
+@pytest.mark.parametrize("kind", ["points", "few coefficients", "coefficients", "neighbors"])
 def test_an_intercept_does_not_hold_the_stage_up(kind):
     """Level of the function and intercept trade off: without a slope this took 100 rounds."""
     stage = vsgp.fit_gaussian(model=regression(kind, counts, COUNTS), progressbar=False)
@@ -201,6 +205,7 @@ def test_weights_prove_a_regression_and_agree_with_nuts():
         np.testing.assert_allclose(one.std(axis=0), other.std(axis=0), rtol=0.25)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_minibatches_hand_the_slope_over():
     model = regression("points", counts, COUNTS)
@@ -214,6 +219,7 @@ def test_minibatches_hand_the_slope_over():
     assert abs(found.elbo - natural.elbo) < 3.0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_is_restarted_and_taken_back():
     model = regression("points", counts, COUNTS)
@@ -271,10 +277,13 @@ TERMS = {
     "groups in data": lambda b, _: b[pm.Data("group", GROUP)],
     "two": lambda b, W: W @ b[:2] + b[GROUP],
 }
+FEW = [("a sum", True), ("groups in data", True), ("of an array", False), ("two", True)]
+FEW += [("two", False)]
 
 
-@pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize(
+    ("term", "inside"), [*FEW, *long(*(c for c in product(TERMS, (True, False)) if c not in FEW))]
+)
 @pytest.mark.slow
 def test_terms_of_any_distribution(term, inside):
     """A callable takes what it captures row by row, as a family takes its parameters."""

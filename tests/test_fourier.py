@@ -82,8 +82,13 @@ def grid_of(shape, order):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D", [1, 2, 3])
-@pytest.mark.parametrize("block_size", [None, 7, False])
+@pytest.mark.parametrize(
+    ("D", "block_size"),
+    [
+        *((1, None), (1, 7), (1, False), (2, False), (3, 7)),
+        *long((2, None), (2, 7), (3, None), (3, False)),
+    ],
+)
 def test_log_density_equals_plain_numpy(D, block_size):
     X, y = data_of(D)
     model, _ = build(X, y, features_of(D), block_size=block_size)
@@ -93,8 +98,9 @@ def test_log_density_equals_plain_numpy(D, block_size):
 
 
 # An order that is not its own inverse tells the two apart.
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "order"), [*long(((4, 5), (0, 1))), ((3, 4, 2), (1, 2, 0))])
+@pytest.mark.parametrize(("shape", "order"), [((4, 5), (0, 1)), ((3, 4, 2), (1, 2, 0))])
 def test_a_grid_equals_its_rows(shape, order):
     X = grid_of(shape, order)
     y = np.random.default_rng(0).poisson(2.0, size=len(X)).astype(float)
@@ -124,11 +130,14 @@ def sites_and_times(n_sites, n_times, time):
 @pytest.mark.parametrize(
     ("X", "kind"),
     [
-        (grid_of((4, 5), (0, 1)), Cells),
         (grid_of((3, 4, 2), (0, 1, 2)), Cells),
-        *((sites_and_times(6, 5, time), Product) for time in range(3)),
+        (sites_and_times(6, 5, 1), Product),
+        *long(
+            (grid_of((4, 5), (0, 1)), Cells),
+            *((sites_and_times(6, 5, time), Product) for time in (0, 2)),
+        ),
     ],
-    ids=["4x5", "3x4x2", "time first", "time between", "time last"],
+    ids=["3x4x2", "time between", "4x5", "time first", "time last"],
 )
 @pytest.mark.slow
 def test_some_cells_of_a_grid_equal_their_rows(X, kind):
@@ -157,6 +166,7 @@ def test_some_cells_of_a_grid_equal_their_rows(X, kind):
         assert np.isnan(logp(point))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_function_returns_to_its_prior_beyond_the_window():
     """Never to its other end: numbers of each way to ask, and draws."""
@@ -238,7 +248,7 @@ def test_data_longer_than_the_period_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["shuffled", "moved"])
+@pytest.mark.parametrize("change", [*long("shuffled"), "moved"])
 def test_a_grid_whose_rows_are_replaced_is_never_wrong(change):
     X = grid_of((4, 5), (0, 1))
     y = np.ones(20)
@@ -259,14 +269,15 @@ def value_and_gradient(model, mode):
     return model.compile_fn([logp, *gradient], mode=mode, on_unused_input="ignore")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 # Without a C compiler PyTensor joins no more than 32 operands, for numba, too.
 @pytest.mark.filterwarnings("ignore:Loop fusion failed:UserWarning")
 @pytest.mark.parametrize(
     ("mode", "kind"),
     [
-        ("JAX", "grid"),
-        *long(("JAX", "rows"), ("JAX", "sites"), ("NUMBA", "rows"), ("NUMBA", "sites")),
+        *(("JAX", "grid"), ("JAX", "rows"), ("JAX", "sites")),
+        *(("NUMBA", "rows"), ("NUMBA", "sites")),
     ],
 )
 def test_backends_agree(mode, kind):
@@ -286,8 +297,9 @@ def test_backends_agree(mode, kind):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("D", [1, *long(2)])
+@pytest.mark.parametrize("D", [1, 2])
 def test_residual_is_that_of_dense_matrices(D, rng):
     """diag(Kff - Qff) on the torus, and Qff tends to Kff with all frequencies."""
     X = rng.uniform(size=(6, D))
@@ -310,8 +322,9 @@ def test_residual_is_that_of_dense_matrices(D, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", ["known", "inferred"])
-@pytest.mark.parametrize("n", [4, 80])
+@pytest.mark.parametrize(
+    ("n", "scale"), [(80, "inferred"), *long((80, "known"), (4, "inferred"), (4, "known"))]
+)
 def test_a_stage_of_several_functions(n, scale, rng):
     X = rng.uniform(0.0, 10.0, size=(30, 1))
     labels = (X[:, 0] // 4).astype(int)
@@ -471,8 +484,9 @@ def test_single_numbers_are_those_of_every_input():
     assert u.eval().shape == (49,)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("most_dense", [0, *long(1000)])
+@pytest.mark.parametrize("most_dense", [0, 1000])
 def test_nested_features_raise_the_bound(most_dense, monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", most_dense)
     X, y = data_of(2, n=60)
@@ -486,8 +500,9 @@ def test_nested_features_raise_the_bound(most_dense, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dense", [True, False])
-@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize(
+    ("n_outputs", "dense"), [(3, True), *long((3, False), (1, True), (1, False))]
+)
 def test_density_in_the_users_variables_does_not_depend_on_sites(n_outputs, dense, rng):
     X, y = data_of(1)
     likelihood = vsgp.Poisson() if n_outputs == 1 else vsgp.Softmax(3)
@@ -561,6 +576,7 @@ def test_for_data_keeps_what_it_promises(rng):
     assert features.at_most(9).n_features <= 9
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_for_data_says_what_it_leaves_out_for_lack_of_features(rng):
     X = rng.uniform(size=(60, 3))
@@ -574,7 +590,7 @@ def test_for_data_says_what_it_leaves_out_for_lack_of_features(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [0.0005, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("scale", [*long(0.0005), 0.01, 0.1, 1.0])
 @pytest.mark.parametrize("residual", [0.02, 1e-3, 1e-5])
 def test_for_data_leaves_out_what_is_asked(scale, residual):
     """Not much less either: more waves than that would be wasted."""
@@ -603,6 +619,26 @@ def test_for_data_takes_few_waves_of_long_lengthscales(ls):
     left = 1.0 - np.cumsum(mass) / mass.sum()
     assert k == np.argmax(left <= 0.005)
     assert vsgp.inducing.Fourier.for_data(X, cov, draws=2, periodic={0: 1.0}).n_features == 1
+
+
+@pytest.mark.parametrize("ls", [100.0, 1e5])
+def test_for_data_of_a_short_and_a_long_part(ls):
+    """A torus that is long enough for the long part would take thousands of waves of the other."""
+    cov = pm.gp.cov.Matern52(1, ls=0.2) + pm.gp.cov.Matern52(1, ls=ls)
+    found = vsgp.inducing.Fourier.for_data(np.array([[0.0], [1.0]]), cov)
+    assert found.n_features < 50
+    total, left = (x.eval() for x in found.spectrum(cov))
+    assert left / total < 0.005
+
+
+def test_for_data_needs_a_spectral_density(monkeypatch):
+    """It is asked for first: without it, thousands of waves may not be enough."""
+    monkeypatch.setattr("pymc_vsgp.inducing.fourier._draws_along", None)
+    first, second = (pm.gp.cov.Matern52(2, ls=0.3, active_dims=[i]) for i in range(2))
+    third = pm.gp.cov.Matern52(3, ls=0.3, active_dims=[2]) ** 2
+    for cov, X in ((first + second, np.eye(2)), (third, np.eye(3))):
+        with pytest.raises((ValueError, NotImplementedError), match="spectral density"):
+            vsgp.inducing.Fourier.for_data(X, cov)
 
 
 def test_for_data_of_a_wide_prior_counts_no_kinks():
@@ -773,6 +809,7 @@ def test_what_one_does_with_draws(drawn):
     assert "63 Fourier coefficients" in repr(check)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_short_period_is_told():
     X, y = data_of(1)
@@ -812,8 +849,9 @@ def test_minibatches(most_dense, monkeypatch):
     assert np.abs((some.mean["u"] - full.mean["u"]) / spread).max() < 1.5
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("many", [*long(False), True])
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("n", [301])
 def test_a_series_equals_its_rows(n, many, monkeypatch):
     """Value, gradient, and the bound with its gradient."""
@@ -843,6 +881,7 @@ def test_a_series_equals_its_rows(n, many, monkeypatch):
     assert np.isnan(model.compile_logp(mode=RAW)(point_of(model)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_minibatches_of_a_grid():
     X = grid_of((4, 5), (0, 1))

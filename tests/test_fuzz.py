@@ -11,6 +11,7 @@ import xarray as xr
 from fuzzing import CASES, LIKE, NONE, SAME, WHOLE, Fault, Given, attempt, equal, plainly, spelled
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from marks import long
 
 import pymc_vsgp as vsgp
 
@@ -29,9 +30,13 @@ EXAMPLES = {
     "VariationalSparse.predict": 4,
     "VariationalSparse VariationalSparse.prior VariationalSparse.likelihood": 4,
 }
+LONG = [
+    *("inducing.subset", "inducing.Fourier.for_data", "inducing.NearestNeighbors"),
+    *("inducing.Kronecker", "point_process PointProcess"),
+]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [*(n for n in EXAMPLES if n not in LONG), *long(*LONG)])
 @pytest.mark.slow
 def test_an_exception_of_ours_or_a_right_answer(name, monkeypatch):
     monkeypatch.setattr(fuzz_results, "MODELS", [fuzz_results.normal])  # one is fitted, not eleven

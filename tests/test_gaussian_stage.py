@@ -2,6 +2,7 @@
 
 import time
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -236,10 +237,11 @@ def test_report_of_minibatches(data, rng):
     assert "rose by 1 ± 0 nats. Raise maxiter." in judge(np.repeat([0.0, 1.0], [300, 100]))[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "move_inducing"),
-    [("poisson", False), *long(("poisson", True))],
+    [("poisson", False), ("poisson", True)],
 )
 def test_inducing_inputs_move_where_that_is_asked(family, move_inducing, data, rng):
     X, Xu, f = data
@@ -338,7 +340,7 @@ def test_draws_of_the_stage(data, rng):
     np.testing.assert_allclose(tree["posterior"]["ls"].mean(("chain", "draw")), stage.theta["ls"])
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("one_by_one", [*long(False), True])
 @pytest.mark.slow
 def test_draws_of_what_depends_on_variables(one_by_one, data, rng):
     """With graphs that take many points at a time, and with one that does not."""
@@ -385,6 +387,7 @@ def test_what_it_can_not_do(data, rng):
         vsgp.fit_gaussian(model=model, progressbar=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_likelihood_that_is_not_log_concave():
     """Natural gradients with negative curvature, over which the fit once got lost (-1855)."""
@@ -444,6 +447,7 @@ def test_the_number_of_iterations_is_checked(data):
         vsgp.fit_gaussian("advi", n=10, model=model, progressbar=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_model_within_another(data, rng):
     """Sites are taken out of both, so that the next stage can put its own in."""
@@ -491,8 +495,9 @@ def test_normal_noise_has_the_best_q_of_each_theta(data, rng):
     np.testing.assert_allclose(stage.theta_covariance, other.curvature(), rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("lik", [*long("poisson"), "normal"])
+@pytest.mark.parametrize("lik", ["poisson", "normal"])
 def test_jax_takes_over_a_long_fit(lik, data, rng, monkeypatch):
     pytest.importorskip("jax")
     X, Xu, f = data
@@ -568,10 +573,8 @@ LARGE = {
     "coefficients": lambda X: {"inducing": vsgp.inducing.Fourier(60.0, 90, center=5.0)},
     "neighbors": lambda X: {"inducing": vsgp.inducing.NearestNeighbors(X, 8)},
 }
-LARGE_RATES = [("points", 600.0), ("coefficients", 1e6)]
-LARGE_RATES += long(
-    ("points", 1e6), ("coefficients", 600.0), ("neighbors", 600.0), ("neighbors", 1e6)
-)
+LARGE_RATES = [("points", 600.0), *long(("points", 1e6))]
+LARGE_RATES += long(*product(("coefficients", "neighbors"), (600.0, 1e6)))
 
 
 @pytest.mark.slow
@@ -654,6 +657,7 @@ def test_no_class_of_many_is_given_up():
     assert stage.elbo > -460.0  # -569 before
 
 
+@pytest.mark.long
 def test_what_was_compiled_before_another_fit_is_of_the_same_coordinates():
     """Its own are in the model meanwhile. Sites are data of the model, which graphs look at."""
     X = np.linspace(0.0, 5.0, 12)[:, None]

@@ -21,6 +21,7 @@ from families import (
     random_point,
     unconstrained,
 )
+from marks import long
 from modes import RAW, REWRITTEN
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import io_toposort
@@ -298,8 +299,9 @@ def test_extrapolation_returns_to_the_prior(inputs):
     np.testing.assert_allclose(var, 1.3)
 
 
-@pytest.mark.parametrize("block_size", [None, False])
-@pytest.mark.parametrize("container", [False, True])
+@pytest.mark.parametrize(
+    ("container", "block_size"), [(True, None), *long((True, False), (False, None), (False, False))]
+)
 def test_a_slope_for_the_only_input(container, block_size, rng):
     """A number of it is that in a vector, wherever shapes are known."""
     x, y = rng.normal(size=(9, 1)), rng.poisson(2.0, 9)

@@ -1,5 +1,6 @@
 """The importance stage: its density, its proof, and its draws."""
 
+import functools
 import importlib.util
 import logging
 import re
@@ -8,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import arviz as az
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -134,21 +136,22 @@ def normal_of_rows():
 
 
 MODELS = [
-    counts,
-    two,
-    classes,
     coefficients,
-    normal,
-    normal_of_rows,
-    *long(scales, nested, of_rows),
+    *long(counts, two, classes, normal, normal_of_rows, scales, nested, of_rows),
 ]
 
 
-def made(build):
+@functools.cache
+def fitted(build):
+    """Pickled, since tests change the model: each gets a copy, and it is fitted once."""
     with pm.Model() as model:
         build()
         stage = vsgp.fit_gaussian(progressbar=False)
-    return model, stage
+    return cloudpickle.dumps((model, stage))
+
+
+def made(build):
+    return cloudpickle.loads(fitted(build))
 
 
 def points_of(model, rng, S=3, K=2):
@@ -201,8 +204,9 @@ def test_effects_that_sum_to_zero_take_many_points(rng):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-CASES = [(counts, Jax), (two, Numba), (normal, Numba)]
-CASES += long((coefficients, Jax), (normal, Jax), (nested, Jax), (of_rows, Jax), (neighbors, Numba))
+CASES = [(coefficients, Jax), (normal, Numba)]
+CASES += long((counts, Jax), (normal, Jax), (nested, Jax), (of_rows, Jax))
+CASES += long((two, Numba), (neighbors, Numba))
 
 
 @pytest.mark.slow
@@ -236,6 +240,7 @@ def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch
     np.testing.assert_allclose(again, expected, rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_numpy_goes_on_where_jax_was_refused(rng, monkeypatch):
     """JAX makes the constants that it was given read-only, and numpy has the same."""
@@ -280,7 +285,9 @@ def test_numpy_holds_rows_of_a_few_points():
     assert points.log_density()._rows >= 5 * N
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("waves", 40), ("waves", 1000), ("neighbors", 40)])
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("waves", 1000), ("neighbors", 40), *long(("waves", 40))]
+)
 def test_numpy_takes_many_points_at_a_time(kind, rows, rng, monkeypatch):
     """As many as the cache holds, where no matrix of M x M is made: of waves that are sums too."""
     X = np.sort(rng.uniform(0.0, 1.0, size=(rows, 1)), axis=0)
@@ -389,7 +396,7 @@ def by_group():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, classes, *long(two, of_rows, summed, by_group)])
+@pytest.mark.parametrize("build", [classes, *long(counts, two, of_rows, summed, by_group)])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -517,6 +524,7 @@ def test_chains_are_not_built_where_nuts_is_as_fast(many, monkeypatch):
         vsgp.sample(100, **kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chains_that_stay_take_other_epsilon(monkeypatch):
     """By the weights: the mean over what a chain has at one theta is that of its epsilon."""
@@ -718,7 +726,7 @@ def with_sum():
     pm.Deterministic("total", u.sum() * pm.modelcontext(None)["sigma"])
 
 
-@pytest.mark.parametrize("drawn", [0, 3_000_000], ids=["after", "while"])
+@pytest.mark.parametrize("drawn", [*long(0), 3_000_000], ids=["after", "while"])
 @pytest.mark.slow
 def test_inducing_values_are_drawn_from_their_conditional(drawn, monkeypatch):
     """Before or after weights are known, standardized by numpy they are standard normal."""
@@ -753,6 +761,7 @@ def test_inducing_values_are_drawn_from_their_conditional(drawn, monkeypatch):
     assert abs((z**2).mean() - 1.0) < 4.0 * np.sqrt(2.0 / (0.5 * n * 6))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_modes_are_found_or_refused():
     """Few data that a short lengthscale explains without noise, and a long one with noise."""
@@ -927,7 +936,7 @@ def test_draws_that_come_along_are_held_in_blocks(rng, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [counts, normal])
+@pytest.mark.parametrize("build", [counts, *long(normal)])
 def test_no_weight_is_refused(build):
     model, stage = made(build)
     weigher = Weigher(model)
@@ -1122,6 +1131,7 @@ def test_doubt_is_settled_by_more_proposals(monkeypatch, caplog):
     assert found.refused == "k-hat 0.45 ± 0.11"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_doubt_first_fits_the_proposal_again(monkeypatch):
     model, stage = made(counts)
@@ -1247,6 +1257,7 @@ def test_which_rhat_is_refused(rhats, expected):
     assert walk.disagreement(draws, found) == expected
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_nuts_takes_over_from_the_weights(monkeypatch, caplog):
     model, stage = made(counts)
@@ -1522,7 +1533,7 @@ def isotropic(rng, d=5):
     return lambda x: scipy.stats.norm.logpdf(x).sum(axis=1)
 
 
-@pytest.mark.parametrize("of", [funnel, banana, lopsided, isotropic])
+@pytest.mark.parametrize("of", [funnel, lopsided, *long(banana, isotropic)])
 def test_what_one_density_does_not_fit(of, rng):
     d = 5
     logpdf = of(rng, d)

@@ -10,6 +10,7 @@ import pytest
 import reference_gp
 import xarray as xr
 
+from marks import long
 from prior_draws import prior_draws
 from scipy import stats
 
@@ -169,6 +170,7 @@ def test_where_there_are_no_bounds(data):
     assert not has_bounds(Fitted(prior_draws(fitc, 2), fitc))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
     X, f, rng = data
@@ -193,6 +195,7 @@ def test_a_bound_is_above_the_estimate_and_may_settle_it(data):
         assert dataclasses.replace(rich, gain=gain, gain_error=error).verdict == verdict
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_counts_and_several_functions(data):
     X, f, rng = data
@@ -382,9 +385,7 @@ def test_refit_is_of_the_data_of_the_draws(n, data, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["counts", pytest.param("classes", marks=pytest.mark.long), "noise"]
-)
+@pytest.mark.parametrize("kind", ["counts", *long("classes", "noise")])
 def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     """With the added points in the model, and all parameters fixed."""
     X, f, rng = data
@@ -429,7 +430,7 @@ def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     np.testing.assert_allclose(np.log(check.moved.sd), factor.flat[abs(factor).argmax()], rtol=0.02)
 
 
-@pytest.mark.parametrize("approx", ["VFE", "tight", "FITC", "DTC"])
+@pytest.mark.parametrize("approx", ["VFE", "DTC", *long("tight", "FITC")])
 def test_divergence_to_the_exact_posterior(approx, data):
     """Of a normal posterior from another one, by dense matrices: for bounds and for others."""
     X, f, rng = data

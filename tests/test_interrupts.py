@@ -8,6 +8,8 @@ import pytensor
 import pytest
 import xarray as xr
 
+from marks import long
+
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit import sampling
@@ -107,21 +109,26 @@ def test_some_rounds(stage, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_interrupted_fit_says_so_and_sets_coordinates(stage, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [
+        (1, "Interrupted in round 2. Continue with start=stage."),
+        *long((9, "Interrupted in start 2 of 9. The best of them so far is kept.")),
+    ],
+    ids=["one", "one of several"],
+)
+def test_an_interrupted_fit_says_so_and_sets_coordinates(n, said, stage, monkeypatch, caplog):
     """Also one of several: those that had ended are not lost."""
-    found = stop_at(monkeypatch, None)
-    vsgp.fit_gaussian(model=build(X, Y), progressbar=False)
-    first = len(found)
-    for k, n, said in [
-        (15, 1, "Interrupted in round 2. Continue with start=stage."),
-        (first + 3, 9, "Interrupted in start 2 of 9. The best of them so far is kept."),
-    ]:
-        model = build(X, Y)
-        stop_at(monkeypatch, k)
-        some = vsgp.fit_gaussian(n_starts=n, model=model, **QUICK)
-        assert some.interrupted and some.elbo == pytest.approx(stage.elbo, abs=2e-3)
-        assert caplog.records[-1].message == some.message == said
-        np.testing.assert_array_equal(model["u_sites_root"].get_value(), some.sites["u"].root)
+    k, model = 15, build(X, Y)
+    if n > 1:
+        found = stop_at(monkeypatch, None)
+        vsgp.fit_gaussian(model=build(X, Y), progressbar=False)
+        k = len(found) + 3
+    stop_at(monkeypatch, k)
+    some = vsgp.fit_gaussian(n_starts=n, model=model, **QUICK)
+    assert some.interrupted and some.elbo == pytest.approx(stage.elbo, abs=2e-3)
+    assert caplog.records[-1].message == some.message == said
+    np.testing.assert_array_equal(model["u_sites_root"].get_value(), some.sites["u"].root)
 
 
 @pytest.mark.slow
@@ -191,7 +198,7 @@ def test_points_that_are_needed_whole(stop_at, stage, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("likelihood", [vsgp.Poisson, vsgp.Gaussian])
+@pytest.mark.parametrize("likelihood", [vsgp.Poisson, *long(vsgp.Gaussian)])
 def test_draws_of_proposals(likelihood, monkeypatch):
     if likelihood is vsgp.Gaussian:
         monkeypatch.setattr("pymc_vsgp.fit.walk.complete", once(sampling.complete))
@@ -249,6 +256,7 @@ def test_inducing_values_of_interrupted_chains(monkeypatch, caplog):
     assert "Interrupted: 6 draws of each chain are kept" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_replicates_and_folds_end(stage, second_call_interrupted):
     """They don't go on with fewer draws than their numbers are computed for."""

@@ -81,6 +81,7 @@ def test_noise_of_surrogate_data_is_that_of_the_way_back(rng):
     np.testing.assert_array_equal(step._surrogate(here)[1], step._surrogate(there)[1])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_posterior():
     """Of parameters and function, by quadrature."""
@@ -101,6 +102,7 @@ def test_posterior():
         reference.check_mean(x, mean, largest=0.2, rhat=1.1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chains_in_processes():
     model = reference.sparse()

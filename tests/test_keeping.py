@@ -62,6 +62,7 @@ def test_round_trip(name, moved, tmp_path):
     loaded.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_new_process_predicts_the_same(moved, tmp_path):
     idata, model = moved

@@ -128,7 +128,7 @@ def test_log_density_equals_dense_matrices():
     np.testing.assert_allclose(model.compile_logp(mode=RAW)(point), total, rtol=1e-9)
 
 
-@pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.parametrize("n_outputs", [*long(1), 2])
 @pytest.mark.slow
 def test_a_panel_equals_its_rows_and_the_ordinary_graph(n_outputs):
     X, y = data()
@@ -167,8 +167,9 @@ def test_backends_agree(mode, block_size):
             np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("many", [*long(False), True])
+@pytest.mark.parametrize("many", [False, True])
 def test_the_stage_is_that_of_points_at_all_pairs(many, monkeypatch):
     """Under a full q the bound does not depend on how values are rotated; else it is below."""
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5 if many else 50)
@@ -291,7 +292,7 @@ def test_bad_places_are_refused():
         vsgp.inducing.Kronecker(sites * np.nan, times)
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [True, *long(False)])
 def test_other_rows_are_told_of(own):
     """Where rows are at the places of the variables, these can't be replaced either."""
     X, y = data()

@@ -519,7 +519,7 @@ MODELS = {
 }
 
 
-LONG = ("list_with_row_parameters", "softmax_of_shared_kernel", "custom_of_two")
+LONG = ("list_of_processes", "softmax_of_shared_kernel", "several_outputs")
 
 
 def built(build, **kwargs):
@@ -548,9 +548,7 @@ def ordinary(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in MODELS]
-)
+@pytest.mark.parametrize("name", [*(n for n in MODELS if n not in LONG), *long(*LONG)])
 def test_streamed_equals_the_ordinary_graph(name):
     streamed = built(MODELS[name], block_size=7)
     loops = [v.owner.op for v in pytensor.graph.traversal.ancestors([streamed.logp()]) if v.owner]

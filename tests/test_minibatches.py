@@ -109,6 +109,7 @@ def test_each_row_has_its_turn():
     np.testing.assert_array_equal(np.sort(rows.reshape(2, 10), axis=1), [np.arange(10)] * 2)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_small_sets_end_where_natural_gradients_do():
     model = of_classes()

@@ -90,6 +90,7 @@ def test_labels_of_a_data_frame(data):
     assert model.named_vars_to_dims["y"] == ("site",)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_prior_predictive_draws_have_the_prior_moments(data):
     X, y = data

@@ -367,6 +367,7 @@ def test_readme_shows_what_its_example_prints(tmp_path):
         assert abs(float(mean) - float(mean_told)) < 3 * float(error)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_demo_runs_and_draws_its_picture(tmp_path):
     out = run_script("coal_mining", tmp_path)

@@ -9,6 +9,7 @@ import pymc as pm
 import pytest
 import reference_gp
 
+from marks import long
 from modes import RAW
 from prior_draws import prior_draws
 
@@ -80,7 +81,7 @@ def test_one_input_of_two_repeats():
     np.testing.assert_allclose(found["variance"].values[..., 2], prior, rtol=1e-6)
 
 
-@pytest.mark.parametrize("n_others", [1, 2])
+@pytest.mark.parametrize("n_others", [*long(1), 2])
 def test_a_lengthscale_as_long_as_the_period(n_others):
     """No warning of a short period, and far from the data the variance of the whole circle."""
     rng = np.random.default_rng(0)
@@ -103,6 +104,7 @@ def test_same_density_as_without_an_end():
     np.testing.assert_allclose(*(m.compile_logp(mode=ONCE)(at) for m in models), rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_features_of_a_table_keep_the_names():
     X = pd.DataFrame({"a": np.arange(9.0) % 5, "b": np.arange(9.0) % 4})

@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from marks import long
 from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
@@ -102,8 +103,12 @@ def test_classes(columns):
     ax.figure.canvas.draw()
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-@pytest.mark.parametrize("weights", [[1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]], ids=["sum", "outputs"])
+ONE, SEVERAL = [1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "columns"), [(ONE, 1), (SEVERAL, 2), *long((ONE, 2), (SEVERAL, 1))]
+)
 def test_ordered_classes_of_mixtures(weights, columns):
     """A line for each class, of each output; a map is of the first."""
     rng = np.random.default_rng(1)
@@ -127,7 +132,7 @@ def test_ordered_classes_of_mixtures(weights, columns):
     ax.figure.canvas.draw()
 
 
-@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("columns", [1, *long(2)])
 def test_noise_that_varies_is_plotted_beside_the_mean(columns):
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (N, columns))

@@ -12,6 +12,7 @@ import reference
 import reference_gp
 import xarray as xr
 
+from marks import long
 from modes import RAW
 from prior_draws import prior_draws
 from scipy import integrate
@@ -744,9 +745,7 @@ def test_without_bins_is_the_density_of_the_points(link, rng):
         assert got == pytest.approx(density_of(at, times, link), abs=2e-5)
 
 
-@pytest.mark.parametrize(
-    "link", ["log", *(pytest.param(k, marks=pytest.mark.slow) for k in ("square", "softplus"))]
-)
+@pytest.mark.parametrize("link", ["log", *long("square", "softplus")])
 def test_fine_bins_converge_to_none(link, rng):
     """Differences of log densities between parameters, which is all that a posterior has."""
     times = np.sort(rng.uniform(*WINDOW, size=40))
@@ -1024,6 +1023,7 @@ def test_labels_of_bins(bins, ndim, label):
     assert _label(bins, ndim) == label
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_compare_bins(coal):
     pattern, build = coal

@@ -650,16 +650,17 @@ def test_refusals(poisson, data):
         predict(idata, XNEW, model=empty, **quiet)
 
 
-def test_a_mean_that_is_too_large_to_draw_from():
+@pytest.mark.parametrize("family", [vsgp.Poisson(), vsgp.NegativeBinomial(2.0)], ids=repr)
+def test_a_mean_that_is_too_large_to_draw_from(family):
     with pm.Model() as model:
         gp = vsgp.VariationalSparse(
             mean_func=pm.gp.mean.Linear(coeffs=np.ones(1)), cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)
         )
         gp.prior("u", np.array([[0.0], [1.0]]))
-        gp.likelihood("y", vsgp.Poisson(), X=np.array([[0.0], [0.5]]), y=np.array([1, 2]))
+        gp.likelihood("y", family, X=np.array([[0.0], [0.5]]), y=np.array([1, 2]))
     idata = prior_draws(model)
     with pytest.raises(ValueError, match="has a mean that is too large to draw it.*Ask for 'mean'"):
-        vsgp.predict(idata, np.array([[60.0]]), "y", model=model, progressbar=False)
+        vsgp.predict(idata, np.array([[800.0]]), "y", model=model, progressbar=False)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,14 @@ import sys
 
 import pytest
 
+from marks import long
 from recorded import record
 
+# One of each kind, or of what has no reference in plain numpy elsewhere.
+KINDS = [
+    *("poisson", "two_likelihoods", "events_by_quadrature", "kernels", "containers"),
+    *("hierarchical", "potential", "nothing_else", "features_scattered", "features_series"),
+]
 WHOLE = ["poisson"]
 WHOLE_BUT_SLOW = ["softmax", "points_and_features", "features_diagonal", "features_gaussian"]
 
@@ -26,7 +32,7 @@ def compare(found, recorded):
     assert not said, "\n".join([f"{len(said)} of {len(found)} quantities differ:", *said])
 
 
-@pytest.mark.parametrize("name", record.MODELS)
+@pytest.mark.parametrize("name", [*KINDS, *long(*(n for n in record.MODELS if n not in KINDS))])
 @pytest.mark.slow
 def test_numbers_are_those_of_the_record(name, recorded):
     kinds = record.kinds_of(name) if name in WHOLE else ["density"]

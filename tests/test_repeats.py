@@ -103,8 +103,9 @@ def orders(model):
 @pytest.mark.parametrize(
     ("inducing", "several"),
     [
-        *(("points", True), ("features", False), ("neighbors", False)),
-        *long(("points", False), ("features", True), ("neighbors", True)),
+        ("points", True),
+        *long(("points", False), ("features", True), ("features", False)),
+        *long(("neighbors", True), ("neighbors", False)),
     ],
 )
 def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows):
@@ -115,7 +116,7 @@ def test_values_gradients_and_terms_are_those_by_rows(inducing, several, by_rows
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("inducing", "several"), [("points", True), ("neighbors", True), *long(("features", False))]
+    ("inducing", "several"), [("neighbors", True), *long(("points", True), ("features", False))]
 )
 def test_rows_with_a_mean_of_their_own(inducing, several, by_rows):
     model, plain = build(inducing, several, own=True), by_rows(inducing, several, own=True)
@@ -123,17 +124,20 @@ def test_rows_with_a_mean_of_their_own(inducing, several, by_rows):
     same(evaluate(model), evaluate(plain))
 
 
-COMPILED = long((True, "NUMBA"), (True, "JAX"))
-
-
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(("own", "mode"), [(False, REWRITTEN), (True, REWRITTEN), *COMPILED])
+@pytest.mark.parametrize(
+    ("own", "mode"), [(False, REWRITTEN), (True, REWRITTEN), (True, "NUMBA"), (True, "JAX")]
+)
 def test_backends_agree(own, mode, by_rows):
     same(evaluate(build(own=own), mode), evaluate(by_rows(own=own)))
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["all", "own"])
-@pytest.mark.parametrize("inducing", INDUCING)
+@pytest.mark.parametrize(
+    ("inducing", "own"),
+    [*((kind, True) for kind in INDUCING), ("points", False)]
+    + long(("features", False), ("neighbors", False)),
+)
 def test_moments_are_computed_once_for_each_distinct_input(inducing, own):
     (node,) = block_sums(build(inducing, own=own).logp())
     (conditional, *_, args), *_ = node.op.recipe.given(node.inputs)
@@ -164,6 +168,7 @@ def test_runs(mode):
     assert [len(v) for v in fn(np.empty((0, 2)))] == [0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gaussian_stage_and_its_minibatches_are_those_by_rows(by_rows):
     found = []

@@ -101,6 +101,7 @@ def test_values_given_the_data(rng):
     np.testing.assert_allclose(root.T @ root, covariance, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sampling_is_that_of_points():
     """Theta and the values, against inducing points, which are exact here."""

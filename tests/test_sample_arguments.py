@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from marks import long
 from modes import RAW
 
 import pymc_vsgp as vsgp
@@ -136,7 +137,7 @@ def test_warning_of_a_log_likelihood_that_is_no_score(passed):
         passed(idata_kwargs={"log_likelihood": True}, initvals={"s": 0.5})
 
 
-@pytest.mark.parametrize("kind", ["list", "Generator", "RandomState"])
+@pytest.mark.parametrize("kind", ["list", "Generator", *long("RandomState")])
 def test_seeds(kind, passed):
     make = {
         "list": lambda k: [k, 7],

@@ -33,9 +33,9 @@ def build(rng):
     ("sampler", "backend", "package"),
     [
         ("nutpie", "numba", "nutpie"),
-        ("nutpie", "jax", "nutpie"),
         ("pymc", "numba", "pymc"),
-        *long(("pymc", "jax", "jax"), ("numpyro", None, "numpyro"), ("blackjax", None, "blackjax")),
+        *long(("nutpie", "jax", "nutpie"), ("pymc", "jax", "jax")),
+        *long(("numpyro", None, "numpyro"), ("blackjax", None, "blackjax")),
     ],
 )
 def test_every_sampler(sampler, backend, package, rng):
@@ -71,7 +71,7 @@ def test_every_sampler(sampler, backend, package, rng):
 @pytest.mark.parametrize("method", ["advi", *long("fullrank_advi")])
 def test_advi(method, rng):
     with build(rng):
-        fit = pm.fit(1000, method=method, random_seed=5, progressbar=False)
+        fit = pm.fit(500, method=method, random_seed=5, progressbar=False)
         draws = fit.sample(50, random_seed=6)["posterior"]
     assert np.isfinite(fit.hist).all()
     assert np.mean(fit.hist[-200:]) < np.mean(fit.hist[:200])
@@ -88,6 +88,7 @@ def test_find_map(rng):
     assert point["u"].shape == (6,)
 
 
+@pytest.mark.long
 def test_coal_agrees_with_the_exact_process(default_mode):
     """The published setting, with fewer bins: 30 inducing points on a grid."""
     pytest.importorskip("nutpie", reason="nutpie is not installed")

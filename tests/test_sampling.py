@@ -7,6 +7,7 @@ import pytest
 import reference_gp
 
 from differences import slopes
+from marks import long
 from modes import RAW
 from pymc.initial_point import make_initial_point_fn
 from pymc.model.transform.optimization import freeze_dims_and_data
@@ -72,7 +73,7 @@ POINT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("approx", REFERENCES)
+@pytest.mark.parametrize("approx", ["tight", *long("VFE", "FITC", "DTC")])
 def test_collapsed_density_and_gradient(approx, data):
     X, Xu, y = data
     model = build(X, Xu, y, approx=approx)
@@ -122,7 +123,7 @@ def test_what_does_not_collapse(data):
         pm.Normal("z", model["u"][0], 1.0, observed=0.1)
     assert not can_collapse(model)
     model = build(X, Xu, y, vsgp.StudentT(4.0, SIGMA))
-    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    stage = vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
     with pytest.raises(ValueError, match="don't integrate out.*Drop collapse=True"):
         vsgp.sample(stage=stage, collapse=True, model=model)
 
@@ -190,6 +191,7 @@ def test_coordinates_mix_where_whitening_does_not(nuts_sampler, rng, default_mod
     assert "u_sites_root" not in model.named_vars
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
 def test_chains_start_at_draws_of_the_stage(frozen, data):

@@ -8,6 +8,7 @@ import pytest
 import reference_torus
 
 from differences import slopes
+from marks import long
 from modes import RAW
 from scipy import special, stats
 
@@ -43,7 +44,7 @@ def everywhere(monkeypatch):
         for m, d, mark in (
             ("NUMBA", 2, pytest.mark.long),
             ("JAX", 1, pytest.mark.slow),
-            ("JAX", 2, pytest.mark.slow),
+            ("JAX", 2, pytest.mark.long),
         )
     ],
 )
@@ -119,7 +120,7 @@ def data_of(D, n):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize("D", [*long(1), 2])
 def test_log_density_and_gradient(D, everywhere, rng):
     X, y = data_of(D, 50)
     model = build(X, y, features_of(D))
@@ -140,6 +141,7 @@ def test_log_density_and_gradient(D, everywhere, rng):
     np.testing.assert_allclose(logp(point), expected, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bound_equals_that_of_the_waves(monkeypatch):
     """With hundreds of coefficients, whose squares are interpolated, too."""

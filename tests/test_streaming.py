@@ -14,6 +14,7 @@ import pytest
 from families import D, M, N, family_model, random_point, unconstrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import long
 from modes import RAW, REWRITTEN
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.sampling.jax import get_jaxified_graph
@@ -156,8 +157,8 @@ def test_any_shape_equals_the_ordinary_graph(recipe, n, m, block_size, seed):
     ("recipe", "mode", "sizes"),
     [
         # JAX compiles for each: blocks and a rest, whole blocks, and a row.
-        (plain, "JAX", [(16, 5), (14, 3), (1, 1)]),
-        pytest.param(composed, "NUMBA", [(30, 5), (14, 3), (1, 1)], marks=pytest.mark.long),
+        (plain, "JAX", [(16, 5)]),
+        *long((plain, "JAX", [(14, 3), (1, 1)]), (composed, "NUMBA", [(30, 5), (14, 3), (1, 1)])),
     ],
 )
 def test_backends_equal_the_ordinary_graph(recipe, mode, sizes):
@@ -249,6 +250,7 @@ def test_second_derivatives(inputs, rng):
     assert np.all(np.isfinite(fn(point)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_jax_differentiates_it(inputs, rng):
     """JAX's own gradient, and the Hessian by forward over reverse mode."""

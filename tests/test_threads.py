@@ -67,6 +67,7 @@ def test_two_lazy_predictions(fitted):
     assert abs(float(z.std()) - 1.0) < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_compiled_loops_are_told_apart_and_go_with_their_functions(monkeypatch):
     """Where PyTensor has no key for a block, as if all had the same place in memory."""

@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from marks import long
 from modes import RAW
 from reference_neighbors import matern32
 
@@ -68,7 +69,7 @@ def with_units(fit, unit):
     return fit.bound, np.array([unit, 1.0])
 
 
-@pytest.mark.parametrize("unit", [1e-5, 1e-3, 1e3])
+@pytest.mark.parametrize("unit", [1e-5, 1e-3, *long(1e3)])
 def test_a_fit_arrives_in_all_units(unit, regression):
     """With a covariate in thousands it stayed where it began, and had converged."""
     fit, _ = regression

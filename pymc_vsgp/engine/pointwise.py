@@ -97,6 +97,10 @@ class ObservationRV(SymbolicRandomVariable):
         own = self.likelihood, self.n_processes, self.block_size, self.floats
         return _observation(params, size, rng, *own)
 
+    def likelihood_of(self, node) -> Likelihood:
+        """Return the likelihood with the parameters of one variable."""
+        return _split(self.dist_params(node), self.likelihood, self.n_processes)[1]
+
 
 class Observed(Distribution):
     """The distribution of `ObservationRV`."""

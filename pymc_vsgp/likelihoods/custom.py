@@ -208,14 +208,23 @@ def _custom(rv, given):
 
 def _check_draws(rv, given):
     """Raise where such a graph has a draw that all rows share: its density is not that."""
-    for graph in _custom(rv, given):
+    graphs = _custom(rv, given)
+    for graph in graphs:
+        graphs += [n.op.fgraph for n in graph.apply_nodes if isinstance(n.op, CustomSymbolicDistRV)]
         for node in graph.apply_nodes:
             random = isinstance(node.op, RandomVariable | SymbolicRandomVariable)
-            if random and node.default_output().type.ndim < rv.type.ndim:
+            if random and _is_shared(node.default_output().type, rv.type):
                 raise ValueError(
                     "The dist of the likelihood's pm.CustomDist draws a number that all rows "
                     "share. Pass its size to the distributions in it."
                 )
+
+
+def _is_shared(drawn, rows) -> bool:
+    if drawn.ndim != rows.ndim:
+        return drawn.ndim < rows.ndim
+    pairs = zip(drawn.broadcastable, rows.broadcastable, strict=True)
+    return any(one and not several for one, several in pairs)
 
 
 def count_latents(dist_fn):
@@ -300,7 +309,7 @@ def _shared(node, ndim):
     if node.default_output().type.ndim <= ndim:
         return of_entries
     by_axis = node.inputs if isinstance(node.op, Elemwise) else [x for x, _ in _parameters(node)]
-    return of_entries | {x for x in by_axis if x.type.broadcastable[0]}
+    return of_entries | {x for x in by_axis if all(x.type.broadcastable[:1])}
 
 
 def _parameters(node):

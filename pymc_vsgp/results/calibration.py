@@ -21,7 +21,14 @@ from pymc.model.core import Model
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import as_array, as_real, check_built, check_number, generator_of
+from pymc_vsgp.checks import (
+    as_array,
+    as_real,
+    check_built,
+    check_number,
+    generator_of,
+    known_value,
+)
 from pymc_vsgp.compile import function
 from pymc_vsgp.engine.pointwise import ObservationRV
 from pymc_vsgp.fit.bound import unconstrained
@@ -214,8 +221,11 @@ def calibrate(
 def _check_censored(rv, y):
     """Raise where the same rows stay censored: what is drawn are times of events."""
     op = rv.owner.op
-    lik = op.likelihood.of_output if isinstance(op, ObservationRV) else None
-    if lik is not None and lik.of_draws is not lik and y not in ancestors([rv]):
+    lik = op.likelihood_of(rv.owner).of_output if isinstance(op, ObservationRV) else None
+    if lik is None or lik.of_draws is lik or y in ancestors([rv]):
+        return
+    censored = known_value(lik.params["censored"])
+    if censored is None or np.any(censored):
         raise ValueError(
             f"Draws of {lik.title} are times of events, but censored says that some are not. "
             "Let build censor its argument: y=pt.minimum(y, limit), censored=pt.ge(y, limit)."

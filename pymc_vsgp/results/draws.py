@@ -504,7 +504,8 @@ class Fitted:
         try:
             return self._method("dist", at, {"f": f}, None, start, rng=rng)
         except ValueError as error:
-            if "too large" not in str(error):  # of numpy, for a Poisson's mean
+            # What numpy says of a Poisson's mean, and scipy of that of a negative binomial.
+            if not any(word in str(error) for word in ("too large", "`scale`")):
                 raise
             raise ValueError(
                 f"An observation has a mean that is too large to draw it: {error}. "
