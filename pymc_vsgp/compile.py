@@ -152,8 +152,9 @@ building = _Building()
 def simplify(graph: Any) -> Any:
     """Do what PyMC does before it takes gradients, less what never pays here."""
     fgraph = FunctionGraph(outputs=graph if isinstance(graph, list) else [graph], clone=False)
-    # With the shapes that are known, for more of the graph may be vectorized over points then.
-    first = ("ShapeOpt", "constants_in_double")
+    # With the shapes that are known, for more of the graph may be vectorized over points then. A
+    # parameter out of bounds is one point without density, and not an error of all of them.
+    first = ("ShapeOpt", "constants_in_double", "local_check_parameter_to_ninf_switch")
     rewrite_graph(fgraph, include=(*first, "canonicalize", "stabilize"), exclude=SEARCHES)
     within = [n.op for n in fgraph.apply_nodes if isinstance(n.op, HasInnerGraph)]
     if not all(getattr(op, "is_simple", False) for op in within):

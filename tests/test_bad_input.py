@@ -814,6 +814,10 @@ def test_inputs_far_from_zero():
         with_prior(XU + np.array([0.0, 1e6]))
 
 
+ONES = xr.Dataset({"u": (("chain", "draw"), np.ones((1, 2)))})
+DRAWS = xr.DataTree.from_dict({"posterior": ONES})
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -822,6 +826,7 @@ def test_inputs_far_from_zero():
         vsgp.reset,
         vsgp.check_model,
         lambda model: vsgp.predict(None, None, model=model),
+        lambda model: vsgp.compute_log_likelihood(DRAWS, model=model),
     ],
 )
 @pytest.mark.parametrize("model", [3, "model", dict])

@@ -1362,6 +1362,14 @@ def by_neighbors():
     pm.CAR("x", np.zeros(5), W + W.T, alpha=0.5, tau=pm.Gamma("tau", 2, 2))
 
 
+def on_a_ring():
+    """Few of the vectors that all values of tau draw are near any one of them."""
+    W = np.roll(np.eye(40), 1, axis=0)
+    alpha, tau = pm.Beta("alpha", 2.0, 2.0), pm.HalfNormal("tau")
+    pm.CAR("x", np.zeros(40), W + W.T, alpha=alpha, tau=tau)
+    pm.Normal("b", 0.0, pm.HalfNormal("s"))
+
+
 def horseshoe():
     tau, each = pm.HalfCauchy("tau", 1.0), pm.HalfCauchy("each", 1.0, shape=50)
     pm.Normal("b", 0.0, tau * each, shape=50)
@@ -1376,7 +1384,7 @@ def in_order():
     pm.ZeroSumNormal("effect", shape=4)
 
 
-@pytest.mark.parametrize("build", [missing, by_user, by_neighbors])
+@pytest.mark.parametrize("build", [missing, by_user, by_neighbors, on_a_ring])
 def test_a_prior_whose_draws_have_another_density_is_left_out(build):
     with pm.Model() as model:
         build()
@@ -1393,6 +1401,32 @@ def test_a_prior_whose_draws_have_its_density(build):
     theta = theta[np.isfinite(theta).all(axis=1)]
     (logp,) = points.function([model.logp(vars=model.free_RVs)])(theta, theta[:, None, :0])
     np.testing.assert_allclose(prior.logpdf(theta), logp[:, 0], rtol=1e-12)
+
+
+def test_a_parameter_out_of_bounds_is_one_point():
+    """A correlation rounds to 1, and PyMC's check of the covariance is of all points at once."""
+    with pm.Model() as model:
+        r = pm.Uniform("r", -1.0, 1.0)
+        pm.MvNormal("b", np.zeros(2), pm.math.stack([[1.0, r], [r, 1.0]]))
+    prior = Prior(points := Points(model))
+    theta = np.array([[0.0, 0.3, 0.1], [60.0, 0.3, 0.1], [1.0, 0.3, 0.1]])
+    found = prior.logpdf(theta)
+    assert found[1] == -np.inf
+    (logp,) = points.function([model.logp()])(theta[::2], theta[::2, None, :0])
+    np.testing.assert_allclose(found[::2], logp[:, 0], rtol=1e-12)
+
+
+def test_a_prior_whose_draws_fail():
+    """Numpy divides by a gamma variable that is zero: proposals are then of the stage alone."""
+    rng, X, f = inputs()
+    with pm.Model() as model:
+        s2 = pm.InverseGamma("s2", 0.001, 0.001)
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=X[::8])
+        gp.likelihood("y", vsgp.StudentT(4.0, pm.math.sqrt(s2)), X=X, y=f)
+    assert Weigher(model).prior is None
+    with pytest.raises(ValueError, match="draws fail: .* Give parameters priors that are less"):
+        vsgp.fit_gaussian(model=model, n_starts=20, progressbar=False)
 
 
 def test_a_prior_below_what_is_observed():

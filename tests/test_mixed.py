@@ -242,6 +242,77 @@ def test_density_of_outputs_is_joint(likelihood, number, tol, rng):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tol)
 
 
+def line_density(log_p, sd):
+    """Log of the integral over one function, on a dense grid."""
+    g = np.linspace(-12.0 * sd, 12.0 * sd, 1_000_001)
+    height = log_p(g[:, None]) + stats.norm.logpdf(g, 0.0, sd)
+    return special.logsumexp(height) + np.log(g[1] - g[0])
+
+
+def test_joint_density_of_squares_has_two_peaks():
+    """The square of a function is even in it; rows are counts of all outputs, and of one."""
+    mixing = np.array([[1.0], [0.8]])
+    y = np.array([[900.0, 580.0], [np.nan, 580.0]])
+    lik = Mixed(vsgp.Poisson(link="square"), mixing, 1)
+    found = lik.log_predictive(np.full(2, -1.0), np.full(2, 100.0), y).eval(mode=RAW)
+    for row, value in zip(y, found, strict=True):
+        seen = ~np.isnan(row)
+
+        def log_p(g, row=row, seen=seen):
+            rate = ((g - 1.0) * mixing[seen, 0]) ** 2
+            return stats.poisson.logpmf(row[seen], rate).sum(axis=-1)
+
+        np.testing.assert_allclose(value, line_density(log_p, 10.0), atol=1e-8)
+
+
+@pytest.mark.parametrize("sigma", [0.03, 0.005])
+@pytest.mark.parametrize("custom", [False, True])
+def test_joint_density_of_heavy_tails(custom, sigma):
+    """Their peak is narrow in a wide region; the outputs of the last two rows disagree."""
+    family = vsgp.StudentT(4.0, sigma)
+    if custom:
+        family = vsgp.Custom(lambda f: pm.StudentT.dist(nu=4.0, mu=f, sigma=sigma))
+    mixing = np.array([[1.0], [0.5], [-0.8]])
+    y = np.outer([1.0, 2.0, 3.0, 4.0, 2.0], mixing) + sigma * np.array([0.5, -0.7, 0.3])
+    y[3, 2] = y[4, 1] = -2.0
+    y[[0, 0, 1], [0, 2, 2]] = np.nan
+    found = Mixed(family, mixing, 1).log_predictive(np.zeros(5), np.full(5, 9.0), y).eval(mode=RAW)
+    for row, value in zip(y, found, strict=True):
+        seen = ~np.isnan(row)
+
+        def log_p(g, row=row, seen=seen):
+            return stats.t.logpdf(row[seen], 4.0, g * mixing[seen, 0], sigma).sum(axis=-1)
+
+        np.testing.assert_allclose(value, line_density(log_p, 3.0), atol=1e-4)
+
+
+def test_density_of_one_output_is_that_of_the_family():
+    """Quadrature over the functions would be less exact than its own."""
+    family, mixing = vsgp.StudentT(4.0, 0.1), np.array([[1.0, 0.4], [0.5, -1.0], [0.3, 0.3]])
+    y = np.where(np.eye(3, dtype=bool), [2.0, -3.0, 4.0], np.nan)
+    found = Mixed(family, mixing, 2).log_predictive(np.zeros((3, 2)), np.full((3, 2), 4.0), y)
+    for p, value in enumerate(found.eval(mode=RAW)):
+        sd = 2.0 * np.hypot(*mixing[p])
+        wanted = line_density(lambda f, p=p: stats.t.logpdf(y[p, p], 4.0, f[:, 0], 0.1), sd)
+        np.testing.assert_allclose(value, wanted, atol=1e-8)
+
+
+def test_joint_density_of_little_noise():
+    """Three functions and four outputs: the functions take whatever three outputs say."""
+    sigma, mixing = 1e-7, np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -0.5], [0.5, 0.0, 1.0], [1, 1, 1]])
+    y = np.array([0.3, -1.2, 0.7, 0.0])
+    # Where three outputs are exact, the last one is theirs, with what noise they leave.
+    of_three = mixing[3] @ np.linalg.inv(mixing[:3])
+    y[3] = of_three @ y[:3] + 2.0 * sigma
+    cov = mixing[:3] @ mixing[:3].T
+    wanted = stats.multivariate_normal.logpdf(y[:3], cov=cov)
+    scale = sigma * np.sqrt(1.0 + of_three @ of_three)
+    wanted += stats.norm.logpdf(2.0 * sigma, scale=scale)
+    lik = Mixed(vsgp.Gaussian(sigma), mixing, 3)
+    found = lik.log_predictive(np.zeros((1, 3)), np.ones((1, 3)), y[None]).eval(mode=RAW)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize("classes", [None, ["low", "mid", "high"]])
 @pytest.mark.parametrize("mixing", [[1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]], ids=["sum", "outputs"])
 def test_probabilities_of_ordered_classes(mixing, classes):

@@ -283,6 +283,18 @@ def test_joint_draws_far_from_zero():
     np.testing.assert_allclose(*found, atol=1e-9)
 
 
+def test_joint_draws_far_from_the_first_value():
+    """Their covariance is one, however far the others are."""
+    found, rows = [], np.array([[0.2], [0.25], [0.3], [3.1]])
+    for far in (100.0, 1e6):
+        inputs = np.r_[np.arange(10) / 2 - far, np.arange(10) / 2][:, None]
+        with pm.Model():
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(inputs, 10))
+            found.append(gp.predict(rows, {"u": np.zeros(20)})[1])
+    np.testing.assert_allclose(*found, atol=1e-9)
+
+
 @pytest.mark.parametrize("far", [-4.02892225e8, 1e12, *long(3e3, 1e6)])
 def test_far_from_all_values_is_the_prior(far):
     """Their own distances are not those of large numbers."""

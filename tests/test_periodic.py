@@ -6,16 +6,19 @@ import warnings
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import reference_gp
 
 from marks import long
 from modes import RAW
 from prior_draws import prior_draws
+from pytensor.graph.traversal import ancestors
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.compile import ONCE
+from pymc_vsgp.compile import ONCE, evaluate
+from pymc_vsgp.ops.rows import Rows
 
 DAY, LS = 24.0, 3.0
 HOURS = np.linspace(0.0, 23.5, 20)[:, None]
@@ -95,6 +98,46 @@ def test_a_lengthscale_as_long_as_the_period(n_others):
     found = vsgp.predict(idata, far, "moments", model=model, progressbar=False)
     exact = np.exp(-0.5 * np.arange(-30, 31) ** 2).sum()
     np.testing.assert_allclose(found["variance"].values, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ls", [0.3, 5.0, 10.0])
+def test_sum_over_many_copies(ls):
+    """Far from the data, of a kernel whose tails reach over many periods."""
+    features = vsgp.inducing.Fourier((25.0, 1.0), 2, periodic=(False, True))
+    x = pt.constant([[0.0, 0.0], [3.0, 0.3], [3.0, 40.3]])
+    copies = np.stack([np.zeros(2001), np.arange(-1000.0, 1001.0)], axis=1)
+    cov = pm.gp.cov.Matern32(2, ls=[1.0, ls])
+    exact = cov(x, copies).sum(axis=1)
+    found = features.on_plane(cov, x, pt.zeros((1, 2)))[:, 0]
+    np.testing.assert_allclose(*evaluate([found, exact]), rtol=1e-6)
+
+
+def test_two_inputs_repeat():
+    """The same, and a covariance of many rows holds one of the copies at a time."""
+    features = vsgp.inducing.Fourier((25.0, 1.0, 2.0), 2, periodic=(False, True, True))
+    x = pt.constant([[0.0, 0.0, 0.0], [1.0, 0.3, 7.7]])
+    each = np.meshgrid(np.arange(-40.0, 41.0), 2.0 * np.arange(-40.0, 41.0), [0.0])
+    copies = np.stack([g.ravel() for g in each], axis=1)[:, [2, 0, 1]]
+    cov = pm.gp.cov.Matern52(3, ls=[1.0, 2.0, 3.0])
+    exact = cov(x, copies).sum(axis=1)
+    found = features.on_plane(cov, x, pt.zeros((1, 3)))
+    np.testing.assert_allclose(*evaluate([found[:, 0], exact]), rtol=2e-6)
+    loops = [v for v in ancestors([found]) if v.owner and isinstance(v.owner.op, Rows)]
+    assert [v.owner.op.block_size for v in loops] == [1]
+
+
+def test_covariances_of_several_days():
+    """Inputs whole periods apart are one place, with all of the variance in common."""
+    features = vsgp.inducing.Fourier((15.0, DAY), 2, periodic=(False, True))
+    cov = pm.gp.cov.ExpQuad(2, ls=LS)
+    x = np.array([[1.0, 0.5], [1.0, 0.5 + 40 * DAY], [1.0, 6.5], [2.0, 6.5 - 9 * DAY]])
+    for found in evaluate([f(cov, x, x) for f in (features.on_plane, features.covariance)]):
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+        assert np.linalg.eigvalsh(found).min() > -1e-12
+    circle = vsgp.inducing.Fourier(DAY, 2, periodic=True)
+    x, cov = x[:, 1:], pm.gp.cov.ExpQuad(1, ls=LS)
+    exact = torus_kernel(x % DAY, x % DAY, [LS], [DAY])
+    np.testing.assert_allclose(evaluate(circle.covariance(cov, x, x)), exact, rtol=1e-6)
 
 
 def test_same_density_as_without_an_end():

@@ -104,9 +104,8 @@ def test_chains_at_once(passed):
     assert passed(**nutpie, cores=1)["cores"] == 1
 
 
-@pytest.mark.parametrize(("devices", "method"), [(1, None), (2, "vectorized"), (3, None)])
+@pytest.mark.parametrize(("devices", "method"), [(1, "vectorized"), (2, "vectorized"), (3, None)])
 def test_blackjax_has_more_chains_than_devices(devices, method, passed, monkeypatch):
-    """One has no parallel chains anyway."""
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(jax, "local_device_count", lambda: devices)
     nuts = passed(collapse=False, nuts_sampler="blackjax", chains=3)["nuts"]

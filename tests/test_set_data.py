@@ -81,6 +81,26 @@ def test_replaced_data_are_checked_again(binomial, case):
         pm.set_data(before)
 
 
+@pytest.mark.parametrize("noise", [False, True])
+def test_replaced_points_at_one_place_of_the_kernel(noise):
+    """They differ in the column that only the mean uses; white noise is another at each."""
+    cov, twice = pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]), XU.copy()
+    twice[1, 0] = twice[0, 0]
+    if noise:
+        cov += pm.gp.cov.WhiteNoise(0.5)
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(mean_func=pm.gp.mean.Linear([0.0, 1.0]), cov_func=cov)
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=COUNTS)
+        pm.set_data({"u_Xu": twice})
+        if noise:
+            check_data(model)
+            pm.gp.VariationalSparse(cov_func=cov).prior("v", Xu=twice)
+        else:
+            with pytest.raises(ValueError, match=r"are 3 places in the columns \[0\]"):
+                check_data(model)
+
+
 @pytest.mark.parametrize(
     ("value", "wanted"), [(1.7, "needs y to be .*but row 2 is 1.7"), (np.nan, "holds nan in row 2")]
 )
@@ -203,6 +223,36 @@ def test_data_of_one_number_are_no_rows():
         ValueError, match=r"exposure of Poisson has shape \(1,\), but X has 12 rows"
     ):
         model_of(vsgp.Poisson, exposure=np.array([2.0]))
+
+
+@pytest.mark.parametrize("n", [8, N])
+def test_draws_of_a_stage_have_its_labels(n):
+    """Also where rows had none, or only labels have changed."""
+    with pm.Model() as model:
+        x, seen = pm.Data("x", X, dims=("row", "column")), pm.Data("seen", COUNTS, dims="row")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=XU)
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=seen, dims="row")
+        stage = vsgp.fit_gaussian(maxiter=1, progressbar=False)
+        wanted = stage.to_datatree(3, random_seed=1)
+        pm.set_data({"x": X[:n], "seen": COUNTS[:n]}, coords={"row": np.arange(n) + 5})
+        found = stage.to_datatree(3, random_seed=1)
+    for group in wanted.children:
+        xr.testing.assert_equal(found[group].to_dataset(), wanted[group].to_dataset())
+    assert model.coords["row"][0] == 5
+
+
+def test_data_of_a_nested_model_that_are_replaced():
+    with pm.Model():
+        with pm.Model(name="sub") as sub:
+            x = pm.Data("x", X)
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+            gp.prior("u", Xu=XU)
+            gp.likelihood("y", vsgp.Poisson(), X=x, y=COUNTS)
+        stage = vsgp.fit_gaussian(model=sub, maxiter=1, progressbar=False)
+    sub.set_data("x", X + 1.0)
+    with pytest.raises(ValueError, match="'sub' is nested in another.* Set its data to what they"):
+        stage.to_datatree(3)
 
 
 def test_draws_of_a_stage_are_of_its_data():

@@ -364,7 +364,7 @@ def prior_widths(variables: Variables, some: np.ndarray) -> np.ndarray:
             continue
         try:
             draws = drawing([graph])(PRIOR_DRAWS, rng)
-        except (NotImplementedError, ValueError):
+        except (NotImplementedError, ValueError, ArithmeticError):
             continue
         low, high = np.nanquantile(draws, MIDDLE, axis=0)
         wide[here] = (high - low) / 2.0

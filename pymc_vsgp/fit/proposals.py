@@ -21,7 +21,8 @@ from pymc_vsgp.model.variable import inducing_variables
 LONG, LONG_DOF = 2.0, 2.0  # scale and degrees of freedom of a long tail
 FAR = 3.0  # standard deviations of a parameter, up to where it bends the others
 REDRAWS = 100  # at most; hardly any proposals come from the prior
-PROOF = 200  # draws of a prior that show whether its density is theirs, after as many others ...
+MANY = 300  # entries of theta, whose prior is far from any posterior
+PROOF = 800  # draws of a prior that show whether its density is theirs, after as many others ...
 FEWEST = 20  # ... of which these at least have an unconstrained value
 SURE, RARE = 6.0, 14.0  # standard errors, and draws that may all happen to be missing
 CENTRAL, WIDEST = (0.16, 0.5, 0.84), 4.0  # quantiles, and half widths beyond which draws are cut
@@ -151,6 +152,8 @@ class Prior:
         values = {model.rvs_to_values[u] for u in inner}
         if not rvs or values & set(ancestors(factors)):
             raise NotImplementedError("Theta has no prior of its own.")
+        if points.n_theta > MANY:
+            raise NotImplementedError("Theta has too many entries for a prior to be near it.")
         self._factors = points.function(simplify(factors))
         self._m = points.n_epsilon
         self._draw, rng = drawing(of_prior(model, rvs)), np.random.default_rng(0)

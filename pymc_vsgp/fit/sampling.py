@@ -280,8 +280,8 @@ def sample(
         nuts["adaptation"] = "low_rank"
     if nuts_sampler == "nutpie" and kwargs.get("backend") == "numba":
         kwargs.setdefault("cores", at_once(chains))
-    # Its pmap over some devices takes no more chains than there are.
-    if nuts_sampler == "blackjax" and 1 < import_module("jax").local_device_count() < chains:
+    # Its pmap takes no more chains than there are devices.
+    if nuts_sampler == "blackjax" and import_module("jax").local_device_count() < chains:
         nuts.setdefault("chain_method", "vectorized")
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")

@@ -34,6 +34,11 @@ def best_of(
             "Starts are drawn from the prior, and a parameter has an improper one. "
             "Give it a proper prior, or drop n_starts."
         ) from None
+    except ArithmeticError as error:  # numpy divides by a gamma that underflows
+        raise ValueError(
+            f"Starts are drawn from the prior, and draws fail: {error}. "
+            "Give parameters priors that are less wide, or drop n_starts."
+        ) from error
     stages = [first]
     for i, theta in enumerate(flat, start=2):
         interrupted = False
@@ -91,7 +96,7 @@ def search(stage: GaussianStage, theta: np.ndarray, fitter: Any, random_seed, pr
         found.append(fit(theta))
         if not found[0].interrupted:
             found += all_of(best_of(found[0], STARTS, fitter.bound, fit, random_seed)[0])
-    except (ValueError, np.linalg.LinAlgError):  # no number there, or an improper prior
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError):  # no number, or an improper prior
         pass
     if any(other.interrupted for other in found):
         raise KeyboardInterrupt("In the search for other optima.")

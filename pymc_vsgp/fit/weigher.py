@@ -62,7 +62,7 @@ class Weigher:
         self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)
-        except (NotImplementedError, ValueError):  # improper, or draws fail, or are not of it
+        except Exception:  # improper, or its draws are not of it, or fail in any way
             pass
 
     def begin(self, rng) -> None:

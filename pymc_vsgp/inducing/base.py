@@ -170,6 +170,8 @@ class Conditional(ABC):
     """Whether `spread` and `pull` take a `Covariance` in place of a root."""
     by: str | None = None
     """Dimension of the groups that have a function each."""
+    distinct: Sequence[int] = ()
+    """Columns in which no two points may be equal."""
 
     def __init__(self, process: str, n_columns: int, active: Sequence[int] | None = None):
         self.process, self.n_columns = process, n_columns

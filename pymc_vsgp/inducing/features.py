@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -13,7 +14,11 @@ from pytensor.conditional.op import ifelse
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import as_real, kind
+from pymc_vsgp.compile import simplify_block
+from pymc_vsgp.inducing.graphs import as_ops
 from pymc_vsgp.inducing.spectrum import Spectrum, spectral_density, spectrum
+from pymc_vsgp.ops.rows import Rows
+from pymc_vsgp.ops.runs import chosen
 
 # Added to the variance of each wave, as a fraction of the function's: smooth kernels have waves
 # whose variance is below the smallest number, and its logarithm is wanted.
@@ -21,8 +26,22 @@ LEAST = np.float64(1e-24)
 
 # Copies of the torus on either side that add to a covariance, by the number of inputs.
 NEAR = {1: 4, 2: 2, 3: 1}
-REPEATS = {0: 0, 1: 10, 2: 4}  # the same on the plane, by the number of inputs that repeat
 MORE = {1: 200, 2: 8, 3: 2}  # waves, where that takes more copies
+
+# On the plane, by the number of inputs that repeat: where stretches of copies end, on either side,
+# and from how many of each their sum follows. Far away the kernel is smooth.
+STRETCHES = {1: ((1, 2, 4, 9, 19, 39, 79, 159, 319), 5), 2: ((1, 2, 4, 9, 19, 39, 79), 4)}
+ENOUGH = np.float64(1e-7)  # share of the variance that further copies may add
+APART = 1e3  # periods between copies of inputs that do not repeat, in a sum that has such copies
+
+
+class Copies(NamedTuple):
+    """Copies of a place, or places between them, with weights that make sums over all copies."""
+
+    shifts: np.ndarray
+    weights: np.ndarray
+    stretch: np.ndarray
+    """How far away each is."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +158,7 @@ class Features:
         n = NEAR[self.n_columns]
         shifts = self._copies([n] * self.n_columns)
         center, origin = np.array(self.center), pt.zeros((1, self.n_columns))
+        X, Z = self._in_one_period(X), self._in_one_period(Z)
         total, left = self.spectrum(cov_func)
         near = pt.sum(cov_func(pt.constant(shifts), origin))
         enough = pt.abs(near - total) <= np.float64(1e-3) * left + np.float64(2e-6) * total
@@ -149,12 +169,45 @@ class Features:
         """Prior covariance of a function that repeats in its periodic inputs alone."""
         if all(self.periodic):
             return self.covariance(cov_func, X, Z)
-        n = REPEATS[sum(self.periodic)]
-        shifts = self._copies([n * repeats for repeats in self.periodic])
-        # One kernel of all copies: a sum of so many graphs takes long to compile.
-        copies = (Z[:, None, :] + pt.constant(shifts)).reshape((-1, self.n_columns))
-        each = cov_func(X, copies).reshape((X.shape[0], Z.shape[0], len(shifts)))
-        return pt.sum(each, axis=2).astype("float64")
+        X, Z = self._in_one_period(X), self._in_one_period(Z)
+        if not any(self.periodic):
+            return cov_func(X, Z).astype("float64")
+        copies, origin = self._copies_on_plane(), pt.zeros((1, self.n_columns))
+        each = cov_func(pt.constant(copies.shifts), origin)[:, 0] * copies.weights
+        last = np.arange(copies.stretch.max() + 1)
+        sums = pt.sum(pt.switch(copies.stretch <= last[:, None], each, np.float64(0.0)), axis=1)
+        periods = np.where(self.periodic, self.period, APART * np.array(self.period))
+        total = spectrum(cov_func, self.n_frequencies, periods.tolist()).total
+        number = pt.sum(pt.gt(pt.abs(sums - sums[-1]), ENOUGH * pt.abs(sums[-1])))
+        used = pt.ge(number, copies.stretch)
+        kept, _ = chosen(used)
+        weights = (copies.weights * used)[kept]
+        found = add_copies(cov_func, pt.constant(copies.shifts)[kept], weights, X, Z)
+        # What no copy is near enough to add. Kernels of one's own have a total of fewer copies.
+        return found * pt.switch(pt.gt(total, sums[number]), total / sums[number], np.float64(1.0))
+
+    def _in_one_period(self, X: TensorVariable) -> TensorVariable:
+        """Return the same places, where copies around zero are those that matter."""
+        if not any(self.periodic):
+            return X
+        periods = pt.floor((X - np.array(self.center)) / np.array(self.period) + np.float64(0.5))
+        return X - periods * np.where(self.periodic, self.period, 0.0)
+
+    def _copies_on_plane(self) -> Copies:
+        """Return copies in the inputs that repeat: all near ones, and of those far away a few."""
+        ends, number = STRETCHES[sum(self.periodic)]
+        places, weights, stretch = [np.zeros(1)], [np.ones(1)], [np.zeros(1, int)]
+        for k, (before, end) in enumerate(zip((0, *ends), ends, strict=False)):
+            x, w = _nodes(before + 1, end, number)
+            places, weights = [*places, x, -x], [*weights, w, w]
+            stretch.append(np.full(2 * len(x), k))
+        sides, none = [np.concatenate(x) for x in (places, weights, stretch)], ([0.0], [1.0], [0])
+        each = [sides if repeats else none for repeats in self.periodic]
+        grids = [
+            np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
+            for axes in zip(*each, strict=True)
+        ]
+        return Copies(grids[0] * self.period, grids[1].prod(axis=1), grids[2].max(axis=1))
 
     def _copies(self, n: Sequence[int]) -> np.ndarray:
         """Return where the copies of the torus are, so many on either side in each input."""
@@ -235,6 +288,35 @@ class Features:
             i, j = np.indices(self.sizes[1:]).reshape(2, -1)
             other = other[:, i] * rest[1][:, j]
         return pt.sum(pt.dot(first, w.reshape((self.sizes[0], -1))) * other, axis=1)
+
+
+def add_copies(cov_func, shifts, weights, X, Z) -> TensorVariable:
+    """Add up covariances of the rows of X and of copies of Z, of which one matrix is held."""
+    n = X.type.shape[1]
+    x, z, s = (pt.tensor(dtype="float64", shape=(None, n)) for _ in range(3))
+    w = pt.tensor(dtype="float64", shape=(None,))
+    one = (cov_func(x, z + s[0]) * w[0]).astype("float64")
+    (kernel,), theta = as_ops(([s, w, x, z], [one]))
+    block = kernel.fgraph.unfreeze()
+    block = simplify_block(block.inputs, block.outputs)
+    op = Rows(
+        block.inputs, block.outputs, n_rows=2, n_sums=1, block_size=1, on_unused_input="ignore"
+    )
+    return op(shifts, weights, X, Z, *theta)
+
+
+def _nodes(low: int, high: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return places and weights of a sum over whole numbers, by Gauss's rule where they are many.
+
+    The matrix is that of the discrete Chebyshev polynomials.
+    """
+    n = high - low + 1
+    if n <= number:
+        return np.arange(low, high + 1.0), np.ones(n)
+    k = np.arange(1.0, number) ** 2
+    beside = np.sqrt(k * (n**2 - k) / (4.0 * (4.0 * k - 1.0)))
+    values, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))
+    return (low + high) / 2.0 + values, n * vectors[0] ** 2
 
 
 def by_column(function, waves, w):

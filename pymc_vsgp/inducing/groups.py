@@ -106,6 +106,7 @@ class GivenByGroup(Conditional):
     def __init__(self, base: GivenDense, by: str, n_groups: int):
         super().__init__(base.process, base.n_columns + 1)
         self.base, self.by, self.n_groups = base, by, n_groups
+        self.distinct = base.distinct
 
     def several(self, args):
         """Whether a row sees more than one function."""

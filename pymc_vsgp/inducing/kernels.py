@@ -37,7 +37,9 @@ def check_methods(cov_func) -> None:
 
 
 def check_distinct_places(Xu: np.ndarray, active: Sequence[int], names: Any) -> None:
-    """Raise if two rows of `Xu` are one place in the columns of the kernel."""
+    """Raise if two rows of `Xu` are one place in the columns of the kernel, if it has any."""
+    if not len(active):
+        return
     distinct = len(np.unique(Xu[:, list(active)], axis=0))
     if distinct < len(Xu):
         todo = f"Xu[np.unique(Xu[:, {active}], axis=0, return_index=True)[1]]"
@@ -48,6 +50,13 @@ def check_distinct_places(Xu: np.ndarray, active: Sequence[int], names: Any) -> 
             "of the kernel, so their covariance is singular. "
             f"Pass one row for each place: {todo}."
         )
+
+
+def has_noise_of_its_own(cov_func) -> bool:
+    """Whether a part of a sum is white noise."""
+    if isinstance(cov_func, pm_cov.Add):
+        return any(map(has_noise_of_its_own, cov_func._factor_list))
+    return isinstance(cov_func, pm_cov.WhiteNoise)
 
 
 def is_free_of_noise(cov_func) -> bool:

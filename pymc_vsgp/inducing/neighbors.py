@@ -43,7 +43,7 @@ from pymc_vsgp.inducing.kernels import (
     is_stationary,
     parts_of,
 )
-from pymc_vsgp.inducing.spectrum import active_columns
+from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
 from pymc_vsgp.ops.neighbors import (
     Nearest,
@@ -137,7 +137,7 @@ class NearestNeighbors(InducingVariables):
     def of_kernel(self, cov_func):
         """Return the same; raise where neighbors would be copies of one place."""
         n = self.n_columns
-        active = [d for d in active_columns(cov_func, n) if d < n]
+        active = [d for d in distinct_columns(cov_func, n) if d < n]
         check_distinct_places(self.Xu, active, self.columns)
         return self
 
@@ -442,7 +442,7 @@ class GivenNeighbors(Conditional):
         used, where = pt.unique(flat, return_inverse=True)
         places, theta = args[PLACES][used], args[THETA : self._end]
         if self.local.centered:  # see `Local`
-            X, Z, places = (x - args[PLACES][:1] for x in (X, Z, places))
+            X, Z, places = (x - X[0] for x in (X, Z, places))
         K = inline(self.local.values, places, *theta)[0]
         K = K + args[SHIFT] * pt.eye(used.shape[0], dtype="float64")
         rows, start = [], 0

@@ -21,7 +21,7 @@ from pymc_vsgp.inducing.base import (
     spread_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
-from pymc_vsgp.inducing.spectrum import active_columns
+from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients
 from pymc_vsgp.ops.linalg import weighted_gram
@@ -51,17 +51,21 @@ class Dense(InducingVariables):
         """Columns of X that `cross` depends on."""
         return range(self.n_columns)
 
+    def distinct(self, cov_func) -> Sequence[int]:
+        """Columns in which no two of the places may be equal."""
+        return ()
+
     def under(self, name, cov_func, mean_at, jitter):
         R, _ = factor(self.covariance(cov_func), jitter)
-        return DensePrior(self, self.mean(mean_at), R)
+        return DensePrior(self, self.mean(mean_at), R, self.distinct(cov_func))
 
 
 class DensePrior(InducingPrior):
     """Variables with a covariance matrix, under a kernel and a mean."""
 
-    def __init__(self, kind: Dense, mean, R):
+    def __init__(self, kind: Dense, mean, R, distinct: Sequence[int]):
         super().__init__(mean, R)
-        self.kind = kind
+        self.kind, self.distinct = kind, distinct
 
     @property
     def inputs(self):
@@ -81,6 +85,7 @@ class DensePrior(InducingPrior):
         (kernel, covariance), theta = as_ops(([x, *z], outputs[:3]), ([x, other], outputs[3:]))
         n_columns, active = self.kind.n_columns, self.kind.active(cov_func)
         conditional = GivenDense(u.name, n_columns, active, kernel, covariance, len(z))
+        conditional.distinct = self.distinct
         return conditional, [self.linear(u), self.factor, *places, *theta]
 
 
@@ -109,6 +114,9 @@ class Points(Dense):
 
     def active(self, cov_func):
         return active_columns(cov_func, self.n_columns)
+
+    def distinct(self, cov_func):
+        return distinct_columns(cov_func, self.n_columns)
 
     def cross(self, cov_func, X, Z):
         return cov_func(Z, X)

@@ -30,6 +30,7 @@ from scipy import special
 
 from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.inducing.kernel_values import draws_or_start
+from pymc_vsgp.inducing.kernels import has_noise_of_its_own
 
 # The smoothness of Matérn kernels, and the lengthscale of each in units of its `ls`.
 MATERN = {
@@ -60,6 +61,14 @@ class Spectrum(NamedTuple):
 def active_columns(cov_func: BaseCovariance, n_columns: int) -> list[int]:
     """Return the columns that a kernel uses, of so many where it does not say."""
     return sorted(used_columns(cov_func, n_columns) or range(n_columns))
+
+
+def distinct_columns(cov_func: BaseCovariance, n_columns: int) -> list[int]:
+    """Return the columns in which no two inducing inputs may be equal: the kernel's.
+
+    White noise is another value at each of them, so they need not differ.
+    """
+    return [] if has_noise_of_its_own(cov_func) else active_columns(cov_func, n_columns)
 
 
 def used_columns(cov_func, n_columns: int) -> set[int]:

@@ -45,6 +45,7 @@ from pymc_vsgp.inducing.grids import find_grid
 from pymc_vsgp.inducing.products import Products
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import check_even, heavy_tails, of_columns
+from pymc_vsgp.ops.neighbors import apart
 
 # Correlation of the ends of the data around the torus, beyond which the period is called short.
 WRAPPED = 0.1
@@ -159,9 +160,15 @@ class Nearest(NamedTuple):
         """Covariance of f at the rows of X, from that at the places."""
         p, rho = self.places, self.rho
         center = pt.mean(p, axis=0)
-        X, p = X - center, p - center
-        across = rho * plane(X, p)
-        rest = plane(X, X) - across - across.T + pt.outer(rho, rho) * plane(p, p)
+        # Regression on f(p) leaves nothing of f(p) itself: most rows are often within the window.
+        inside = pt.all(pt.eq(X, p), axis=1)
+        beyond, at = apart(inside)
+        n, own = beyond.shape[0], rho[beyond]
+        both = pt.concatenate([X[beyond], p[beyond]]) - center
+        K = plane(both, both)
+        across = own * K[:n, n:]
+        rest = K[:n, :n] - across - across.T + pt.outer(own, own) * K[n:, n:]
+        rest = pt.switch(inside[:, None] | inside[None, :], np.float64(0.0), rest[at][:, at])
         return pt.outer(rho, rho) * within + rest
 
 
@@ -344,8 +351,11 @@ class GivenCoefficients(Conditional):
     def _nearest(self, X, args) -> Nearest:
         places = pt.clip(X, args[WINDOW][0], args[WINDOW][1])
         plane, origin = self._plane(args), pt.zeros((1, self.features.n_columns))
-        variance = plane(origin, origin)[0, 0]
-        return Nearest(places, plane(X - places, origin)[:, 0] / variance, variance)
+        # With the origin itself: one kernel to compile.
+        K = plane(pt.concatenate([origin, X - places]), origin)[:, 0]
+        inside = pt.all(pt.eq(X, places), axis=1)
+        rho = pt.switch(inside, np.float64(1.0), K[1:] / K[0])
+        return Nearest(places, rho, K[0])
 
     def anywhere(self, X, args):
         near = self._nearest(self.own(X), args)

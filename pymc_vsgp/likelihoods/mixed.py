@@ -1,19 +1,21 @@
 """Several outputs, each a mixture of the same latent functions."""
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float, known_shape
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.gaussian import Gaussian
-from pymc_vsgp.likelihoods.joint import N_NODES, filtered, integrated
+from pymc_vsgp.likelihoods.joint import N_NODES, filtered, folded, integrated, of_one_function
 from pymc_vsgp.likelihoods.log_normal import LogNormal
-from pymc_vsgp.likelihoods.quadrature import log_expectation
 
 NORMAL = (Gaussian, LogNormal)  # families whose joint density of outputs has a closed form
 SOMEWHERE = {"float64": 0.5, "int64": 1}  # values in the support of families
@@ -149,29 +151,69 @@ class Mixed(Likelihood):
             mu, gamma = self._moments(mu, gamma)
             return self._over_seen(lambda at: self._now.log_predictive(mu, gamma, at), y)
         normal = isinstance(self.family, NORMAL)
+        # Quadrature takes one peak, and the square of a function has two.
+        two_peaks = getattr(getattr(self.family, "link", None), "name", None) == "square"
         if self.n_latent == 1 and not normal:
-            sizes = self.family.sizes
-            return log_expectation(lambda g: self.log_prob(g, y), mu, gamma, 1, sizes=sizes)
+            if two_peaks:
+                return folded(lambda f: self.log_prob(f, y), mu, gamma)
+            return of_one_function(self._each_density(y), mu, gamma, self.family.sizes)
         if self.n_latent == 1:
             mu, gamma = mu[:, None], gamma[:, None]
         W = pt.specify_shape(self.W, (n_outputs, self.n_latent))
-        total, given = filtered(self._output("log_predictive", y), W, mu, gamma, n_outputs)
-        # Quadrature takes one peak, and the square of a function has two.
-        two_peaks = getattr(getattr(self.family, "link", None), "name", None) == "square"
+        density, precision = self._output_density(y), self._precision(y) if normal else None
+        total, given = filtered(density, W, mu, gamma, n_outputs, precision)
         if normal or two_peaks or self.n_latent not in N_NODES:
             return total
-        return integrated(self._output("log_prob", y), W, mu, gamma, given, n_outputs)
+        mu, gamma = (pt.specify_shape(v, (None, self.n_latent)) for v in (mu, gamma))
+        found = integrated(partial(self._log_prob_of, W, y), mu, gamma, given)
+        _, missing = self._seen(y)
+        # The density of one output is that of the family.
+        return found if missing is None else pt.switch((~missing).sum(axis=-1) <= 1, total, found)
 
-    def _output(self, method, y):
-        """Return a method of the family as a function of an output's number and of its function."""
+    def _log_prob_of(self, W, y, functions):
+        """Log density of the outputs, of a list of the functions."""
+        if isinstance(self.family, Custom):  # whose graph is large, and takes long to compile
+            return self.log_prob(pt.stack(functions, axis=-1), y)
+        seen, missing = self._seen(y)
+        total = np.float64(0.0)
+        for p in range(int(W.type.shape[0])):  # sums over a short axis take numpy long
+            f = sum(W[p, k] * g for k, g in enumerate(functions))
+            at = slice(p, p + 1)
+            each = self._of_outputs(at).log_prob(f[..., None], seen[:, at])[..., 0]
+            total += each if missing is None else pt.switch(missing[:, p], 0.0, each)
+        return total
+
+    def _each_density(self, y):
+        """Return the log density of each output as a function of what the last axis has for it."""
+        seen, missing = self._seen(y)
+
+        def fn(g):
+            each = self._now.log_prob(g * self.W[:, 0], seen)
+            return each if missing is None else pt.switch(missing, 0.0, each)
+
+        return fn
+
+    def _precision(self, y):
+        """Return the precision of normal noise as a function of an output's number."""
+        _, missing = self._seen(y)
+
+        def fn(p):
+            sigma = self._of_outputs(slice(p, p + 1)).sigma
+            found = (pt.zeros_like(y[:, p : p + 1], dtype="float64") + 1.0 / sigma**2)[:, 0]
+            return found if missing is None else pt.switch(missing[:, p], np.float64(0.0), found)
+
+        return fn
+
+    def _output_density(self, y):
+        """Return log predictive densities as a function of an output's number and of moments."""
         seen, missing = self._seen(y)
         # A callable may hold arrays of all outputs, and takes no part of them.
-        whole = isinstance(self.family, Custom)
+        whole = isinstance(self.family, Custom) and _holds_arrays(self.family)
 
-        def fn(p, *f):
+        def fn(p, *moments):
             at = slice(None) if whole else slice(p, p + 1)
-            wide = [v[..., None] + pt.zeros_like(seen[:, at], dtype="float64") for v in f]
-            each = getattr(self._of_outputs(at), method)(*wide, seen[:, at])
+            wide = [v[..., None] + pt.zeros_like(seen[:, at], dtype="float64") for v in moments]
+            each = self._of_outputs(at).log_predictive(*wide, seen[:, at])
             found = each[..., p if whole else 0]
             return found if missing is None else pt.switch(missing[:, p], 0.0, found)
 
@@ -242,6 +284,21 @@ class Mixed(Likelihood):
     def __repr__(self):
         """Show the family and the shape of W."""
         return f"Mixed({self.family!r}, W={self.W.type.shape})"
+
+
+def _holds_arrays(family: Custom) -> bool:
+    """Whether a callable may hold an array that has an entry for each output."""
+    shared = [name in family.shared_params for name in family.params]
+    for call in family._calls.values():
+        known = {*call.f, *(p for p, same in zip(call.params, shared, strict=True) if same)}
+        found = list(ancestors([call.rv], blockers=known))
+        for var in found:  # and those in the graphs of its nodes
+            if var.owner and isinstance(var.owner.op, HasInnerGraph):
+                found += [v for v in var.owner.op.fgraph.variables if isinstance(v, Constant)]
+        roots = [v for v in found if v.owner is None and v not in known]
+        if any(isinstance(v.type, TensorType) and not all(v.type.broadcastable) for v in roots):
+            return True
+    return False
 
 
 def by_dims(

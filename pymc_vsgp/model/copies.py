@@ -33,6 +33,11 @@ def without_initial_values(model: Model) -> Iterator[None]:
 
 def copy_of(model: Model) -> Model:
     """Return a copy of a model, with its initial values."""
+    if model.root is not model:
+        raise ValueError(
+            f"The model {model.name!r} is nested in another, and can't be copied alone. "
+            "Set its data to what they were, or fit and sample the outer model."
+        )
     with without_initial_values(model):
         new = clone_model(model)
     for rv, value in model.rvs_to_initial_values.items():
@@ -78,9 +83,10 @@ def data_of(model: Model) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def with_data(model: Model, data: dict[str, np.ndarray], coords: dict[str, Any]) -> Model:
     """Return the model with data and coords that it had before: a copy, where it has others now."""
     changed = [n for n, v in data.items() if not _equal(v, model[n].get_value(borrow=True))]
-    if not changed:
+    if not changed and all(model.coords.get(d) == labels for d, labels in coords.items()):
         return model
     new = copy_of(model)
+    new._coords.update(coords)
     for name in changed:
         dims = [d for d in new.named_vars_to_dims.get(name, ()) if d is not None]
         labels = {d: coords[d] for d in dims if coords.get(d) is not None}

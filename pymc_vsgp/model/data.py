@@ -18,6 +18,7 @@ from pymc_vsgp.checks import (
     names_of,
 )
 from pymc_vsgp.engine.pointwise import ObservationRV
+from pymc_vsgp.inducing.kernels import check_distinct_places
 from pymc_vsgp.likelihoods.base import check_param_shapes
 from pymc_vsgp.model.observation import Observation, observations
 from pymc_vsgp.ops.runs import by_value
@@ -82,6 +83,7 @@ def _check_observation(o: Observation) -> tuple[int, ...]:
         Xu = known_value(part.points)
         if Xu is not None and Xu.size:
             check_distinct(as_inputs(Xu, getattr(part.points, "name", None) or "Xu"))
+            check_distinct_places(Xu, part.conditional.distinct, None)
     return y.shape
 
 

@@ -20,7 +20,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.inducing.base import InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.kernels import check_distinct_places, check_methods
-from pymc_vsgp.inducing.spectrum import active_columns
+from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.model.columns import name_columns
 
 
@@ -28,7 +28,7 @@ def check_points(gp: Any, Xu: np.ndarray, names: Any) -> None:
     """Raise unless values of a process at these inputs have a covariance with a factor."""
     check_distinct(Xu)
     check_functions(gp, Xu, "Xu")
-    check_distinct_places(Xu, active_columns(gp.cov_func, Xu.shape[1]), names)
+    check_distinct_places(Xu, distinct_columns(gp.cov_func, Xu.shape[1]), names)
 
 
 def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:

@@ -45,7 +45,16 @@ class Runs(SomeRows):
         outputs[0][0], outputs[1][0] = np.flatnonzero(new), np.cumsum(new) - 1
 
 
-runs = Runs()
+class Chosen(SomeRows):
+    """The rows that a vector says are chosen."""
+
+    def perform(self, node, inputs, outputs):
+        """Look for them."""
+        (here,) = inputs
+        outputs[0][0], outputs[1][0] = np.flatnonzero(here), np.cumsum(here) - 1
+
+
+runs, chosen = Runs(), Chosen()
 
 
 def by_value(X: np.ndarray, columns: Sequence[int]) -> tuple[np.ndarray, int]:

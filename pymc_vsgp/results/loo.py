@@ -391,7 +391,7 @@ def _observed(idata: xr.DataTree, model: Model | None) -> list[Any]:
 
 def _warn_of_others(model: Model | None) -> None:
     """Say which likelihoods are left out, where a model is at hand."""
-    model = Model.get_context(error_if_none=False) if model is None else model
+    model = Model.get_context(error_if_none=False) if model is None else model_of(model)
     others = [] if model is None else unstreamed(model)
     if others:
         warnings.warn(

@@ -11,7 +11,7 @@ from pytensor.link.numba.dispatch.basic import (
 
 from pymc_vsgp.ops.loop import Loop
 from pymc_vsgp.ops.neighbors import Apart, Nearest
-from pymc_vsgp.ops.runs import Runs
+from pymc_vsgp.ops.runs import Chosen, Runs
 
 
 @register_funcify_default_op_cache_key(Loop)
@@ -61,6 +61,17 @@ def numba_funcify_apart(op, node, **kwargs):
         return rows[: k + min(n, 1)].copy(), at
 
     return apart, 1
+
+
+@register_funcify_default_op_cache_key(Chosen)
+def numba_funcify_chosen(op, node, **kwargs):
+    """Look for the rows."""
+
+    @numba_njit
+    def chosen(here):
+        return np.flatnonzero(here), np.cumsum(here) - 1
+
+    return chosen, 1
 
 
 @register_funcify_default_op_cache_key(Runs)
