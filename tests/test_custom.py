@@ -9,6 +9,7 @@ from marks import long
 from modes import RAW
 from pymc.distributions.dist_math import normal_lcdf
 from pymc.distributions.transforms import ordered
+from scipy import stats
 
 import pymc_vsgp as vsgp
 
@@ -471,3 +472,14 @@ def test_a_fit_begins_where_the_density_does_not_underflow(kind):
         fit, at_prior = Natural(*arguments), bound(bound.start, *arguments[2:3], bound.no_offsets())
     assert not (np.isfinite(at_prior.value) and _has_slopes(at_prior))
     assert np.isfinite(fit.evaluation.value) and _has_slopes(fit.evaluation)
+
+
+@pytest.mark.parametrize("sigma", [0.03, 0.1])
+def test_density_under_heavy_tails(sigma):
+    """They keep the region wide that carries the integral, however narrow the peak."""
+    found = vsgp.Custom(lambda f: pm.StudentT.dist(nu=4.0, mu=f, sigma=sigma))
+    y, mu, sd = np.array([0.0, 1.3, 9.0]), np.array([0.0, 0.5, 0.0]), np.array([3.0, 1.0, 1.0])
+    scored = found.log_predictive(mu, sd**2, y).eval(mode="FAST_COMPILE")
+    f = np.linspace(-12.0, 12.0, 2_000_001)[:, None]
+    density = stats.t.pdf((y - f) / sigma, 4.0) / sigma * stats.norm.pdf(f, mu, sd)
+    np.testing.assert_allclose(scored, np.log(np.trapezoid(density, f, axis=0)), atol=1e-6)

@@ -27,6 +27,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, require
+from pymc_vsgp.likelihoods.joint import of_one_function
 from pymc_vsgp.likelihoods.quadrature import N_PRODUCT
 
 
@@ -137,6 +138,18 @@ class Custom(Likelihood):
 
     def _call_for_others(self, name):
         return "Pass a callable with what it takes for Xnew: likelihood=lambda f: ..."
+
+    def log_predictive(self, mu, gamma, y):
+        """``log E[p(y | f)]`` for f ~ N(mu, gamma), elementwise: tails may be of any kind."""
+        if self.n_latent != 1:
+            return self.by_one_rule(mu, gamma, y)
+        mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
+        mu = mu + pt.zeros_like(gamma + y, dtype="float64")
+        return of_one_function(lambda f: self.log_prob(f[..., 0], y)[..., None], mu, gamma)
+
+    def by_one_rule(self, mu, gamma, y):
+        """Return the same, less exact under heavy tails, by a graph a quarter as large."""
+        return super().log_predictive(mu, gamma, y)
 
     def log_prob(self, f, y):
         """Log density or mass of y given f.

@@ -97,22 +97,24 @@ def of_one_function(each: Callable, mu, gamma, sizes=None) -> TensorVariable:
     def log_prob(f):
         return each(f[..., None]).sum(axis=-1)
 
+    ndim = mu.type.ndim
     if sizes is not None:  # the density of each output is concave, and so is their product
-        return log_expectation(log_prob, mu, gamma, 1, sizes=sizes)
+        return log_expectation(log_prob, mu, gamma, ndim, sizes=sizes)
     sd = standard_deviation(gamma)
 
     def height(t):
         return log_prob(mu + sd * t) - t**2 / 2.0
 
-    of_each = _peak(lambda t: each(mu[:, None] + sd[:, None] * t) - t**2 / 2.0, mu[:, None], 2)
-    t, width = (v.T for v in of_each)
+    m, s = mu[..., None], sd[..., None]
+    of_each = _peak(lambda t: each(m + s * t) - t**2 / 2.0, m, ndim + 1)
+    t, width = (pt.moveaxis(v, -1, 0) for v in of_each)
     h = height(t)
     highest = pt.ge(h, pt.switch(pt.lt(h, np.inf), h, -np.inf).max(axis=0))
     t = pt.max(pt.switch(highest, t, -np.inf), axis=0)
     width = pt.min(pt.switch(highest, width, np.inf), axis=0)
-    z, of_z = _peak(lambda z: height(t + width * z), mu, 1)
+    z, of_z = _peak(lambda z: height(t + width * z), mu, ndim)
     bend = mu + sd * (t + width * z), sd * width * of_z
-    return log_expectation(log_prob, mu, gamma, 1, bend)
+    return log_expectation(log_prob, mu, gamma, ndim, bend)
 
 
 def _peak(height: Callable, like, ndim: int):

@@ -167,8 +167,10 @@ class Mixed(Likelihood):
         mu, gamma = (pt.specify_shape(v, (None, self.n_latent)) for v in (mu, gamma))
         found = integrated(partial(self._log_prob_of, W, y), mu, gamma, given)
         _, missing = self._seen(y)
+        if missing is None or isinstance(self.family, Custom):
+            return found
         # The density of one output is that of the family.
-        return found if missing is None else pt.switch((~missing).sum(axis=-1) <= 1, total, found)
+        return pt.switch((~missing).sum(axis=-1) <= 1, total, found)
 
     def _log_prob_of(self, W, y, functions):
         """Log density of the outputs, of a list of the functions."""
@@ -213,7 +215,10 @@ class Mixed(Likelihood):
         def fn(p, *moments):
             at = slice(None) if whole else slice(p, p + 1)
             wide = [v[..., None] + pt.zeros_like(seen[:, at], dtype="float64") for v in moments]
-            each = self._of_outputs(at).log_predictive(*wide, seen[:, at])
+            family = self._of_outputs(at)
+            is_call = isinstance(family, Custom)
+            log_predictive = family.by_one_rule if is_call else family.log_predictive
+            each = log_predictive(*wide, seen[:, at])
             found = each[..., p if whole else 0]
             return found if missing is None else pt.switch(missing[:, p], 0.0, found)
 
