@@ -144,6 +144,8 @@ class Prior:
     """The prior of theta, where it can be drawn from, and draws have its density."""
 
     def __init__(self, points: Points):
+        if points.n_theta > MANY:
+            raise NotImplementedError("Theta has too many entries for a prior to be near it.")
         model = points.model
         inner = set(inducing_variables(model))
         rvs = [model.values_to_rvs[v] for v in points.outer]
@@ -152,8 +154,6 @@ class Prior:
         values = {model.rvs_to_values[u] for u in inner}
         if not rvs or values & set(ancestors(factors)):
             raise NotImplementedError("Theta has no prior of its own.")
-        if points.n_theta > MANY:
-            raise NotImplementedError("Theta has too many entries for a prior to be near it.")
         self._factors = points.function(simplify(factors))
         self._m = points.n_epsilon
         self._draw, rng = drawing(of_prior(model, rvs)), np.random.default_rng(0)

@@ -27,8 +27,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, require
-from pymc_vsgp.likelihoods.joint import of_one_function
-from pymc_vsgp.likelihoods.quadrature import N_PRODUCT
+from pymc_vsgp.likelihoods.quadrature import N_PRODUCT, peaked_log_expectation
 
 
 class _Call(NamedTuple):
@@ -113,7 +112,7 @@ class Custom(Likelihood):
         captured = captured_variables(rv, *f)
         inner = [var.type() for var in captured]
         # A graph that pm.CustomDist was given draws as many numbers as it is told.
-        drawn = change_dist_size(rv, f[0].shape) if _custom(rv, [*f, *captured]) else rv
+        drawn = change_dist_size(rv, f[0].shape) if _custom([rv], [*f, *captured]) else rv
         both = [rv, drawn]
         if captured:
             both = graph_replace(both, dict(zip(captured, inner, strict=True)), strict=False)
@@ -145,7 +144,7 @@ class Custom(Likelihood):
             return self.by_one_rule(mu, gamma, y)
         mu, gamma, y = (pt.as_tensor(x) for x in (mu, gamma, y))
         mu = mu + pt.zeros_like(gamma + y, dtype="float64")
-        return of_one_function(lambda f: self.log_prob(f[..., 0], y)[..., None], mu, gamma)
+        return peaked_log_expectation(lambda f: self.log_prob(f[..., 0], y)[..., None], mu, gamma)
 
     def by_one_rule(self, mu, gamma, y):
         """Return the same, less exact under heavy tails, by a graph a quarter as large."""
@@ -213,17 +212,19 @@ def _of_nodes():
         ) from error
 
 
-def _custom(rv, given):
-    """Graphs that ``pm.CustomDist`` was given as `dist`, in a distribution of these variables."""
-    ops = [v.owner.op for v in ancestors([rv], blockers=given) if v.owner]
-    return [op.fgraph for op in ops if isinstance(op, CustomSymbolicDistRV)]
+def _custom(outputs, given=()):
+    """Graphs that ``pm.CustomDist`` was given as `dist`, in distributions of these variables.
+
+    And those within them.
+    """
+    ops = [v.owner.op for v in ancestors(outputs, blockers=given) if v.owner]
+    graphs = [op.fgraph for op in ops if isinstance(op, CustomSymbolicDistRV)]
+    return graphs + [inner for graph in graphs for inner in _custom(graph.outputs)]
 
 
 def _check_draws(rv, given):
     """Raise where such a graph has a draw that all rows share: its density is not that."""
-    graphs = _custom(rv, given)
-    for graph in graphs:
-        graphs += [n.op.fgraph for n in graph.apply_nodes if isinstance(n.op, CustomSymbolicDistRV)]
+    for graph in _custom([rv], given):
         for node in graph.apply_nodes:
             random = isinstance(node.op, RandomVariable | SymbolicRandomVariable)
             if random and _is_shared(node.default_output().type, rv.type):

@@ -18,7 +18,6 @@ import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.likelihoods.quadrature import log_expectation, region_nodes
 from pymc_vsgp.ops.nodes import TINY, stack, standard_deviation
 
 N_NODES = {2: 16, 3: 8, 4: 5, 5: 4}  # by the number of functions, for each of them
@@ -84,52 +83,3 @@ def integrated(log_prob: Callable, mu, gamma, given: Normal) -> TensorVariable:
     # Far out there may be NaN, as of 0 * inf.
     height = pt.switch(pt.lt(height, np.inf), height, -np.inf)
     return pt.logsumexp(height, axis=0) + log_det
-
-
-def of_one_function(each: Callable, mu, gamma, sizes=None) -> TensorVariable:
-    """Log of the integral of the density over the one function of a row.
-
-    `each` is the log density of each output, on the last axis, and takes the function with such an
-    axis. Heavy tails keep the region wide that carries the integral, however narrow the peak. So
-    the nodes are dense where the density is highest, and that is near the peak of some output.
-    """
-
-    def log_prob(f):
-        return each(f[..., None]).sum(axis=-1)
-
-    ndim = mu.type.ndim
-    if sizes is not None:  # the density of each output is concave, and so is their product
-        return log_expectation(log_prob, mu, gamma, ndim, sizes=sizes)
-    sd = standard_deviation(gamma)
-
-    def height(t):
-        return log_prob(mu + sd * t) - t**2 / 2.0
-
-    m, s = mu[..., None], sd[..., None]
-    of_each = _peak(lambda t: each(m + s * t) - t**2 / 2.0, m, ndim + 1)
-    t, width = (pt.moveaxis(v, -1, 0) for v in of_each)
-    h = height(t)
-    highest = pt.ge(h, pt.switch(pt.lt(h, np.inf), h, -np.inf).max(axis=0))
-    t = pt.max(pt.switch(highest, t, -np.inf), axis=0)
-    width = pt.min(pt.switch(highest, width, np.inf), axis=0)
-    z, of_z = _peak(lambda z: height(t + width * z), mu, ndim)
-    bend = mu + sd * (t + width * z), sd * width * of_z
-    return log_expectation(log_prob, mu, gamma, ndim, bend)
-
-
-def _peak(height: Callable, like, ndim: int):
-    """Return where a function is highest, and about how wide it is there."""
-    # Times this, the region of the rule ends 2 nats below the peak.
-    t, _ = region_nodes(lambda t: 15.0 * height(t), like, 1.0, ndim, sizes=(97, 13, 7, 2))
-    return t.mean(axis=0), (t[1] - t[0]) / 2.0
-
-
-def folded(log_prob: Callable, mu, gamma) -> TensorVariable:
-    """Log of the integral of a density over the one function of a row, even in that."""
-    m = pt.abs(mu)
-    both = 2.0 * m / standard_deviation(gamma) ** 2
-
-    def log_fn(f):
-        return log_prob(f) + pt.softplus(-both * f)
-
-    return log_expectation(log_fn, m, gamma, 1, lower=np.float64(0.0))

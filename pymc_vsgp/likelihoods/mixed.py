@@ -14,8 +14,9 @@ from pytensor.tensor.type import TensorType
 from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float, known_shape
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.gaussian import Gaussian
-from pymc_vsgp.likelihoods.joint import N_NODES, filtered, folded, integrated, of_one_function
+from pymc_vsgp.likelihoods.joint import N_NODES, filtered, integrated
 from pymc_vsgp.likelihoods.log_normal import LogNormal
+from pymc_vsgp.likelihoods.quadrature import folded_log_expectation, peaked_log_expectation
 
 NORMAL = (Gaussian, LogNormal)  # families whose joint density of outputs has a closed form
 SOMEWHERE = {"float64": 0.5, "int64": 1}  # values in the support of families
@@ -99,7 +100,7 @@ class Mixed(Likelihood):
             return fn(y)
         seen, missing = self._seen(y)
         each = fn(seen)
-        return (each if missing is None else pt.switch(missing, 0.0, each)).sum(axis=-1)
+        return _where_seen(each, missing).sum(axis=-1)
 
     def _seen(self, y):
         """Return observations with a value where there is none, and where that is, if it may be."""
@@ -155,8 +156,8 @@ class Mixed(Likelihood):
         two_peaks = getattr(getattr(self.family, "link", None), "name", None) == "square"
         if self.n_latent == 1 and not normal:
             if two_peaks:
-                return folded(lambda f: self.log_prob(f, y), mu, gamma)
-            return of_one_function(self._each_density(y), mu, gamma, self.family.sizes)
+                return folded_log_expectation(lambda f: self.log_prob(f, y), mu, gamma, 1)
+            return peaked_log_expectation(self._each_density(y), mu, gamma, self.family.sizes)
         if self.n_latent == 1:
             mu, gamma = mu[:, None], gamma[:, None]
         W = pt.specify_shape(self.W, (n_outputs, self.n_latent))
@@ -182,7 +183,7 @@ class Mixed(Likelihood):
             f = sum(W[p, k] * g for k, g in enumerate(functions))
             at = slice(p, p + 1)
             each = self._of_outputs(at).log_prob(f[..., None], seen[:, at])[..., 0]
-            total += each if missing is None else pt.switch(missing[:, p], 0.0, each)
+            total += _where_seen(each, missing, p)
         return total
 
     def _each_density(self, y):
@@ -191,7 +192,7 @@ class Mixed(Likelihood):
 
         def fn(g):
             each = self._now.log_prob(g * self.W[:, 0], seen)
-            return each if missing is None else pt.switch(missing, 0.0, each)
+            return _where_seen(each, missing)
 
         return fn
 
@@ -202,7 +203,7 @@ class Mixed(Likelihood):
         def fn(p):
             sigma = self._of_outputs(slice(p, p + 1)).sigma
             found = (pt.zeros_like(y[:, p : p + 1], dtype="float64") + 1.0 / sigma**2)[:, 0]
-            return found if missing is None else pt.switch(missing[:, p], np.float64(0.0), found)
+            return _where_seen(found, missing, p)
 
         return fn
 
@@ -219,8 +220,7 @@ class Mixed(Likelihood):
             is_call = isinstance(family, Custom)
             log_predictive = family.by_one_rule if is_call else family.log_predictive
             each = log_predictive(*wide, seen[:, at])
-            found = each[..., p if whole else 0]
-            return found if missing is None else pt.switch(missing[:, p], 0.0, found)
+            return _where_seen(each[..., p if whole else 0], missing, p)
 
         return fn
 
@@ -289,6 +289,13 @@ class Mixed(Likelihood):
     def __repr__(self):
         """Show the family and the shape of W."""
         return f"Mixed({self.family!r}, W={self.W.type.shape})"
+
+
+def _where_seen(x, missing, p: int | None = None):
+    """Return x, and zero where nothing was seen, of output number p alone if one is asked for."""
+    if missing is None:
+        return x
+    return pt.switch(missing if p is None else missing[:, p], np.float64(0.0), x)
 
 
 def _holds_arrays(family: Custom) -> bool:

@@ -15,8 +15,7 @@ from pymc_vsgp.likelihoods.quadrature import (
     ONE_PEAK,
     expectation,
     expected_log_square,
-    log_expectation,
-    standard_deviation,
+    folded_log_expectation,
 )
 
 
@@ -141,16 +140,9 @@ class Poisson(Likelihood):
     def log_predictive(self, mu, gamma, y):
         if self.link.name != "square":
             return super().log_predictive(mu, gamma, y)
-        # The likelihood is even in f, with a peak on either side. Fold the negative side onto the
-        # positive: the two normal densities sum to N(f; |mu|, gamma) (1 + exp(-2 f |mu| / gamma)).
         mu, gamma, y = (pt.as_tensor(v) for v in (mu, gamma, y))
-        mu, variance = pt.abs(mu), standard_deviation(gamma) ** 2
-
-        def folded(f):
-            return self.log_prob(f, y) + pt.softplus(-2.0 * f * mu / variance)
-
         ndim = self._ndim(mu, gamma, y)
-        count = log_expectation(folded, mu, gamma, ndim, lower=0.0)
+        count = folded_log_expectation(lambda f: self.log_prob(f, y), mu, gamma, ndim)
         shrink = 1.0 + 2.0 * self.exposure * gamma
         none = -self.exposure * mu**2 / shrink - pt.log(shrink) / 2.0
         return pt.switch(pt.eq(y, 0.0), none, count)
