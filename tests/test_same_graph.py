@@ -5,7 +5,13 @@ import os
 import subprocess
 import sys
 
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor
 import pytest
+
+import pymc_vsgp as vsgp
 
 PROGRAM = """
 import gc, numpy as np, pymc as pm, pytensor.tensor as pt
@@ -100,3 +106,28 @@ def test_graphs_without_our_ops_are_left_alone():
         found.append(done.stdout)
     assert "SolveTriangular" in found[0]
     assert found[0] == found[1]
+
+
+UNPICKLED = """
+import pickle, sys, warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+fn = pickle.loads(sys.stdin.buffer.read())
+print(float(fn([0.3] * 5, 0.2)).hex())
+"""
+
+
+@pytest.mark.long
+def test_numba_compiles_functions_that_were_pickled():
+    """PyMC sends them to processes that it spawns, which don't rewrite them."""
+    X = np.linspace(0.0, 3.0, 20)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=pm.Gamma("ls", 3, 2)))
+        gp.prior("u", Xu=X[::4])
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=np.arange(20))
+    u, ls = model.rvs_to_values[model["u"]], model.rvs_to_values[model["ls"]]
+    fn = pytensor.function([u, ls], model.logp(), mode="NUMBA")
+    command = [sys.executable, "-c", UNPICKLED]
+    done = subprocess.run(command, input=cloudpickle.dumps(fn), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    np.testing.assert_allclose(float.fromhex(done.stdout.decode()), fn([0.3] * 5, 0.2), rtol=1e-12)

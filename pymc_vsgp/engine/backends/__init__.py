@@ -64,7 +64,11 @@ def load_backend(fgraph):
     """Register our Ops with the backend that this graph is compiled for."""
     if not any(is_ours(node.op) for node in fgraph.apply_nodes):
         return
-    linker = getattr(get_active_mode(fgraph), "linker", None)
+    register_with(getattr(get_active_mode(fgraph), "linker", None))
+
+
+def register_with(linker) -> None:
+    """Register our Ops with the backend of a linker."""
     for kind, modules in MODULES.items():
         if isinstance(linker, kind):
             for module in modules:

@@ -7,6 +7,7 @@ address is optimized once, and kept.
 
 from contextlib import contextmanager
 from hashlib import sha256
+from importlib import import_module
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -32,6 +33,7 @@ from pytensor.link.numba.dispatch.basic import (
     numba_njit,
     register_funcify_and_cache_key,
 )
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.type import DenseTensorType
 
 from pymc_vsgp.ops.backends.lazy_numba import compiled_once
@@ -140,6 +142,11 @@ class Linked(Op):
 
     def __init__(self, fgraph: FunctionGraph):
         self.fgraph = fgraph
+
+    def __setstate__(self, state):
+        """Register our Ops with numba: the graph of an unpickled function is not rewritten."""
+        self.__dict__.update(state)
+        import_module("pymc_vsgp.engine.backends").register_with(NumbaLinker())
 
     def make_node(self, *inputs):
         """Return the node for the inputs of the graph."""
