@@ -333,6 +333,62 @@ def test_a_size_that_is_fixed(size):
     vsgp.Custom(lambda f: pm.Laplace.dist(f, 1.0, shape=f.shape))
 
 
+def weights(f):
+    p = pm.math.invlogit(f)
+    return pm.math.stack([1.0 - p, p], axis=-1)
+
+
+def poisson(mu):
+    return stats.poisson.pmf(COUNTS, mu)
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (
+            lambda b: lambda f: pm.ZeroInflatedPoisson.dist(pm.math.invlogit(f), mu=E * exp(b)),
+            lambda b: (COUNTS == 0, poisson(E * np.exp(b))),
+        ),
+        (
+            lambda b: (
+                lambda f: pm.Mixture.dist(
+                    weights(f), [pm.Poisson.dist(E), pm.Poisson.dist(5.0 * exp(b))]
+                )
+            ),
+            lambda b: (poisson(E), poisson(5.0 * np.exp(b))),
+        ),
+        (
+            lambda b: (
+                lambda f: pm.Mixture.dist(
+                    weights(f), pm.Poisson.dist(exp(b) * np.array([1.0, 5.0]))
+                )
+            ),
+            lambda b: (poisson(np.exp(b)), poisson(5.0 * np.exp(b))),
+        ),
+    ],
+    ids=["occupancy", "components", "vector"],
+)
+def test_components_that_do_not_depend_on_the_function(make, parts):
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        gp.prior("u", Xu=X[::4])
+        gp.likelihood("y", make(b), X=X, y=COUNTS, block_size=7)
+    assert all(np.isfinite(v) for v in model.point_logps().values())
+    made, f = vsgp.Custom(make(b)), np.stack([np.linspace(-1.0, 1.0, N), np.linspace(0.0, 0.5, N)])
+    found = made.log_prob(f, COUNTS).eval({b: 0.3})
+    p, (first, second) = 1.0 / (1.0 + np.exp(-f)), parts(0.3)
+    np.testing.assert_allclose(found, np.log((1.0 - p) * first + p * second), rtol=1e-9)
+    drawn = pm.draw(made.dist(np.zeros((500, N))), random_seed=1, mode="FAST_COMPILE")
+    assert np.abs(np.triu(np.corrcoef(drawn.T), 1)).max() < 0.3  # rows have draws of their own
+
+
+def test_a_distribution_as_a_parameter():
+    made = vsgp.Custom(lambda f: pm.NegativeBinomial.dist(exp(f), alpha=pm.Gamma.dist(2, 1)))
+    with pytest.raises(TypeError, match=r"is a distribution that is not in the model\. Give it a"):
+        made.log_prob(np.zeros(N), COUNTS)
+
+
 @pytest.mark.parametrize("n", [1, 2.5, 0])
 def test_number_of_nodes(n):
     with pytest.raises(ValueError, match=f"n_nodes is {n}. Pass a whole number, 2 or more"):

@@ -74,6 +74,7 @@ def test_numpy_calls_no_function_for_each_entry():
     x, y = pt.vectors("x", "y")
     at = -np.geomspace(1e-12, 700.0, 50)
     graphs = [pt.log1mexp(x), pt.softplus(x), pt.clip(x, -3.0, -1.0), pt.second(x, y)]
+    graphs += [pt.clip(x, -3.0, x), pt.clip(x, x, -3.0)]  # as pm.Censored has it, with one limit
     outputs = numpy_only(graphs)
     scalars = [v.owner.op.scalar_op for v in ancestors(outputs) if is_elementwise(v)]
     assert all(op.nfunc_spec for op in scalars if op.name not in ("switch",))

@@ -14,8 +14,9 @@ from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.logprob.utils import CheckParameterValue
+from pymc.pytensorf import rvs_in_graph
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
 from pytensor.tensor.basic import Alloc, alloc
@@ -34,6 +35,7 @@ class _Call(NamedTuple):
     """What a callable returned, of stand-ins for the functions and for what it captured."""
 
     f: list[Variable]
+    captured: list[Variable]
     params: list[Variable]
     rv: Variable
     drawn: Variable
@@ -110,6 +112,8 @@ class Custom(Likelihood):
                 f"but {op} is multivariate. Return one that gives a number for each entry of f."
             )
         captured = captured_variables(rv, *f)
+        if self._calls:
+            captured = _in_order_of(self._calls[1].captured, captured)
         inner = [var.type() for var in captured]
         # A graph that pm.CustomDist was given draws as many numbers as it is told.
         drawn = change_dist_size(rv, f[0].shape) if _custom([rv], [*f, *captured]) else rv
@@ -117,7 +121,7 @@ class Custom(Likelihood):
         if captured:
             both = graph_replace(both, dict(zip(captured, inner, strict=True)), strict=False)
         _check_draws(both[1], [*f, *inner])
-        self._calls[ndim] = _Call(f, inner, *both)
+        self._calls[ndim] = _Call(f, list(captured), inner, *both)
         return captured
 
     def _functions(self, f):
@@ -167,6 +171,11 @@ class Custom(Likelihood):
             density = pm.logp(rv, value, warn_rvs=False)
         except TypeError:  # of a transformed variable, which wants a value for each entry of f
             density = pm.logp(rv, pt.broadcast_arrays(value, at[0])[0], warn_rvs=False)
+        if rvs_in_graph([density]):
+            raise TypeError(
+                "A parameter of the likelihood's callable is a distribution that is not in the "
+                'model. Give it a name there, as in pm.Gamma("alpha", 2, 1).'
+            )
         old, new = (*at, *call.params, value), (*f, *self._params_of(call), y)
         return _rebuilt([density], old, new)[0]
 
@@ -269,8 +278,8 @@ def captured_variables(rv, *f):
     """Variables of the model that `rv` depends on beside `f`, in a fixed order.
 
     With each, whether it is an array that all rows share, such as cut-points. The variables are its
-    roots, random variables, and whatever else has a name, or is made of more than one entry for
-    each row; and arrays from outside that go with the rows. Other expressions between them and f
+    roots, and whatever else has a name, or is made of more than one entry for each row; and arrays
+    from outside that go with the rows. Other expressions between them and f
     are not: PyMC may build the same one twice, or broadcast it to the shape of f.
     """
     depends: set[Variable] = set(f)
@@ -292,16 +301,31 @@ def captured_variables(rv, *f):
                 captured[var] = False
             continue
         op = var.owner.op if var.owner else None
-        random = isinstance(op, RandomVariable | SymbolicRandomVariable)
-        if op is None or var.name or random or _reduces(var):
+        if op is None or var.name or _reduces(var):
             if isinstance(var.type, TensorType):  # not a random generator
                 captured[var] = shared and var.type.ndim > 0
+        elif isinstance(op, RandomVariable | SymbolicRandomVariable):
+            # Without a name it is none of the model's, but a part of `rv`, such as a component.
+            of_one = {x for x, n in _parameters(var.owner) if n == 0}
+            some = [(x, goes_with_rows and x in of_one, shared) for x in var.owner.inputs]
+            frontier[:0] = some
         else:
             same = isinstance(op, Elemwise)
             same |= isinstance(op, DimShuffle) and op.new_order[-1:] == (0,)
             # Before the others: the order must not depend on how many axes were added on the way.
             frontier[:0] = [(x, goes_with_rows and same, shared) for x in var.owner.inputs]
     return captured
+
+
+def _in_order_of(known, found):
+    """Return what one call captured in the order of another: PyMC may turn what it is given."""
+    left, ordered = dict(found), {}
+    for var in known:
+        same = next((v for v in left if v is var or equal_computations([v], [var])), None)
+        if same is None:
+            return found
+        ordered[same] = left.pop(same)
+    return ordered | left
 
 
 def _by_row(node, ndim):

@@ -127,8 +127,9 @@ def _new(node) -> Variable | None:
     if isinstance(node.op.scalar_op, Second):  # see `filled`
         return Filled()(x, rest[0])
     if isinstance(node.op.scalar_op, Clip):
-        low, high = rest
-        return pt.minimum(pt.maximum(x, low), high).astype(node.outputs[0].dtype)
+        low, high = rest  # in this order, as PyMC writes x for the bound of a side that has none
+        clipped = pt.switch(x < low, low, pt.switch(x > high, high, x))
+        return clipped.astype(node.outputs[0].dtype)
     if isinstance(node.op.scalar_op, Pow) and x.dtype == node.outputs[0].dtype:
         power = get_underlying_scalar_constant_value(rest[0], raise_not_constant=False)
         return pt.sqr(x) if not isinstance(power, Variable) and power == 2 else None
