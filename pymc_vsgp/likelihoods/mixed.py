@@ -323,10 +323,12 @@ def by_dims(
     for name, param in family.params.items():
         if name in family.shared_params:
             continue
-        known = getattr(param.tag, "dims", None) or model.named_vars_to_dims.get(param.name)
-        dims = list(known or ())
+        labels = getattr(param.tag, "dims", None)  # whose rows may be new ones, of any name
+        dims = list(labels or model.named_vars_to_dims.get(param.name) or ())
         value = param.data if isinstance(param, Constant) else param
-        if len(dims) == 1 and dims[0] == rows is not None:
+        of_rows = len(dims) == 1 and dims[0] == rows is not None
+        of_rows |= labels is not None and len(dims) == 1 and outputs not in (None, dims[0])
+        if of_rows:
             turned[name] = value[:, None]
         first, last = (dims[0], dims[-1]) if len(dims) == 2 else (None, None)
         if outputs is not None and first == outputs or rows is not None and last == rows:

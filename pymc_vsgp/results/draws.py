@@ -40,8 +40,9 @@ ROWS = 2048  # of the data that scores and checks work on at a time
 FEW = 16  # rows that show how large the arrays of a function are
 FIRST = slice(0, 1)  # where all draws say the same
 
-# Warnings name the line that called the package; properties are called by functools.
-PACKAGE = (str(Path(__file__).parents[1]), functools.__file__)
+# Warnings name the line that called the package; properties are called by functools. Python does
+# not skip a file whose whole name is the prefix.
+PACKAGE = (str(Path(__file__).parents[1]), functools.__file__.removesuffix(".py"))
 
 
 class _Function(NamedTuple):
