@@ -123,11 +123,13 @@ curve = az.plot_loo_pava(idata)
 ticks = [np.linspace(X[o].min() - 0.5, X[o].max() + 0.5, 20 if SMOKE else 40) for o in oxides]
 grid = pd.DataFrame(np.stack(np.meshgrid(*ticks), axis=-1).reshape(-1, 2), columns=oxides)
 with model:
-    draws = vsgp.predict(idata, grid, "mean", num_samples=100, progressbar=False)
+    mean = vsgp.predict(idata, grid, "mean", num_samples=100, progressbar=False)
+    of_mean = {"of": "mean", "quantiles": [0.05, 0.95], "random_seed": SEED}
+    low, high = vsgp.predict(idata, grid, "quantiles", progressbar=False, **of_mean)
 fig, axes = plt.subplots(1, 2, figsize=(9.6, 4), layout="constrained", sharey=True)
 for ax, title, values, cmap in (
-    (axes[0], "P(window)", draws.mean(["chain", "draw"]), "cividis"),
-    (axes[1], "its standard deviation", draws.std(["chain", "draw"]), "magma"),
+    (axes[0], "P(window)", mean.mean(["chain", "draw"]), "cividis"),
+    (axes[1], "width of its 90 % interval", high - low, "magma"),
 ):
     image = ax.pcolormesh(*ticks, values.to_numpy().reshape(len(ticks[1]), -1), cmap=cmap)
     fig.colorbar(image, ax=ax, shrink=0.85)

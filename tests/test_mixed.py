@@ -347,8 +347,12 @@ def test_probabilities_of_ordered_classes(mixing, classes):
     np.testing.assert_allclose(p, wanted, atol=1e-5)
     summary = vsgp.predict(idata, X, "summary", **options)["y_mean"]
     np.testing.assert_allclose(summary, wanted.mean(axis=(0, 1)), atol=1e-5)
-    q = vsgp.predict(idata, X, "quantiles", quantiles=[0.5], of="mean", **options)
-    np.testing.assert_allclose(q[0], np.median(wanted[0], axis=0), atol=1e-5)
+    at = {"quantiles": [0.5], "of": "mean", "random_seed": 1}
+    q = vsgp.predict(idata, X, "quantiles", **at, **options)
+    g = vsgp.predict(idata, X, "f", random_seed=1, **options).values[0] @ mixing.T
+    below = special.expit(np.array([-0.5, 0.7]) - g[..., None])
+    wanted = np.diff(below, axis=-1, prepend=0.0, append=1.0)
+    np.testing.assert_allclose(q[0], np.median(wanted, axis=0), atol=1e-8)
 
 
 def test_entries_may_go_missing_later():

@@ -59,9 +59,10 @@ def test_a_function_of_one_input(what, line):
     ax = plot_function(idata, what=what, n_lines=3, ax=given, model=model)
     assert ax is given
     labels = ax.get_legend_handles_labels()[1]
-    assert {"50% interval", "89% interval", "median", "inducing inputs"} <= set(labels)
+    center = "mean" if what is None else "median"
+    assert {"50% interval", "89% interval", center, "inducing inputs"} <= set(labels)
     assert "data" in labels
-    assert len(ax.lines) == 1 + 3 + 1  # the median, draws, inducing inputs
+    assert len(ax.lines) == 1 + 3 + 1  # the center, draws, inducing inputs
     ax.figure.canvas.draw()
 
 
@@ -74,6 +75,54 @@ def test_bands_hold_the_data(line):
     bare = plot_function(idata, data=False, inducing=False, model=model)
     assert not bare.get_title()
     assert bare.get_ylabel() == "mean of y"
+
+
+@pytest.mark.parametrize("family", [vsgp.Gaussian(0.2), vsgp.Poisson()])
+def test_bands_of_the_mean_are_those_of_the_exact_process(family):
+    """They go back to the prior far from the inducing inputs, where u says nothing of f."""
+    counts = isinstance(family, vsgp.Poisson)
+    rng = np.random.default_rng(1)
+    X, Xnew = np.linspace(0, 5, 12)[:, None], np.array([[2.2], [7.0], [60.0]])
+    f = np.sin(X[:, 0])
+    y = rng.poisson(np.exp(f)) if counts else f + 0.2 * rng.normal(size=12)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.5))
+        gp.prior("u", Xu=X)
+        gp.likelihood("y", family, X=X, y=y)
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    options = {"num_samples": None, "data": False, "inducing": False, "random_seed": 1}
+    tree = stage.to_datatree(2000, random_seed=1)
+    ax = plot_function(tree, Xnew, ci_prob=0.9, model=model, **options)
+    vertices = ax.collections[0].get_paths()[0].vertices
+    found = [np.sort(np.unique(vertices[np.isclose(vertices[:, 0], x), 1])) for x in Xnew[:, 0]]
+    k = lambda a, b: np.exp(-((a - b.T) ** 2) / 2 / 1.5**2)  # noqa: E731  (short, and used thrice)
+    K, cross = k(X, X), k(Xnew, X)
+    if counts:  # the Gaussian that is closest to the posterior, whose u are the function
+        mu, S = np.squeeze(stage.mean["u"]), np.squeeze(stage.covariance["u"])
+    else:
+        S = np.linalg.inv(np.linalg.inv(K + 1e-8 * np.eye(12)) + np.eye(12) / 0.2**2)
+        mu = S @ y / 0.2**2
+    A = np.linalg.solve(K + 1e-6 * np.eye(12), cross.T).T
+    sd = np.sqrt(1.0 - (A * cross).sum(axis=1) + np.einsum("ij,jk,ik->i", A, S, A))
+    wanted = (A @ mu)[:, None] + 1.645 * sd[:, None] * [-1.0, 1.0]
+    wanted = np.exp(wanted) if counts else wanted
+    np.testing.assert_allclose(found, wanted, rtol=0.1, atol=0.04)
+    assert np.ptp(found[2]) > 3.0
+
+
+def test_a_map_says_how_uncertain_the_mean_is():
+    """Its standard deviation is that of the mean given f: far from inducing inputs as a priori."""
+    X = np.random.default_rng(1).uniform(0, 1, (8, 2))
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(2, ls=0.2))
+        gp.prior("u", Xu=X)
+        gp.likelihood("y", vsgp.Gaussian(0.1), X=X, y=X[:, 0])
+    options = {"margin": 5.0, "n_points": 4, "num_samples": None, "model": model, "random_seed": 1}
+    axes = plot_function(prior_draws(model, 400), **options)
+    shown = axes[1].collections[0].get_array()
+    np.testing.assert_allclose(
+        np.reshape(shown, (4, 4))[[0, 0, 3, 3], [0, 3, 0, 3]], 1.0, rtol=0.02
+    )
 
 
 @pytest.mark.slow
@@ -286,13 +335,16 @@ def test_rows_of_a_likelihood_stay_with_their_inputs(mixed):
     idata = prior_draws(model)
     Xnew, e = np.linspace(0, 5, 401)[:, None], np.linspace(1, 100, 401)
     at = rng.permutation(401)
-    options = {"model": model, "n_lines": 2, "inducing": False, "data": False}
+    options = {"model": model, "n_lines": 2, "inducing": False, "data": False, "random_seed": 1}
     shown = plot_function(idata, Xnew[at], likelihood=vsgp.Poisson(e[at]), **options).lines
     mean = vsgp.predict(idata, Xnew, "mean", likelihood=vsgp.Poisson(e), model=model)
-    np.testing.assert_allclose(shown[0].get_ydata(), mean.median(["chain", "draw"]), rtol=1e-10)
+    np.testing.assert_allclose(shown[0].get_ydata(), mean.mean(["chain", "draw"]), rtol=1e-10)
     assert len(shown) == 3
-    for of_draw in shown[1:]:
-        y = of_draw.get_ydata()
-        assert np.isclose(mean.values, y, rtol=1e-10).all(axis=-1).any()
+    joint = {"joint": True, "num_samples": 2, "random_seed": 1, "model": model}
+    f = vsgp.predict(idata, Xnew[::2], "f", progressbar=False, **joint).values.reshape(2, -1)
+    if mixed:  # whose weight is 1
+        assert f.shape == (2, 201)
+    for of_draw, each in zip(shown[1:], f, strict=True):
+        np.testing.assert_allclose(of_draw.get_ydata(), e[::2] * np.exp(each), rtol=1e-6)
     with pytest.raises(ValueError, match="exposure of .* has 400 entries, but Xnew has 401 rows"):
         plot_function(idata, Xnew, likelihood=vsgp.Poisson(e[1:]), **options)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from modes import RAW
 from prior_draws import prior_draws
-from scipy import stats
+from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
@@ -158,6 +158,60 @@ def test_quantiles(poisson):
     assert (counts.diff("quantile") >= 0).all()
 
 
+CUTS = np.array([-0.5, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("family", "number", "weights", "mean"),
+    [
+        (vsgp.Poisson(exposure=2.0), 1, None, lambda f: 2.0 * np.exp(f)),
+        (vsgp.Poisson(link="square"), 1, None, np.square),
+        (vsgp.Bernoulli(), 1, None, special.expit),
+        (vsgp.Softmax(3), 3, None, lambda f: special.softmax(f, axis=-1)),
+        (
+            vsgp.Ordinal(CUTS),
+            1,
+            None,
+            lambda f: np.diff(special.expit(CUTS - f[..., None]), prepend=0.0, append=1.0),
+        ),
+        (vsgp.HeteroskedasticGaussian(), 2, None, lambda f: f[..., 0]),
+        (vsgp.Poisson(), 2, [[1.0, 0.5], [0.3, -1.0]], np.exp),
+        (vsgp.Bernoulli(), 2, [1.0, 1.0], special.expit),  # a sum of two
+    ],
+)
+def test_quantiles_of_the_mean_are_those_given_the_function(family, number, weights, mean):
+    """Of draws of f with the same seed; u alone says nothing of f far away."""
+    X = np.linspace(0.0, 4.0, 9)[:, None]
+    with pm.Model() as model:
+        gps = []
+        for name in "uv" if weights else "u":
+            gps.append(vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0)))
+            gps[-1].prior(name, Xu=X[::3], n_outputs=1 if weights else number)
+        process = vsgp.Coregionalized(weights, gps) if weights else gps[0]
+        y = np.zeros((9, 2) if np.ndim(weights) == 2 else 9, int)
+        process.likelihood("y", family, X=X, y=y)
+    idata, options = prior_draws(model, 300), {"model": model, "random_seed": 3, **quiet}
+    new, q = [[1.1], [50.0]], [0.1, 0.5, 0.9]
+    found = predict(idata, new, "quantiles", quantiles=q, of="mean", **options)
+    f = predict(idata, new, "f", **options).values[0]
+    wanted = mean(f @ np.transpose(weights) if weights else f)
+    np.testing.assert_allclose(found, np.quantile(wanted, q, axis=0), rtol=1e-8)
+    assert (np.ptp(found.values[:, 1], axis=0) > 0.1).all()
+
+
+def test_quantiles_of_steps_are_of_the_probabilities_given_u():
+    """Given the functions robust-max is sure of a class, whatever the inputs are."""
+    X = np.linspace(0.0, 4.0, 9)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3], n_outputs=3)
+        gp.likelihood("y", vsgp.RobustMax(3), X=X, y=np.zeros(9, int))
+    idata, options = prior_draws(model, 20), {"model": model, **quiet}
+    found = predict(idata, X, "quantiles", quantiles=[0.1, 0.9], of="mean", **options)
+    p = predict(idata, X, "mean", **options).values[0]
+    np.testing.assert_allclose(found, np.quantile(p, [0.1, 0.9], axis=0))
+
+
 def test_far_away_it_is_the_prior(poisson):
     model, _, idata = poisson
     far = predict(idata, [[200.0]], "moments", model=model, **quiet)
@@ -281,9 +335,11 @@ def test_parameters_with_rows_go_with_their_chunk(what, data):
     idata = prior_draws(model, 4)
     new = np.linspace(100.0, 400.0, len(XNEW))
     lik = vsgp.Poisson(exposure=new)
-    options = {"model": model, "of": "mean", "at": [200], **quiet}
+    options = {"model": model, "of": "mean", "at": [200], "random_seed": 1, **quiet}
     lazy = xr.DataArray(XNEW, dims=["point", "k"]).chunk(point=6)
     plain = predict(idata, XNEW, what, likelihood=lik, **options)
+    if what == "quantiles":  # of draws of f, which chunks of dask have their own of
+        plain = predict(idata, lazy, what, likelihood=vsgp.Poisson(), **options).compute() * new
     found = predict(idata, lazy, what, likelihood=lik, **options)
     np.testing.assert_allclose(found.compute(scheduler="synchronous"), plain, rtol=1e-12)
     with pytest.raises(ValueError, match=r"exposure .* likelihood=vsgp.Poisson\(exposure=...\)"):
@@ -349,6 +405,21 @@ def test_a_number_that_is_passed_now_holds_now(data):
         own = predict(idata, XNEW, "mean", **options)
     assert [w.filename for w in warned] == [__file__]
     np.testing.assert_allclose(own, 3.0 * rate, rtol=1e-12)
+
+
+def test_a_warning_of_other_inputs_names_the_line_of_the_caller(data):
+    X, y = data
+    with pm.Model() as model:
+        inputs = pm.Data("X", X)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(), X=inputs, y=y)
+    idata = prior_draws(model, 3)
+    kept = idata["constant_data"].to_dataset().assign(X=(("row", "column"), X + 1.0))
+    idata["constant_data"] = xr.DataTree(kept)
+    with pytest.warns(UserWarning, match="'X' of the model changed") as warned:
+        predict(idata, None, "f", model=model, **quiet)
+    assert [w.filename for w in warned] == [__file__]
 
 
 def test_so_do_data_that_meet_a_coefficient(data):
@@ -462,6 +533,24 @@ def test_scores_of_numbers_that_the_dtype_of_the_data_does_not_hold(dtype, new, 
     f = predict(idata, X, "moments", **options)
     p = stats.norm.pdf(new, f["mean"], np.sqrt(f["variance"] + float(new) ** 2))
     np.testing.assert_allclose(density[:, 0], p.mean(axis=(0, 1)), rtol=1e-10)
+
+
+def test_a_score_that_is_nan_is_named(data):
+    """As where the logarithms of a truncated tail and of its mass are both minus infinity."""
+    X, y = data
+    lost = pt.constant([0.0, np.nan, 0.0])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    idata = prior_draws(model, 3)
+    lik = vsgp.Custom(lambda f: pm.Normal.dist(f + lost, 1.0))
+    with pytest.warns(UserWarning, match="predictive density of row 1 is nan") as warned:
+        found = vsgp.log_predictive_density(
+            idata, X[:3], [0.0, 1.0, 2.0], likelihood=lik, model=model, **quiet
+        )
+    assert [w.filename for w in warned] == [__file__]
+    np.testing.assert_array_equal(np.isnan(found), [False, True, False])
 
 
 def test_scores_between_the_observed_numbers(data):

@@ -81,6 +81,21 @@ def test_replaced_data_are_checked_again(binomial, case):
         pm.set_data(before)
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_a_parameter_of_data_one_of_which_was_forgotten(random):
+    with pm.Model() as model:
+        effort, depth = pm.Data("effort", np.ones(N)), pm.Data("depth", np.ones(N))
+        slope = pm.Normal("slope") if random else 2.0
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gp.prior("u", Xu=XU)
+        lik = vsgp.Poisson(exposure=effort * pm.math.exp(slope * depth))
+        gp.likelihood("y", lik, X=pm.Data("x", X), y=pm.Data("seen", COUNTS))
+        pm.set_data({"x": X[:5], "seen": COUNTS[:5], "depth": np.ones(5)})
+    wanted = "exposure of Poisson .* different lengths: 'depth' with 5, 'effort' with 12. Pass all"
+    with pytest.raises(ValueError, match=wanted):
+        check_data(model)
+
+
 @pytest.mark.parametrize("noise", [False, True])
 def test_replaced_points_at_one_place_of_the_kernel(noise):
     """They differ in the column that only the mean uses; white noise is another at each."""

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import explicit_graph_inputs
+from pytensor.graph.traversal import explicit_graph_inputs, graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.compile import evaluate
@@ -124,6 +124,11 @@ class Likelihood:
         """Whether the family defines the mean of y given f."""
         kind = type(self)
         return (kind.conditional_mean, kind.mean) != (Likelihood.conditional_mean, Likelihood.mean)
+
+    @property
+    def has_mean_at_f(self):
+        """Whether it defines that mean at a value of f, and not only its expectation."""
+        return type(self.of_output).conditional_mean is not Likelihood.conditional_mean
 
     def bend(self, y):
         """Where in f the log density bends, and on what scale: (center, width), or None.
@@ -315,6 +320,21 @@ def check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None
                 f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
                 f"Pass one value{many} for each row of {rows_of}."
             )
+
+
+def check_lengths(lik: Likelihood, rows_of: str) -> None:
+    """Raise where a parameter is made of data that no longer go together."""
+    for name, param in lik.params.items():
+        try:
+            known_shape(param)
+        except (AssertionError, ValueError) as error:
+            data = [v for v in graph_inputs([param]) if isinstance(v, SharedVariable)]
+            found = {v.name: len(v.get_value()) for v in data if v.name and v.type.ndim}
+            parts = ", ".join(f"{n!r} with {found[n]}" for n in sorted(found))
+            raise ValueError(
+                f"{name} of {lik.title} is made of parts with different lengths: {parts}. "
+                f"Pass all of them to pm.set_data, with a value for each row of {rows_of}."
+            ) from error
 
 
 def describe(value):

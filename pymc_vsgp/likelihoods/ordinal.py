@@ -127,6 +127,9 @@ class Ordinal(OfClasses):
         zero, one = pt.zeros_like(below[..., :1]), pt.ones_like(below[..., :1])
         return pt.diff(pt.concatenate([zero, below, one], axis=-1), axis=-1)
 
+    def conditional_mean(self, f):
+        return self.conditional_probabilities(f)
+
     def dist(self, f, **kwargs):
         return pm.Categorical.dist(p=self.conditional_probabilities(f), **kwargs)
 

@@ -50,6 +50,9 @@ class Softmax(OfClasses):
         """Probability of each class given f, on the last axis."""
         return pt.special.softmax(f, axis=-1)
 
+    def conditional_mean(self, f):
+        return self.conditional_probabilities(f)
+
     def dist(self, f, **kwargs):
         return pm.Categorical.dist(logit_p=f, **kwargs)
 

@@ -19,7 +19,7 @@ from pymc_vsgp.checks import (
 )
 from pymc_vsgp.engine.pointwise import ObservationRV
 from pymc_vsgp.inducing.kernels import check_distinct_places
-from pymc_vsgp.likelihoods.base import check_param_shapes
+from pymc_vsgp.likelihoods.base import check_lengths, check_param_shapes
 from pymc_vsgp.model.observation import Observation, observations
 from pymc_vsgp.ops.runs import by_value
 
@@ -71,8 +71,12 @@ def _check_observation(o: Observation) -> tuple[int, ...]:
     X = as_matrix(o.X, what)[1]
     n, ndim = None if X is None else len(X), 1 + o.likelihood.ndim_y
     y = as_target(_as_given(o.y), n, o.name, ndim, what)
-    o.likelihood.check_params()
-    check_param_shapes(o.likelihood, len(y), what)
+    try:
+        o.likelihood.check_params()
+        check_param_shapes(o.likelihood, len(y), what)
+    except (AssertionError, ValueError):
+        check_lengths(o.likelihood, what)
+        raise
     o.likelihood.check_data(y)
     if X is not None and isinstance(o.order, SharedVariable):
         columns = sorted({d for part in o.parts for d in part.conditional.active})

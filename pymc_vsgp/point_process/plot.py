@@ -33,7 +33,8 @@ def plot_intensity(
     pattern : PointProcess
         The events and their bins.
     intensity : DataArray or DataTree
-        Draws of the intensity in the bins, or of the posterior.
+        Draws of the intensity in the bins, or of the posterior. Bands and "sd" are those of the
+        draws: far from all inducing points only draws with ``joint=True`` vary as they should.
     what : {"mean", "sd", "median"}
         What of the draws a map shows. Over one dimension it is the line; "sd" is for maps.
     ci_prob : float, optional

@@ -7,9 +7,13 @@ import numpy as np
 import pandas as pd
 
 from scipy.linalg.lapack import dpstrf
+from scipy.special import ndtri
 
 from pymc_vsgp.checks import as_array, as_real, generator_of
 from pymc_vsgp.results.draws import Fitted
+
+# Draws of the mean of y given f, or given u where a family says nothing of it at a value of f.
+MEAN_AT_F = "mean at f"
 
 
 class Part(NamedTuple):
@@ -45,6 +49,21 @@ class Noise:
         return self._chunk[which, shape][at]
 
 
+class Smooth(Noise):
+    """Numbers that all rows share, so that quantiles over draws are smooth along the rows."""
+
+    def begin(self) -> None:
+        """Keep them for all chunks."""
+
+    def __call__(self, at: slice, shape, which: int = 0) -> np.ndarray:
+        """Quantiles of a normal variable in random order, another one for each function."""
+        functions = shape[1:]
+        if functions not in self._chunk:
+            z = np.broadcast_to(ndtri((np.arange(self.n) + 0.5) / self.n), (*functions, self.n))
+            self._chunk[functions] = np.moveaxis(self.normal.permuted(z, axis=-1), -1, 0)[:, None]
+        return self._chunk[functions][at]
+
+
 def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> list[Part]:
     """Say what to take from each draw, and what to make of it."""
     f_dims, f_coords = function_dim(fit)
@@ -58,7 +77,10 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
         "f": (_joint_f if joint else _f, f_dims, f_coords),
         "y": (_joint_y if joint else _y, y_dims, y_coords),
         "mean": (_mean, m_dims, m_coords),
+        MEAN_AT_F: (_mean, m_dims, m_coords),
     }
+    if fit.likelihood.has_mean_at_f:
+        kinds[MEAN_AT_F] = (_joint_mean_at_f if joint else _mean_at_f, m_dims, m_coords)
     if what in kinds:
         each, tail, coords = kinds[what]
         return [Part(what, each, Stack, draws, tail, coords | fit.draws.coords)]
@@ -76,7 +98,8 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             parts.append(Part("y_mean", _mean, Mean, [], m_dims, m_coords))
         return parts
     if what == "quantiles":
-        each, tail, coords = kinds[of]
+        # Given u alone the mean is an average over f, which leaves out how uncertain f is.
+        each, tail, coords = kinds[MEAN_AT_F if of == "mean" else of]
         q = np.ravel(as_real(quantiles, "quantiles", "Pass probabilities."))
         if not (q.size and (q >= 0).all() and (q <= 1).all()):
             raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
@@ -204,6 +227,17 @@ def _mean(fit, at, mu, gamma, X, start, noise):
     return fit.mean(at, mu, gamma, start)
 
 
+def _mean_at_f(fit, at, mu, gamma, X, start, noise):
+    return _conditional_mean(fit, at, _f(fit, at, mu, gamma, X, start, noise), start)
+
+
+def _conditional_mean(fit, at, f, start):
+    def graph(lik, f):
+        return [lik.conditional_mean(f)]
+
+    return fit.rowwise("conditional_mean", graph, at, {"f": f}, start=start)[0]
+
+
 def draw_joint(fit: Fitted, at: slice, X: np.ndarray, noise: Noise) -> np.ndarray:
     """Draw f at the rows of X jointly, as the likelihood takes it."""
     found = []
@@ -233,6 +267,10 @@ def _joint_f(fit, at, mu, gamma, X, start, noise):
 
 def _joint_y(fit, at, mu, gamma, X, start, noise):
     return fit.draw_y(at, draw_joint(fit, at, X, noise), start, rng=noise.rng)
+
+
+def _joint_mean_at_f(fit, at, mu, gamma, X, start, noise):
+    return _conditional_mean(fit, at, draw_joint(fit, at, X, noise), start)
 
 
 def function_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:

@@ -28,7 +28,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import FIRST, DrawnRows, Fitted
+from pymc_vsgp.results.draws import FIRST, PACKAGE, DrawnRows, Fitted
 from pymc_vsgp.results.posterior import require_tree
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
@@ -77,7 +77,9 @@ def predict(
         when the result is computed.
     what : str
         * "f": draws of the latent function. At each input on its own, unless `joint`.
-        * "mean": mean of an observation, for each draw; for classes their probabilities.
+        * "mean": mean of an observation given the inducing values, for each draw; for classes
+          their probabilities. It is an average over the function, so its spread is not how
+          uncertain the mean is.
         * "y": draws of observations.
         * "moments": mean and variance of the function given each draw, exact.
         * "summary": mean and standard deviation of the function over all draws, exact, and the
@@ -93,7 +95,9 @@ def predict(
     quantiles : sequence of float
         Probabilities, for "quantiles".
     of : {"y", "f", "mean"}
-        What quantiles are of: an observation, the function or the mean of an observation.
+        What quantiles are of: an observation, the function or the mean of an observation given
+        the function. For :class:`RobustMax`, whose probabilities given the function are steps, the
+        mean is that given the inducing values.
     at : array_like of shape (G,)
         Values of y, for "density".
     joint : bool
@@ -184,6 +188,25 @@ def predict(
             )
         chunk_size = len(rows.X)
     noise = Noise(random_seed, fit.draws.n)
+    arrays = carry_out(fit, plan, rows, noise, chunk_size, progressbar)
+    if extend_inferencedata:
+        inputs = _word_for(rows.X)
+        elsewhere = Xnew is not None if predictions is None else predictions
+        return _extend(idata, fit, arrays[0], inputs, elsewhere)
+    if len(arrays) == 1:
+        return arrays[0]
+    return xr.Dataset({a.name: a for a in arrays})
+
+
+def carry_out(
+    fit: Fitted,
+    plan: list[Part],
+    rows: "Rows",
+    noise: Noise,
+    chunk_size: int | None = None,
+    progressbar: bool = False,
+) -> list[xr.DataArray]:
+    """Work on the rows in chunks, and label what comes out."""
     step = chunk_size or _chunk(fit)
     pieces: list[list[np.ndarray]] = [[] for _ in plan]
     with progress("Predicting", len(rows.X), progressbar) as advance:
@@ -203,13 +226,7 @@ def predict(
             )
         coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
         arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
-    if extend_inferencedata:
-        inputs = _word_for(rows.X)
-        elsewhere = Xnew is not None if predictions is None else predictions
-        return _extend(idata, fit, arrays[0], inputs, elsewhere)
-    if len(arrays) == 1:
-        return arrays[0]
-    return xr.Dataset({a.name: a for a in arrays})
+    return arrays
 
 
 def log_predictive_density(
@@ -270,8 +287,15 @@ def log_predictive_density(
             for some in fit.slabs(len(y[at]) * fit.n_functions):
                 mu, gamma = fit.moments(some, rows.X[at])
                 each = fit.log_predictive(some, mu, gamma, y[at], start)
-                out[at] = np.logaddexp(out[at], logsumexp(each, axis=0))
+                with np.errstate(invalid="ignore"):
+                    out[at] = np.logaddexp(out[at], logsumexp(each, axis=0))
             advance(len(y[at]))
+    if np.isnan(out).any():
+        warnings.warn(
+            f"The log predictive density of row {int(np.isnan(out).argmax())} is nan: parts of "
+            "the likelihood's density underflow there. Check that row of Xnew and ynew.",
+            skip_file_prefixes=PACKAGE,
+        )
     out -= np.log(fit.draws.n)
     return xr.DataArray(out, dims=[rows.dim], coords=rows.coords, name="log_predictive_density")
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from arviz_base import rcParams
 from pymc.model.core import Model
 
-from pymc_vsgp.checks import check_number, check_real, generator_of
+from pymc_vsgp.checks import check_number, check_real
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
@@ -23,8 +22,17 @@ from pymc_vsgp.results.plots.style import (
     plain,
     strokes,
 )
-from pymc_vsgp.results.predicted import class_dim, function_dim
-from pymc_vsgp.results.prediction import predict, rows_of
+from pymc_vsgp.results.predicted import (
+    MEAN_AT_F,
+    Noise,
+    Smooth,
+    class_dim,
+    function_dim,
+    make_plan,
+)
+from pymc_vsgp.results.prediction import Rows, carry_out, predict, rows_of
+
+DRAWS = ["chain", "draw"]
 
 
 def plot_function(
@@ -58,7 +66,8 @@ def plot_function(
     what : {"mean", "f", "y"}, optional
         The mean of an observation, the latent function or an observation. By default the mean;
         for classes their probabilities. If the likelihood has a function for the noise, a new
-        figure shows that, too.
+        figure shows that, too. Bands of the mean are quantiles of the mean given the function, as
+        in :func:`predict` with ``of="mean"``, and the line is the mean of an observation.
     var_name : str, optional
         Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
@@ -66,7 +75,7 @@ def plot_function(
     ci_prob : float or sequence of float, optional
         Probabilities of the bands. By default 0.5 and ``rcParams["stats.ci_prob"]`` of ArviZ.
     n_lines : int
-        Number of draws to plot as lines, for one input; joint draws of f.
+        Number of draws to plot as lines, for one input: joint draws of f, or the mean given these.
     n_points : int, optional
         Points of the grid along each input. By default 200 for one input, 60 for two.
     margin : float
@@ -128,8 +137,7 @@ def plot_function(
         grid = grid[order]
         if lik is not None and what != "f":
             fit.check_rows(len(grid), "Xnew")
-            rows = {name: fit.likelihood.params[name][order] for name in fit.observation.row_params}
-            options["likelihood"] = fit.likelihood.replace(**rows)
+            options["likelihood"] = _at_rows(fit, fit.likelihood, order)
         if noise:
             import matplotlib.pyplot as plt
 
@@ -172,20 +180,25 @@ def _of_one_group(fit, X, y, Xnew, by):
 
 def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
     x, q = grid[:, 0], _levels(ci_probs)
-    if what == "f":
-        bands = _smooth_quantiles(idata, grid, q, options)
-    else:
+    # Probabilities of classes have a sum of one, which medians of them have not.
+    means = predict(idata, grid, "mean", **options).mean(DRAWS) if what == "mean" else None
+    if what == "y":
         bands = predict(idata, grid, "quantiles", quantiles=q, of=what, **options)
+    else:
+        bands = _draws(idata, grid, what, options).quantile(q, DRAWS)
     series = _series(fit, what, bands)
-    for color, label, b in series:
-        _fill(ax, x, b, ci_probs, color, label, alone=len(series) == 1)
+    lines = series if means is None else _series(fit, what, means)
+    for (color, label, b), (*_, line) in zip(series, lines, strict=True):
+        _fill(ax, x, b, None if means is None else line, ci_probs, color, label, len(series) == 1)
     if n_lines:
-        few = options | {"num_samples": n_lines}
         what_line = "f" if what == "y" else what
-        joint = what_line == "f"
-        step = max(len(grid) // 200, 1) if joint else 1  # joint draws take a matrix of all rows
-        lines = predict(idata, grid[::step], what_line, joint=joint, **few)
-        lines = lines.stack(sample=("chain", "draw")).transpose("sample", ...)
+        step = max(len(grid) // 200, 1)  # joint draws take a matrix of all rows
+        few = options | {"num_samples": n_lines}
+        if options["likelihood"] is not None and what_line == "mean":
+            some = np.arange(0, len(grid), step)
+            few["likelihood"] = _at_rows(fit, as_likelihood(options["likelihood"]), some)
+        lines = _draws(idata, grid[::step], what_line, few, joint=True)
+        lines = lines.stack(sample=DRAWS).transpose("sample", ...)
         for color, _, each in _series(fit, what_line, lines):
             ax.plot(x[::step], each.values[:n_lines].T, color=color, lw=0.6, alpha=0.5, zorder=2)
 
@@ -193,9 +206,9 @@ def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
 def _noise_bands(ax, idata, fit, grid, noise, ci_probs, options):
     """What the second function says of the noise; its quantiles are those of the function."""
     name, of_g = noise
-    g = _smooth_quantiles(idata, grid, _levels(ci_probs), options)
+    g = _draws(idata, grid, "f", options).quantile(_levels(ci_probs), DRAWS)
     g = g.isel({function_dim(fit)[0][0]: 1})
-    _fill(ax, grid[:, 0], of_g(g), ci_probs, BLUE, "median", alone=True)
+    _fill(ax, grid[:, 0], of_g(g), None, ci_probs, BLUE, "median", alone=True)
     ax.set_xlabel(_feature(fit, 0))
     ax.set_ylabel(name)
     ax.set_xlim(grid[0, 0], grid[-1, 0])
@@ -208,26 +221,38 @@ def _levels(ci_probs):
     return sorted({0.5, *((1 - p) / 2 for p in ci_probs), *((1 + p) / 2 for p in ci_probs)})
 
 
-def _fill(ax, x, quantiles, ci_probs, color, label, alone):
-    """Bands and a median; only a function that is alone has its bands in the legend."""
+def _fill(ax, x, quantiles, line, ci_probs, color, label, alone):
+    """Bands and a line, by default the median.
+
+    Only a function that is alone has its bands in the legend.
+    """
     for i, p in enumerate(sorted(ci_probs, reverse=True)):
         low = quantiles.sel(quantile=(1 - p) / 2, method="nearest")
         high = quantiles.sel(quantile=(1 + p) / 2, method="nearest")
         named = f"{p:.0%} interval" if alone else None
         alpha = (0.18 if alone else 0.12) + 0.1 * i
         ax.fill_between(x, low, high, color=color, alpha=alpha, lw=0, label=named, zorder=1)
-    line = quantiles.sel(quantile=0.5, method="nearest")
+    line = quantiles.sel(quantile=0.5, method="nearest") if line is None else line
     ax.plot(x, line, color=color, lw=1.8, label=label, zorder=3)
 
 
-def _smooth_quantiles(idata, grid, q, options):
-    """Quantiles of f, without the noise that draws at each input on its own have."""
-    moments = predict(idata, grid, "moments", **options).stack(sample=("chain", "draw"))
-    n = moments.sizes["sample"]
-    rng = generator_of(options["random_seed"])
-    z = scipy.stats.norm.ppf((rng.permutation(n) + 0.5) / n)
-    f = moments["mean"] + np.sqrt(moments["variance"]) * z
-    return f.quantile(q, "sample")
+def _draws(idata, grid, what, options, joint=False):
+    """Draws of f, or of the mean of an observation given f, that are smooth along the grid.
+
+    Unless they are joint, quantiles of them are, as they lack the noise of draws at each input.
+    """
+    lik, names = options["likelihood"], ("model", "var_name", "num_samples")
+    model, name, n = (options[k] for k in names)
+    fit = Fitted(idata, model, name, None if lik is None else as_likelihood(lik), n)
+    plan = make_plan(fit, MEAN_AT_F if what == "mean" else what, "", (), None, joint)
+    noise = (Noise if joint else Smooth)(options["random_seed"], fit.draws.n)
+    chunk = len(grid) if joint else None
+    return carry_out(fit, plan, Rows(grid, "point", {}), noise, chunk)[0]
+
+
+def _at_rows(fit, lik, some):
+    """Return a likelihood of some of the rows."""
+    return lik.replace(**{name: lik.params[name][some] for name in fit.observation.row_params})
 
 
 def _series(fit, what, array):
@@ -239,7 +264,7 @@ def _series(fit, what, array):
     if classes or not dims:  # of each output
         dims = [*(d for d in array.dims if d in fit.y_dims[1:]), *dims]
     if not dims:
-        return [(BLUE, "median", array)]
+        return [(BLUE, "mean" if what == "mean" else "median", array)]
     labels = [[str(c) for c in coords.get(d, range(array.sizes[d]))] for d in dims]
     found = []
     for k, at in enumerate(np.ndindex(*(len(of) for of in labels))):
@@ -256,7 +281,8 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
     mesh = np.stack([g.ravel() for g in np.meshgrid(a, b)], axis=1)
     classes = fit.likelihood.of_output.n_classes
     draws = predict(idata, mesh, what, **options)
-    mean, sd = draws.mean(["chain", "draw"]), draws.std(["chain", "draw"])
+    mean = draws.mean(DRAWS)
+    sd = (draws if what == "y" else _draws(idata, mesh, what, options)).std(DRAWS)
     shape = (len(b), len(a))
     while mean.ndim > 1 + bool(classes and what == "mean"):  # the first function, or output
         mean, sd = mean.isel({mean.dims[1]: 0}), sd.isel({sd.dims[1]: 0})
@@ -285,8 +311,8 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
         if noise:
             name, of_g = noise
             g = of_g(predict(idata, mesh, "f", **options).isel({function_dim(fit)[0][0]: 1}))
-            panels.append((g.mean(["chain", "draw"]), "viridis", f"{name}, mean"))
-            panels.append((g.std(["chain", "draw"]), "magma", f"{name}, sd"))
+            panels.append((g.mean(DRAWS), "viridis", f"{name}, mean"))
+            panels.append((g.std(DRAWS), "magma", f"{name}, sd"))
         for panel, (values, colors, title) in zip(every, panels, strict=False):
             # A corner without data may have most of the range.
             top = np.quantile(values, 0.99)
