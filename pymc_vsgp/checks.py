@@ -311,6 +311,13 @@ def check_own(variables: Iterable[Variable], model: pm.Model, todo: str = "") ->
             raise ValueError(f"{v.name!r} is a variable of another model. {todo}")
 
 
+def check_graphs[G: Iterable[Variable]](graphs: G, model: pm.Model) -> G:
+    """Return graphs; raise where they have a random variable of neither the model nor its root."""
+    root = model.root
+    check_own(ancestors(graphs, blockers=set(root.basic_RVs)), root)
+    return graphs
+
+
 def check_jitter(jitter: Any) -> None:
     """Raise unless `jitter` is finite and not negative."""
     value = known_value(jitter, "jitter")

@@ -1,5 +1,7 @@
 """A report that names the cause."""
 
+import re
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -116,6 +118,28 @@ def test_advice_is_two_sentences(Xu):
         for text in (*check.advice, *(a for p in check.priors for a in p.advice)):
             assert text.endswith(".")
             assert len(text.split(". ")) == 2
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_observation_that_the_likelihood_leaves_out(several, Xu):
+    """A measurement above the limit that it was censored at, among thousands."""
+    y = np.full(5000, 0.1)
+    y[4000] = 0.3
+    X = np.linspace(0.0, 5.0, 5000)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=Xu)
+        upper = np.full(5000, 0.2)  # an entry for each row
+        lik = lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.3), lower=None, upper=upper)  # noqa: E731  (short, and used once)
+        if several:
+            lik = lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.3), lower=None, upper=0.2)  # noqa: E731  (short, and used once)
+            gp = vsgp.Coregionalized([[1.0], [0.5]], gp)
+            y = np.column_stack([np.full(5000, 0.1), y])
+        gp.likelihood("y", lik, X=X, y=y)
+    (advice,) = check_model(model=model).advice
+    value = r"\[0.1 0.3\]" if several else "0.3"
+    assert re.match(f"The log density of 'y' is .*, first in row 4000, where it is {value}", advice)
+    assert "Correct or drop that row, or limits" in advice
 
 
 def test_several_inducing_inputs_and_one(Xu):

@@ -14,12 +14,15 @@ import reference_gp
 
 from marks import long
 from modes import RAW
+from pymc.model.transform.conditioning import remove_value_transforms
+from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.conditional import ifelse
 from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.bound import Bound, Variables
 from pymc_vsgp.fit.compiled import OneOnJax, OneOnNumba
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.minibatch import Minibatches, judge
@@ -387,6 +390,56 @@ def test_what_it_can_not_do(data, rng):
         vsgp.fit_gaussian(model=model, progressbar=False)
 
 
+def test_what_it_can_not_do_with_changed_models(data, rng):
+    """Each says why: what is missing was there once."""
+    X, Xu, f = data
+    model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
+    quiet = {"progressbar": False}
+    with pytest.raises(ValueError, match="'u' have lost their transform.* without 'u'"):
+        vsgp.fit_gaussian(model=remove_value_transforms(model), **quiet)
+    with pytest.raises(ValueError, match="points are constants.*before you freeze it"):
+        vsgp.fit_gaussian(model=freeze_dims_and_data(model), move_inducing=True, **quiet)
+    for change in (pm.do, pm.observe):
+        fixed = change(model, {"u": np.zeros(M)})
+        with pytest.raises(ValueError, match="inducing values 'u' are fixed.*pm.sample()"):
+            vsgp.sample(model=fixed, **quiet)
+
+
+def test_a_model_that_was_frozen_after_a_stage_is_fitted_again(rng):
+    """Its sites are constants, so the fit makes data of its own."""
+    X = np.linspace(0.0, 5.0, 20)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::4])
+        gp.likelihood("y", vsgp.Gaussian(0.4), X=X, y=np.sin(X[:, 0]) + 0.4 * rng.normal(size=20))
+    before, quiet = freeze_dims_and_data(model), {"progressbar": False}
+    stage = vsgp.fit_gaussian(model=model, **quiet)
+    frozen = freeze_dims_and_data(model)
+    found = vsgp.fit_gaussian(model=frozen, start=stage, **quiet)
+    np.testing.assert_allclose(found.elbo, stage.elbo, rtol=1e-8)
+    names = {"u_sites_linear", "u_sites_root"}
+    assert names <= {v.name for v in frozen.data_vars if isinstance(v, SharedVariable)}
+    vsgp.reset(frozen)
+    assert not names & {v.name for v in frozen.data_vars}
+    point = before.initial_point()
+    logps = [m.compile_logp(mode=RAW)(point) for m in (frozen, before)]
+    np.testing.assert_allclose(*logps, rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, at a lengthscale of zero
+@pytest.mark.parametrize("lik", [vsgp.Gaussian(0.4), vsgp.Poisson()])
+def test_an_initial_point_of_no_density_is_told(lik, data, rng):
+    """A support point of zero, of a distribution that has none of its own: log(0) is no number."""
+    X, Xu, f = data
+    with pm.Model() as model:
+        ls = pm.CustomDist("ls", logp=lambda v: -v, transform=pm.distributions.transforms.log)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(X.shape[1], ls=ls))
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", lik, X=X, y=rng.poisson(1.0, len(X)))
+    with pytest.raises(ValueError, match="not finite at the model's initial point.*initval"):
+        vsgp.fit_gaussian(model=model, progressbar=False)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_likelihood_that_is_not_log_concave():
@@ -467,9 +520,26 @@ def test_a_model_within_another(data, rng):
 def test_a_curvature_that_is_not_finite_is_told():
     fit = Natural.__new__(Natural)
     fit.theta = np.zeros(2)
-    fit.bound = SimpleNamespace(has_units=lambda: np.array([False, True]))
+    own = np.array([False, True])
+    fit.bound = SimpleNamespace(has_units=lambda: own, in_units=lambda theta: {}, others=[])
     fit._slope = lambda theta: np.full(2, np.nan)
-    with pytest.raises(ValueError, match="not finite around"):
+    with pytest.raises(ValueError, match="not finite around .* Start it elsewhere"):
+        fit.curvature()
+
+
+def test_effects_that_draw_their_own_scale_to_zero():
+    """They have no joint mode: the message has what to write, and numpy has nothing to say."""
+    X, site = np.linspace(0.0, 5.0, 8)[:, None], np.repeat(np.arange(4), 2)
+    with pm.Model() as model:
+        ls, tau = pm.LogNormal("ls"), pm.HalfNormal("tau")
+        effect = pm.Normal("effect", 0.0, tau, shape=4)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=ls))
+        gp.prior("u", Xu=X[::2])
+        gp.likelihood("y", vsgp.Poisson(exposure=pm.math.exp(effect[site])), X=X, y=site)
+    fit = Natural.__new__(Natural)
+    fit.bound, fit.theta = Variables(model), np.array([0.0, -350.0, 0.0, 0.0, 0.0, 0.0])
+    fit._slope = lambda theta: np.full(6, np.inf)  # as far from the data as that
+    with pytest.raises(ValueError, match=r"'tau' went to zero: .* tau \* pm.Normal\('z'"):
         fit.curvature()
 
 

@@ -1699,6 +1699,14 @@ def test_weights_that_differ_too_much_for_a_shape():
     assert weights.refusal(log_w)
 
 
+@pytest.mark.parametrize(("least", "shape"), [(-2.0, 0.0), (-1e4, np.inf)])
+def test_weights_that_are_the_same_in_the_tail(least, shape):
+    log_w = np.r_[np.zeros(500), np.linspace(least, least + 0.5, 500)]
+    found, khat = weights.smooth_weights(log_w)
+    assert khat == shape
+    np.testing.assert_allclose(np.exp(found), np.exp(log_w) / np.exp(log_w).sum())
+
+
 @pytest.mark.slow
 def test_chains_start_with_weights_of_the_density_that_they_walk_on(rng, monkeypatch):
     """Also where that is fitted again, since the first one was refused."""

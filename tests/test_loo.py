@@ -372,6 +372,27 @@ def test_a_tail_of_equal_weights(fitted):
     np.testing.assert_allclose(equal.elpd_i[3], wanted, rtol=1e-10)
 
 
+@pytest.mark.parametrize("scale", [200.0, 1e3, 1e6])
+def test_weights_that_underflow_have_no_shape(scale, fitted, recwarn):
+    """As of an outlier: ArviZ makes nan of it. The largest few make the score."""
+    model, idata, *_ = fitted
+    found = compute_pointwise(idata.copy(), model=model, **quiet)
+    plain = loo(found)
+    phi = found["log_potential"]["y"]
+    at = {"y_obs": 3}
+    phi[at] = -scale * np.random.default_rng(0).exponential(size=phi[at].shape)
+    wild = loo(found)
+    assert wild.pareto_k[3] == np.inf
+    assert wild.warning
+    density = found["log_predictive"]["y"][at].values.ravel()
+    w = np.exp(phi[at].values.min() - phi[at].values.ravel())
+    wanted = np.log(np.sum(w * np.exp(density)) / w.sum())
+    np.testing.assert_allclose(wild.elpd_i[3], wanted, rtol=1e-10)
+    others = np.arange(N) != 3
+    np.testing.assert_allclose(wild.elpd_i[others], plain.elpd_i[others], rtol=1e-10)
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
 def test_a_tail_that_is_too_short_is_not_one_of_equal_weights(fitted):
     model, idata, *_ = fitted
     found = compute_pointwise(idata.copy(), model=model, **quiet)

@@ -15,6 +15,7 @@ from pymc.model.fgraph import clone_model
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
+from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.observation import observations
 
 X = np.random.default_rng(0).uniform(0.0, 5.0, (40, 1))
@@ -156,6 +157,84 @@ def test_variables_of_another_model_are_refused():
     gp.predict(XU, point, model=model)
     with pytest.raises(ValueError, match=r"'(u|ls)' is .* another model. .* made in"):
         gp.predict(XU, point, model=copy)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy_of, lambda model: pm.do(model, {"ls": 2.0})],
+    ids=["copy", "do"],
+)
+def test_a_process_is_refused_in_a_copy_of_its_model(copied):
+    """Its u is none of the copy's, where PyMC would draw it from the prior, without a word."""
+    with pm.Model() as model:
+        gp, _ = process("u", ls=pm.Gamma("ls", 4.0, 2.0))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+        mixed = vsgp.Coregionalized([2.0], gp)
+        both = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        both += vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=5.0))
+        both.prior("both", Xu=XU)
+    copy = copied(model)
+    before = set(copy.named_vars), set(copy.coords)
+    counts = vsgp.Poisson()
+    calls = [
+        lambda: gp.conditional("f", XU),
+        lambda: gp.predictive("f", XU),
+        lambda: vsgp.predictive("f", [gp], XU),
+        lambda: gp.likelihood("f", counts, X=X, y=Y),
+        lambda: gp.potential("f", counts, X=X, y=Y),
+        lambda: vsgp.likelihood("f", counts, [gp], X=X, y=Y),
+        lambda: mixed.conditional("f", XU),
+        lambda: mixed.predictive("f", XU, counts),
+        lambda: mixed.likelihood("f", counts, X=X, y=Y),
+        lambda: both.conditional("f", XU),
+        lambda: gp.conditional("f", XU, given={"gp": both}),
+    ]
+    with copy:
+        for call in calls:
+            with pytest.raises(ValueError, match=r"'(u|both)' is .* another model. .* made in"):
+                call()
+        again = vsgp.VariationalSparse(cov_func=gp.cov_func)
+        if copied is copy_of:
+            with pytest.raises(ValueError, match=r"'ls' is .* another .* this one: model\['ls'\]"):
+                again.prior("v", Xu=XU)
+    assert (set(copy.named_vars), set(copy.coords)) == before
+
+
+def test_parameters_of_another_model_are_refused():
+    with pm.Model():
+        sigma = pm.HalfNormal("sigma")
+    with pm.Model() as model:
+        gp, _ = process("u")
+        before = set(model.named_vars)
+        mixed = vsgp.Coregionalized(sigma * np.ones(1), gp)
+        calls = [
+            lambda: gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=Y),
+            lambda: gp.likelihood("y", lambda f: pm.Normal.dist(f, sigma), X=X, y=Y),
+            lambda: gp.predictive("y", XU, vsgp.Gaussian(sigma)),
+            lambda: gp.conditional("y", XU * sigma),
+            lambda: mixed.conditional("y", XU),
+            lambda: process("v", variance=sigma),
+            lambda: process("v", mean=pm.gp.mean.Constant(sigma)),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match="'sigma' is a variable of another model"):
+                call()
+        assert set(model.named_vars) == before
+        gp.conditional("f", XU * pm.HalfNormal.dist())  # without a name it is of no model
+
+
+@pytest.mark.parametrize("at", ["outer", "sub", "beside"])
+def test_a_process_is_of_all_models_around_it(at):
+    with pm.Model() as model:
+        with pm.Model(name="sub") as sub:
+            gp, u = process("u", ls=pm.Gamma("ls", 4.0, 2.0))
+        beside = pm.Model(name="beside")
+    with {"outer": model, "sub": sub, "beside": beside}[at]:
+        f = gp.conditional("f", XU)
+        y = gp.predictive("y", XU, vsgp.Gaussian(1e-4))
+    values, *found = pm.draw([u, f, y], random_seed=1)
+    for drawn in found:
+        np.testing.assert_allclose(drawn, values, atol=0.02)  # a draw of the prior has sd 1
 
 
 def test_at_a_point_observed_variables_have_the_values_observed():

@@ -34,7 +34,7 @@ import pytensor.tensor as pt
 
 from pymc.distributions.transforms import ZeroSumTransform
 from pymc.model.core import Model
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
@@ -138,6 +138,11 @@ class Variables:
         self.others = [rv for rv in model.free_RVs if rv not in us]
         with whitened_coordinates(model):
             start = model.initial_point(random_seed=0)  # of variables with initval="prior"
+        if lost := [u.name for u in us if model.rvs_to_values[u].name not in start]:
+            raise ValueError(
+                f"The inducing values {lost[0]!r} have lost their transform, which the Gaussian "
+                f"stage needs. Leave {lost[0]!r} out of what remove_value_transforms gets."
+            )
         self.values = [model.rvs_to_values[rv] for rv in self.others]
         self.names = [v.name for v in self.values]
         self.shapes = [np.shape(start[name]) for name in self.names]
@@ -239,6 +244,11 @@ class Bound(Variables):
         model = self.model
         if move_inducing:
             if not any(p.Xu is not None for p in self.processes):
+                if any(isinstance(of.points, Constant) for of in processes(model).values()):
+                    raise ValueError(
+                        "The inducing points are constants, as in a frozen model, so they can't "
+                        "move. Fit the model before you freeze it, or pass move_inducing=False."
+                    )
                 raise ValueError(
                     "No process has inducing points, so there is nothing to move. "
                     "Pass Xu to prior, or move_inducing=False."

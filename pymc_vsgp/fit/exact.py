@@ -59,7 +59,8 @@ class ExactBound(Variables):
         value, *rest = self._fn(*self.unravel(theta).values())
         gradient = self.ravel(dict(zip(self.names, rest, strict=False)))
         half, L, linear, precision, mean, scale = rest[len(self.names) :]
-        m = scipy.linalg.solve_triangular(L, half, lower=True, trans=1)
+        # Where the density is not finite, its value says so.
+        m = scipy.linalg.solve_triangular(L, half, lower=True, trans=1, check_finite=False)
         (p,) = self.processes
         if p.independent:
             linear = linear + precision @ mean

@@ -6,6 +6,8 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
+from pymc.distributions.transforms import LogTransform
+
 from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, of_prior
 from pymc_vsgp.fit.following import (
     TOO_LONG,
@@ -34,6 +36,7 @@ LEAST = 0.25  # curvature of what no data say anything of: that of a weak prior
 PRIOR_DRAWS, MIDDLE = 400, (0.1587, 0.8413)  # that say how wide a prior is, and which of them
 LARGEST_SD = 1e5  # of a parameter, in standard deviations that it has where all others are held
 PROMISED = 1.0  # nats that a converged fit may gain in one step more
+GONE = 1e-20  # a scale that went to zero, in units of the model
 STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 
 
@@ -265,8 +268,10 @@ class Natural:
         ev = self._at(self.theta, self.moved)
         for i in some.tolist():
             h, to = a_step(lambda theta: self._at(theta, self.moved), ev, self.theta, i, STEP)
-            bend = np.abs(to.gradient[i] - ev.gradient[i]) / h
-            sd = 1.0 / np.sqrt(bend) if bend > 0.0 else np.inf
+            with np.errstate(over="ignore", invalid="ignore"):
+                bend = np.abs(to.gradient[i] - ev.gradient[i]) / h
+            # Where it overflows there are no units: of zero, L-BFGS could not move at all.
+            sd = 1.0 / np.sqrt(bend) if 0.0 < bend < np.inf else np.inf
             self.units[i] = sd if sd < SMALL else 1.0
 
     def split(self, x, active) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -292,8 +297,7 @@ class Natural:
         if not np.isfinite(H).all():
             raise ValueError(
                 "The ELBO is not finite around the parameters at which the Gaussian stage stopped. "
-                "Start it elsewhere: give the parameters initval=..., such as a lengthscale of a "
-                "few distances between inputs, or tighter priors (docs/priors.md)."
+                + self._why_not_finite()
             )
         H = (H + H.T) / 2.0
         bend = np.diagonal(H)
@@ -311,6 +315,23 @@ class Natural:
         # Directions that the bound does not curve in are as wide as a weak prior.
         w, V = np.clip(w, LEAST, None), units[:, None] * V
         return (V / w) @ V.T
+
+    def _why_not_finite(self) -> str:
+        """Say what to do: of a scale that went to zero, which its own effects draw it to."""
+        values = self.bound.in_units(self.theta)
+        for rv in self.bound.others:
+            logarithm = isinstance(self.bound.model.rvs_to_transforms[rv], LogTransform)
+            if logarithm and (values[rv.name] < GONE).any():
+                name = rv.name
+                return (
+                    f"{name!r} went to zero: effects and their own scale have no joint mode. "
+                    f"Write {name} * pm.Normal('z', shape=...) in place of "
+                    f"pm.Normal('effect', 0, {name}, shape=...)."
+                )
+        return (
+            "Start it elsewhere: give the parameters initval=..., such as a lengthscale of a "
+            "few distances between inputs, or tighter priors (docs/priors.md)."
+        )
 
     def look_back(self, covariance: np.ndarray) -> None:
         """Say that a fit did not converge, where the slope at its end promises more."""
@@ -334,7 +355,8 @@ class Natural:
         for _ in range(TRIES):
             step = np.zeros(self.theta.size)
             step[i] = h
-            row = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
+            with np.errstate(over="ignore", invalid="ignore"):  # which the callers look for
+                row = (self._slope(self.theta - step) - self._slope(self.theta + step)) / (2.0 * h)
             size = h * np.sqrt(np.abs(row[i])) if np.isfinite(row).all() else np.inf
             if found is None or np.isfinite(size):
                 found = row

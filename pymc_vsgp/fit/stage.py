@@ -19,6 +19,7 @@ from pymc.backends.arviz import (
     find_observations,
 )
 from pymc.model.core import Model
+from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.checks import check_number, generator_of, model_of
 from pymc_vsgp.fit.bound import Variables, split, unconstrained
@@ -311,8 +312,9 @@ def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) 
     before = _BEFORE.setdefault(model, {})
     for name, value in Xu.items():
         shared = model[name]
-        before.setdefault(name, shared.get_value())
-        shared.set_value(value)
+        if isinstance(shared, SharedVariable):  # those of a frozen model stay
+            before.setdefault(name, shared.get_value())
+            shared.set_value(value)
 
 
 def reset(model: Model | None = None) -> None:
@@ -364,7 +366,10 @@ def _set_sites(model: Model, u, sites: Sites | None) -> None:
         sites = sites._replace(root=sites.root[:, :, None])
     values = {name: x for name, x in zip(names, sites, strict=True) if x is not None}
     shapes = {name: x.shape for name, x in values.items()}
-    if shapes != {n: model[n].type.shape for n in names if n in model.named_vars}:
+    own = [model.named_vars[n] for n in names if n in model.named_vars]
+    # Of a model that was frozen they are constants, which can't be set.
+    own = [v for v in own if isinstance(v, SharedVariable)]
+    if shapes != {v.name: v.type.shape for v in own}:
         _set_sites(model, u, None)
         with model:
             # With sizes, which JAX has to know.

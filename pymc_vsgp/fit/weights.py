@@ -13,6 +13,7 @@ FEW = 100  # proposals, below which k-hat may not be known
 ENOUGH = 16_000  # proposals that tell k-hat well
 ENOUGH_ESS = 400  # for R-hat and quantiles: 100 for each of four chains (Vehtari et al., 2021)
 SMALLEST_SHARE = 0.1  # of the proposals: what their sample is worth
+UNDERFLOWS = 700.0  # below the largest: no number is left of such a weight
 
 
 def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
@@ -23,11 +24,17 @@ def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
         return log_w - np.logaddexp.reduce(log_w), np.nan
     if np.ptp(log_w) < 1e-8:
         return np.full(len(log_w), -np.log(len(log_w))), -np.inf
-    array = xr.DataArray(-log_w, dims=["sample"])
-    with np.errstate(all="ignore"):
-        smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
+    array, plain = xr.DataArray(-log_w, dims=["sample"]), log_w - np.logaddexp.reduce(log_w)
+    try:
+        with np.errstate(all="ignore"):
+            smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
+    except ValueError as error:
+        if "the same" not in str(error):
+            raise
+        # Those in the tail are, or have all underflowed.
+        return plain, np.inf if np.ptp(log_w) > UNDERFLOWS else 0.0
     if not np.isfinite(smoothed.values).all():  # they differ by too much for a shape
-        return log_w - np.logaddexp.reduce(log_w), np.inf
+        return plain, np.inf
     return smoothed.values, float(khat)
 
 

@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import (
     as_array,
+    check_graphs,
     check_names,
     check_new_name,
     is_symbolic,
@@ -135,6 +136,7 @@ class Coregionalized:
         f : TensorVariable, shape (P, N)
         """
         check_new_name(model_of(None), name)
+        check_graphs([self.W], model_of(None))
         Xnew = columns.coded_for_all(model_of(None), self.processes, Xnew)
         drawn = []
         for i, gp in enumerate(self.processes):

@@ -9,15 +9,17 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import check_point, model_of
-from pymc_vsgp.compile import evaluate
+from pymc_vsgp.checks import check_point, known_value, model_of
+from pymc_vsgp.compile import evaluate, function
+from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.observation import warnings_at
+from pymc_vsgp.model.observation import Observation, observations, warnings_at
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import SafeCholesky
 
 # A condition number that leaves fewer than six digits of the values at the inducing inputs.
 ILL_CONDITIONED = 1e10
+ROWS = 2048  # of the data that are looked at together
 # Correlation of two inducing values above which one of them says nothing new.
 NEARLY_EQUAL = 1.0 - 1e-6
 
@@ -145,7 +147,7 @@ def check_model(point: dict[str, Any] | None = None, model: pm.Model | None = No
         if not (is_independent(rv) or is_sparse(rv))  # these have no covariance matrix
     )
     advice = tuple(
-        f"The log density of {name!r} is {value}. {_remedy(name, priors)}"
+        f"The log density of {name!r} is {value}{_remedy(model, name, at, priors)}"
         for name, value in logp.items()
         if not np.isfinite(value)
     )
@@ -281,9 +283,41 @@ def _parameters(model: pm.Model, rv) -> list[str]:
     return [other.name for other in model.free_RVs if other is not rv and other in upstream]
 
 
-def _remedy(name: str, priors: tuple[PriorCheck, ...]) -> str:
+def _remedy(model: pm.Model, name: str, at: dict[str, np.ndarray], priors) -> str:
     if any(p.failed for p in priors):
-        return "The covariance below has no factor: see the advice there."
+        return ". The covariance below has no factor: see the advice there."
+    known = observations(model)
+    if name in known and (row := _first_impossible(model, known[name], at)) is not None:
+        i, y = row
+        return (
+            f", first in row {i}, where it is {y}. Correct or drop that row, or limits of the "
+            "likelihood that leave it out; else narrow the priors of its parameters "
+            "(docs/priors.md)."
+        )
     return (
-        f"Look at the values of what {name!r} depends on, and narrow their priors (docs/priors.md)."
+        f". Look at the values of what {name!r} depends on, and narrow their priors "
+        "(docs/priors.md)."
     )
+
+
+def _first_impossible(
+    model: pm.Model, o: Observation, at: dict[str, np.ndarray]
+) -> tuple[int, Any] | None:
+    """Return the first row without a density, with its observation, where only some are."""
+    y = known_value(o.y)
+    if y is None:
+        return None
+    start, stop = pt.lscalar(), pt.lscalar()
+    lik = o.likelihood.replace(**{n: o.likelihood.params[n][start:stop] for n in o.row_params})
+    mu, gamma = stack_latents([p.moments(o.X[start:stop]) for p in o.parts])
+    each = lik.expected_logp(mu, gamma, o.y[start:stop])
+    values = model.value_vars
+    fn = function([*values, start, stop], model.replace_rvs_by_values([each]), "FAST_COMPILE")
+    for i in range(0, len(y), ROWS):
+        with np.errstate(all="ignore"):
+            (found,) = fn(*(at[v.name] for v in values), i, min(i + ROWS, len(y)))
+        bad = ~np.isfinite(found)
+        if bad.any():
+            row = i + int(bad.argmax())
+            return None if bad.all() else (row, y[row])
+    return None

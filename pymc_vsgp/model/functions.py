@@ -13,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.checks import (
     check_dim,
     check_distinct,
+    check_graphs,
     depends_on_random,
     kind,
     known_value,
@@ -24,15 +25,15 @@ from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.model.columns import name_columns
 
 
-def check_points(gp: Any, Xu: np.ndarray, names: Any) -> None:
+def check_points(gp: Any, model, Xu: np.ndarray, names: Any) -> None:
     """Raise unless values of a process at these inputs have a covariance with a factor."""
     check_distinct(Xu)
-    check_functions(gp, Xu, "Xu")
+    check_functions(gp, model, Xu, "Xu")
     check_distinct_places(Xu, distinct_columns(gp.cov_func, Xu.shape[1]), names)
 
 
-def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
-    """Raise unless the kernel and the mean of a process can be evaluated at these inputs."""
+def check_functions(gp: Any, model, Xu: np.ndarray, what: str) -> None:
+    """Raise unless the kernel and the mean can be evaluated at these inputs, in this model."""
     columns = Xu.shape[1]
     if isinstance(gp.cov_func, Covariance) and gp.cov_func.input_dim != columns:
         raise ValueError(
@@ -54,12 +55,13 @@ def check_functions(gp: Any, Xu: np.ndarray, what: str) -> None:
     # What the two raise, they raise here, before the model has new variables.
     for which, function in (("cov_func", gp.cov_func), ("mean_func", _mean_of(gp.mean_func))):
         try:
-            function(pt.constant(Xu))
+            value = function(pt.constant(Xu))
         except (IndexError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{which} cannot be evaluated at {what}, shape {Xu.shape}: {error}. "
                 "Give its parameters one entry for each column that it uses."
             ) from error
+        check_graphs([pt.as_tensor(value)], model)
 
 
 def _mean_of(mean_func: Any) -> Callable[[TensorVariable], TensorVariable]:
@@ -116,7 +118,7 @@ def check_groups(model, by: Any, inducing: Any, n_outputs: int, output_dims: Any
 def checked_kind(gp: Any, model, name: str, inducing: InducingVariables, inducing_dim: str):
     """Check inducing variables that are not points, and name their dimension."""
     inducing = inducing.of_kernel(gp.cov_func)
-    check_functions(gp, inducing.example, "inducing")
+    check_functions(gp, model, inducing.example, "inducing")
     length = inducing.n_inducing
     check_dim(model, inducing_dim, length, "the vector of inducing variables")
     if inducing_dim not in model.dim_lengths:

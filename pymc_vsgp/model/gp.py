@@ -17,6 +17,7 @@ from pymc_vsgp.checks import (
     as_matrix,
     check_columns,
     check_dim,
+    check_graphs,
     check_jitter,
     check_kernel,
     check_new_name,
@@ -218,7 +219,7 @@ class VariationalSparse(Base):
                 "Pass numbers or a pm.Data container."
             )
         warn_of_offset(Xu_value)
-        check_points(self, Xu_value, column_names(Xu, "Xu"))
+        check_points(self, model, Xu_value, column_names(Xu, "Xu"))
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
         names = column_names(Xu, "Xu", model)
@@ -454,9 +455,8 @@ class VariationalSparse(Base):
 
     def _require_prior(self, method: str) -> Prior:
         if self._prior is None:
-            given = ", or for a component of a sum pass given={'gp': the_sum}"
-            if method in ("likelihood", "potential"):
-                given = ""
+            of_sum = method not in ("likelihood", "potential")
+            given = ", or for a component of a sum pass given={'gp': the_sum}" if of_sum else ""
             raise RuntimeError(
                 f"{method} needs the inducing values, and this process has none yet. "
                 f"Call prior first{given}."
@@ -481,7 +481,7 @@ class VariationalSparse(Base):
         # total's, and only the covariance between f and u, and f's own prior, are the component's.
         source = conditioning_process(self, given)
         prior = source._require_prior(method)
-        model = model_of(model)
+        model = latents.model_with([source], model)
         Xnew = coded(Xnew, prior.kind.by, model.coords, "Xnew")
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
@@ -491,4 +491,4 @@ class VariationalSparse(Base):
         X, value = columns.in_order(model, [source], names, X, value, "Xnew")
         if isinstance(prior.kind, ByGroupPrior) and value is not None:
             prior.kind.cover(value, "Xnew")
-        return self._moments(prior, X, diag)
+        return check_graphs(self._moments(prior, X, diag), model)

@@ -23,6 +23,7 @@ from pymc_vsgp.checks import (
     check_columns,
     check_dim,
     check_dim_name,
+    check_graphs,
     check_names,
     check_new_name,
     check_number,
@@ -134,8 +135,8 @@ def likelihood(
             scale.prior("u_scale", Xu=Xu)
             vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), [mean, scale], X=X, y=y)
     """
-    model = model_of(model)
     gps = check_processes(processes, "likelihood")
+    model = model_with(gps, model)
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, dims, block_size)
     at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
     with model:
@@ -148,8 +149,8 @@ def likelihood(
 
 def potential(name, likelihood, processes, X, y, *, block_size=None, model=None):
     """Add the same term as `likelihood` as a bare ``pm.Potential``."""
-    model = model_of(model)
     gps = check_processes(processes, "potential")
+    model = model_with(gps, model)
     if not is_symbolic(y):
         check_new_name(model, f"{name}_y")
     lik, X_tensor, y, y_value, dims = _place(model, gps, name, likelihood, X, y, None, block_size)
@@ -201,6 +202,7 @@ def predictive(
     lik = _predictive_likelihood(gps, likelihood, Xnew, given)
     _check_number(lik, gps, given)
     check_new_name(model_of(None), name)
+    check_graphs(lik.params.values(), model_of(None))
     return observe(name, lik, at_new, **kwargs)
 
 
@@ -252,6 +254,17 @@ def check_processes(processes: Any, method: str, need_prior: bool = True) -> lis
     return gps
 
 
+def model_with(gps: Sequence, model: Any) -> pm.Model:
+    """Return the model, or that on the context stack; raise unless it has these processes."""
+    model = model_of(model)
+    todo = (
+        "Use the model that this process was made in, or build it again by a function; "
+        "vsgp.predict takes copies."
+    )
+    check_own([gp._prior.u for gp in gps], model.root, todo)
+    return model
+
+
 def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
     """Evaluate graphs of the random variables of a model at their values in `point`."""
     known, model = check_point(point), model.root
@@ -282,6 +295,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
     lik = as_likelihood(likelihood)
     X = coded(X, grouped_by(gps), model.coords, "X")
     X_tensor, X_value = as_matrix(X, "X")
+    check_graphs([X_tensor, *lik.params.values()], model)
     for gp in gps:
         if X_value is not None:
             what = "Xu" if gp._prior.kind.inputs else "inducing"

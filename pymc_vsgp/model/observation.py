@@ -43,6 +43,13 @@ def processes(model: Model) -> dict[str, Process]:
     return found
 
 
+def fixed_inducing(model: Model) -> list[str]:
+    """Return the names of inducing values that observations have, and that are not free."""
+    names = dict.fromkeys(conditional.process for conditional, *_ in _observed_parts(model))
+    free = {rv.name for rv in model.root.free_RVs}
+    return [name for name in names if name not in free]
+
+
 def data_inputs(model: Model) -> list[Variable]:
     """Return the inputs of every likelihood of the model's processes."""
     return [X for _, X, _ in _observed_parts(model)]

@@ -139,6 +139,13 @@ def require_inducing(model: Model) -> list[TensorVariable]:
     """Return the same, and raise where there are none."""
     found = inducing_variables(model)
     if not found:
+        from pymc_vsgp.model.observation import fixed_inducing  # which imports this
+
+        if names := fixed_inducing(model):
+            raise ValueError(
+                f"The inducing values {names[0]!r} are fixed, as by pm.do or pm.observe, and there "
+                "are no others. Use functions of PyMC with this model, such as pm.sample()."
+            )
         raise ValueError(
             "The model has no variationally sparse process. "
             "Add one with vsgp.VariationalSparse and call its prior and likelihood."

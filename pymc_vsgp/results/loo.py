@@ -3,6 +3,7 @@
 import warnings
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -425,9 +426,12 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
     else:
         reff = _relative_efficiency(idata["posterior"].to_dataset())
     dims = ["chain", "draw"]
-    try:
-        return phi.azstats.psislw(r_eff=reff, dim=dims)
-    except ValueError:  # as where all weights in the tail of an observation are the same
+    with np.errstate(over="ignore", invalid="ignore"):
+        # One that fails, as where all weights in its tail are the same, would fail all of them.
+        with suppress(ValueError):
+            log_weights, pareto_k = phi.azstats.psislw(r_eff=reff, dim=dims)
+            if not (np.isnan(pareto_k).any() or np.isnan(log_weights).any()):
+                return log_weights, pareto_k
         return xr.apply_ufunc(
             _smoothed,
             phi,
@@ -439,14 +443,19 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
 
 
 def _smoothed(phi: np.ndarray, reff: float) -> tuple[np.ndarray, float]:
-    """Return the same for one observation: where the tail has no shape, nothing is smoothed."""
+    """Return the same for one observation: where the tail has no shape, nothing is smoothed.
+
+    It has none where all weights in it are the same, and none where they underflow.
+    """
+    plain = -phi - logsumexp(-phi)
     try:
         log_w, khat = array_stats.psislw(phi, r_eff=reff, axis=(-2, -1))
     except ValueError as error:
         if "the same" not in str(error):
             raise
-        return -phi - logsumexp(-phi), 0.0
-    return log_w, float(khat)
+        return plain, 0.0
+    lost = np.isnan(khat) or np.isnan(log_w).any()
+    return (plain, np.inf) if lost else (log_w, float(khat))
 
 
 def _logsumexp(array: xr.DataArray, dims: list[str]) -> xr.DataArray:
