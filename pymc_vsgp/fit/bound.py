@@ -50,10 +50,9 @@ from pymc_vsgp.fit.compiled import of_stage
 from pymc_vsgp.inducing.coordinates import (
     Sites,
 )
-from pymc_vsgp.model.observation import parameters, processes
+from pymc_vsgp.model.observation import parameters, processes, require_inducing
 from pymc_vsgp.model.variable import (
     inducing_variables,
-    require_inducing,
     whitened,
 )
 from pymc_vsgp.ops.cholesky import guarded

@@ -32,8 +32,8 @@ from pymc_vsgp.fit.starts import best_of
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.observation import observations, warnings_at
-from pymc_vsgp.model.variable import inducing_variables, require_inducing
+from pymc_vsgp.model.observation import observations, require_inducing, warnings_at
+from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.progress import progress
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler

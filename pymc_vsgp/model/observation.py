@@ -14,7 +14,7 @@ from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.model.variable import is_inducing, require_inducing
+from pymc_vsgp.model.variable import inducing_variables, is_inducing
 
 MOST_PARAMETERS = 30
 """Numbers in those of likelihoods that sites follow: each takes an evaluation of the ELBO."""
@@ -48,6 +48,22 @@ def fixed_inducing(model: Model) -> list[str]:
     names = dict.fromkeys(conditional.process for conditional, *_ in _observed_parts(model))
     free = {rv.name for rv in model.root.free_RVs}
     return [name for name in names if name not in free]
+
+
+def require_inducing(model: Model) -> list[Variable]:
+    """Return the inducing values of the model's processes; raise where there are none."""
+    found = inducing_variables(model)
+    if not found:
+        if names := fixed_inducing(model):
+            raise ValueError(
+                f"The inducing values {names[0]!r} are fixed, as by pm.do or pm.observe, and there "
+                "are no others. Use functions of PyMC with this model, such as pm.sample()."
+            )
+        raise ValueError(
+            "The model has no variationally sparse process. "
+            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
+        )
+    return found
 
 
 def data_inputs(model: Model) -> list[Variable]:

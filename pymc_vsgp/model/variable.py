@@ -135,24 +135,6 @@ def inducing_variables(model: Model) -> list[TensorVariable]:
     return [rv for rv in model.free_RVs if is_inducing(rv)]
 
 
-def require_inducing(model: Model) -> list[TensorVariable]:
-    """Return the same, and raise where there are none."""
-    found = inducing_variables(model)
-    if not found:
-        from pymc_vsgp.model.observation import fixed_inducing  # which imports this
-
-        if names := fixed_inducing(model):
-            raise ValueError(
-                f"The inducing values {names[0]!r} are fixed, as by pm.do or pm.observe, and there "
-                "are no others. Use functions of PyMC with this model, such as pm.sample()."
-            )
-        raise ValueError(
-            "The model has no variationally sparse process. "
-            "Add one with vsgp.VariationalSparse and call its prior and likelihood."
-        )
-    return found
-
-
 def is_inducing(variable) -> bool:
     """Whether these are inducing values."""
     return variable.owner is not None and isinstance(variable.owner.op, InducingRV)
