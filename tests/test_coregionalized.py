@@ -170,12 +170,13 @@ def test_predictions_take_labeled_parameters_by_their_dims(rng):
     ]
     np.testing.assert_array_equal(*means)
     # As many rows as outputs: the name of the rows is that of the new ones.
-    new, options = X[:P], {"model": model, "progressbar": False}
-    means = [
-        vsgp.predict(posterior, new, "mean", likelihood=vsgp.Poisson(e), **options)
-        for e in (EFFORT[:P, :1], xr.DataArray(EFFORT[:P, 0], dims="cell"))
-    ]
-    np.testing.assert_array_equal(*means)
+    new, options = xr.DataArray(X[:P], dims=("cell", "k")), {"model": model, "progressbar": False}
+    for by_row, dim in ((EFFORT[:P, :1], "cell"), (EFFORT[:P, 0], "dim_0")):
+        means = [
+            vsgp.predict(posterior, new, "mean", likelihood=vsgp.Poisson(e), **options)
+            for e in (by_row, xr.DataArray(np.ravel(by_row), dims=dim))
+        ]
+        np.testing.assert_array_equal(*means)
     with pytest.raises(ValueError, match=r"exposure of Poisson has shape \(9,\), .* 3 outputs"):
         vsgp.predict(posterior, X, "mean", likelihood=vsgp.Poisson(EFFORT[:, 0]), model=model)
 

@@ -541,6 +541,9 @@ def test_effects_that_draw_their_own_scale_to_zero():
     fit._slope = lambda theta: np.full(6, np.inf)  # as far from the data as that
     with pytest.raises(ValueError, match=r"'tau' went to zero: .* tau \* pm.Normal\('z'"):
         fit.curvature()
+    fit.theta = np.array([-350.0, 0.0, 0.0, 0.0, 0.0, 0.0])  # of a kernel, which has no effects
+    with pytest.raises(ValueError, match="Start it elsewhere"):
+        fit.curvature()
 
 
 @pytest.mark.slow

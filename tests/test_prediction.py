@@ -212,6 +212,18 @@ def test_quantiles_of_steps_are_of_the_probabilities_given_u():
     np.testing.assert_allclose(found, np.quantile(p, [0.1, 0.9], axis=0))
 
 
+class MeanAlone(vsgp.Poisson):
+    conditional_mean = vsgp.likelihoods.Likelihood.conditional_mean
+
+
+def test_quantiles_of_a_mean_that_is_not_known_at_a_value_of_f(poisson):
+    model, _, idata = poisson
+    options = {"model": model, "likelihood": MeanAlone(), **quiet}
+    with pytest.raises(ValueError, match="does not define the mean of y at a value of f. Give it"):
+        predict(idata, [[1.0]], "quantiles", of="mean", **options)
+    assert np.isfinite(predict(idata, [[1.0]], "quantiles", of="f", **options)).all()
+
+
 def test_far_away_it_is_the_prior(poisson):
     model, _, idata = poisson
     far = predict(idata, [[200.0]], "moments", model=model, **quiet)

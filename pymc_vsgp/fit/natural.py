@@ -7,6 +7,7 @@ import scipy.linalg
 import scipy.optimize
 
 from pymc.distributions.transforms import LogTransform
+from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, of_prior
 from pymc_vsgp.fit.following import (
@@ -318,10 +319,11 @@ class Natural:
 
     def _why_not_finite(self) -> str:
         """Say what to do: of a scale that went to zero, which its own effects draw it to."""
-        values = self.bound.in_units(self.theta)
-        for rv in self.bound.others:
+        values, others = self.bound.in_units(self.theta), self.bound.others
+        for rv in others:
             logarithm = isinstance(self.bound.model.rvs_to_transforms[rv], LogTransform)
-            if logarithm and (values[rv.name] < GONE).any():
+            of_effects = any(rv in ancestors([x]) for x in others if x is not rv)
+            if logarithm and of_effects and (values[rv.name] < GONE).any():
                 name = rv.name
                 return (
                     f"{name!r} went to zero: effects and their own scale have no joint mode. "

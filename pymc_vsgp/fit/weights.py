@@ -32,7 +32,8 @@ def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
         if "the same" not in str(error):
             raise
         # Those in the tail are, or have all underflowed.
-        return plain, np.inf if np.ptp(log_w) > UNDERFLOWS else 0.0
+        largest = np.sort(log_w)[-(len(log_w) // 5) :]
+        return plain, np.inf if np.ptp(largest) > UNDERFLOWS else 0.0
     if not np.isfinite(smoothed.values).all():  # they differ by too much for a shape
         return plain, np.inf
     return smoothed.values, float(khat)

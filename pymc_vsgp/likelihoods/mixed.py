@@ -314,21 +314,26 @@ def _holds_arrays(family: Custom) -> bool:
 
 
 def by_dims(
-    family: Likelihood, rows: str | None, outputs: str | None, model: pm.Model
+    family: Likelihood,
+    rows: str | None,
+    outputs: str | None,
+    model: pm.Model,
+    new: str | None = None,
 ) -> Likelihood:
-    """Return a family with the rows of labeled parameters first, and their outputs last."""
+    """Return a family with the rows of labeled parameters first, and their outputs last.
+
+    Rows at new inputs may have another dimension, `new`.
+    """
     if isinstance(family, Custom) or rows == outputs:
         return family
     turned = {}
     for name, param in family.params.items():
         if name in family.shared_params:
             continue
-        labels = getattr(param.tag, "dims", None)  # whose rows may be new ones, of any name
-        dims = list(labels or model.named_vars_to_dims.get(param.name) or ())
+        known = getattr(param.tag, "dims", None) or model.named_vars_to_dims.get(param.name)
+        dims = list(known or ())
         value = param.data if isinstance(param, Constant) else param
-        of_rows = len(dims) == 1 and dims[0] == rows is not None
-        of_rows |= labels is not None and len(dims) == 1 and outputs not in (None, dims[0])
-        if of_rows:
+        if len(dims) == 1 and dims[0] in {rows, new} - {outputs, None}:
             turned[name] = value[:, None]
         first, last = (dims[0], dims[-1]) if len(dims) == 2 else (None, None)
         if outputs is not None and first == outputs or rows is not None and last == rows:

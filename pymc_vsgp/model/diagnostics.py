@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import check_point, known_value, model_of
+from pymc_vsgp.checks import check_point, depends_on_random, known_value, model_of
 from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.model.data import check_data
@@ -305,7 +305,7 @@ def _first_impossible(
 ) -> tuple[int, Any] | None:
     """Return the first row without a density, with its observation, where only some are."""
     y = known_value(o.y)
-    if y is None:
+    if y is None or depends_on_random(o.y):  # as a batch, which is another one each time
         return None
     start, stop = pt.lscalar(), pt.lscalar()
     lik = o.likelihood.replace(**{n: o.likelihood.params[n][start:stop] for n in o.row_params})
@@ -313,11 +313,10 @@ def _first_impossible(
     each = lik.expected_logp(mu, gamma, o.y[start:stop])
     values = model.value_vars
     fn = function([*values, start, stop], model.replace_rvs_by_values([each]), "FAST_COMPILE")
+    bad = np.zeros(len(y), dtype=bool)
     for i in range(0, len(y), ROWS):
         with np.errstate(all="ignore"):
             (found,) = fn(*(at[v.name] for v in values), i, min(i + ROWS, len(y)))
-        bad = ~np.isfinite(found)
-        if bad.any():
-            row = i + int(bad.argmax())
-            return None if bad.all() else (row, y[row])
-    return None
+        bad[i : i + ROWS] = ~np.isfinite(found)
+    row = int(bad.argmax())
+    return None if bad.all() or not bad.any() else (row, y[row])

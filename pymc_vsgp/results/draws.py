@@ -131,6 +131,7 @@ class Fitted:
         num_samples=None,
         mode=None,
         mesh=None,
+        new=None,
     ):
         given = model_of(model)
         self.model = given.root  # a model within another has parameters of that
@@ -147,18 +148,21 @@ class Fitted:
             self.compiled = cache[key]
         self.of_model = self.compiled.observation.likelihood
         if likelihood is not None:
-            o = self._observed_as(likelihood)
+            o = self._observed_as(likelihood, new)
             self.compiled = Compiled(self.model, o, mode, mesh)
         self.observation = self.compiled.observation
         self.likelihood = self.observation.likelihood
 
-    def _observed_as(self, lik: Likelihood) -> Observation:
-        """Return the observation with another likelihood, on the same functions."""
+    def _observed_as(self, lik: Likelihood, new: str | None) -> Observation:
+        """Return the observation with another likelihood, on the same functions.
+
+        The dimension of new inputs is that of rows in its parameters, too.
+        """
         if isinstance(self.of_model, Mixed) and not isinstance(lik, Mixed):
             dims = self.model.named_vars_to_dims.get(self.compiled.observation.name)
             rows, outputs = dims if dims and self.of_model.ndim_y else (None, None)
             W, number = self.of_model.params["W"], self.of_model.n_latent
-            lik = Mixed(by_dims(lik, rows, outputs, self.model), W, number)
+            lik = Mixed(by_dims(lik, rows, outputs, self.model, new), W, number)
             if lik.ndim_y:
                 lik.check_widths(np.asarray(known_value(self.compiled.observation.y)).shape[1])
         if lik.n_latent not in (None, self.of_model.n_latent):

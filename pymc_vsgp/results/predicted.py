@@ -81,6 +81,12 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
     }
     if fit.likelihood.has_mean_at_f:
         kinds[MEAN_AT_F] = (_joint_mean_at_f if joint else _mean_at_f, m_dims, m_coords)
+    elif fit.likelihood.has_mean and fit.likelihood.of_output.n_classes is None:
+        if what == MEAN_AT_F or (what == "quantiles" and of == "mean"):
+            raise ValueError(
+                f"{fit.likelihood.title} does not define the mean of y at a value of f. "
+                "Give it a conditional_mean, or ask for 'y' or 'f'."
+            )
     if what in kinds:
         each, tail, coords = kinds[what]
         return [Part(what, each, Stack, draws, tail, coords | fit.draws.coords)]

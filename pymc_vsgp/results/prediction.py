@@ -152,7 +152,8 @@ def predict(
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
     mode = mode_of(compile_kwargs)
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, var_name, lik, num_samples, mode, _mesh(devices, mode))
+    mesh, new = _mesh(devices, mode), _row_dim(Xnew)
+    fit = Fitted(idata, model, var_name, lik, num_samples, mode, mesh, new)
     plan = make_plan(fit, what, of, quantiles, at, joint)
     wants_mean = what == "mean" or (what == "quantiles" and of == "mean")
     if wants_mean and not fit.likelihood.has_mean:
@@ -272,7 +273,7 @@ def log_predictive_density(
     """
     mode = mode_of(compile_kwargs)
     lik = None if likelihood is None else as_likelihood(likelihood)
-    fit = Fitted(idata, model, var_name, lik, num_samples, mode)
+    fit = Fitted(idata, model, var_name, lik, num_samples, mode, new=_row_dim(Xnew))
     rows = rows_of(fit, Xnew)
     _check_rows(fit, Xnew, len(rows.X))
     _check_chunk_size(chunk_size)
@@ -370,10 +371,9 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
     if Xnew is None:
         dim = fit.y_dims[0]
         return Rows(fit.rows, dim, fit.coords_of([dim]))
-    dim = "point"
+    dim = _row_dim(Xnew) or "point"
     coords: dict[str, Any] = {}
     if isinstance(Xnew, xr.DataArray):
-        dim = str(Xnew.dims[0]) if Xnew.ndim else dim
         coords = {k: v for k, v in Xnew.coords.items() if v.dims == (dim,)}
     elif isinstance(Xnew, pd.DataFrame) and isinstance(Xnew.index, pd.MultiIndex):
         # One by one, as files take no MultiIndex.
@@ -381,7 +381,6 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
             level = np.asarray(Xnew.index.get_level_values(i))
             coords[f"level_{i}" if name is None else str(name)] = (dim, level)
     elif isinstance(Xnew, pd.DataFrame):
-        dim = str(Xnew.index.name or dim)
         coords = {dim: np.asarray(Xnew.index)}
     elif isinstance(Xnew, Variable):
         dims = fit.model.named_vars_to_dims.get(Xnew.name) or (None,)
@@ -395,6 +394,15 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         if p.conditional.by is not None and (wrong := p.conditional.complaint(X, p.args)):
             raise ValueError(f"Xnew {wrong}")
     return Rows(X, dim, coords)
+
+
+def _row_dim(Xnew: Any) -> str | None:
+    """Return the name that new inputs have for their rows."""
+    if isinstance(Xnew, xr.DataArray) and Xnew.ndim:
+        return str(Xnew.dims[0])
+    if isinstance(Xnew, pd.DataFrame) and not isinstance(Xnew.index, pd.MultiIndex):
+        return str(Xnew.index.name) if Xnew.index.name else None
+    return None
 
 
 def _order(fit: Fitted, Xnew: Any) -> list[int]:

@@ -116,7 +116,8 @@ def plot_function(
     fixed_rows = bool(fit.observation.row_params) and likelihood is None
     noise = fit.likelihood.of_noise if what is None and ax is None else None
     if what is None:
-        what = "mean" if fit.likelihood.has_mean and not fixed_rows else "f"
+        of_mean = fit.likelihood.has_mean_at_f or fit.likelihood.of_output.n_classes is not None
+        what = "mean" if of_mean and fit.likelihood.has_mean and not fixed_rows else "f"
     if what not in ("mean", "f", "y"):
         raise ValueError(f"what is {what!r}. Choose one of ['mean', 'f', 'y'].")
     options = {
