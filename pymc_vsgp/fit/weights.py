@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-import arviz_stats  # noqa: F401  (imported to register the accessor of DataArrays)
 import numpy as np
-import xarray as xr
 
+from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
 LARGEST_K = 0.6  # up to which errors of means are what weights say: see benchmarks/khat.py
@@ -24,19 +23,24 @@ def smooth_weights(log_w: np.ndarray) -> tuple[np.ndarray, float]:
         return log_w - np.logaddexp.reduce(log_w), np.nan
     if np.ptp(log_w) < 1e-8:
         return np.full(len(log_w), -np.log(len(log_w))), -np.inf
-    array, plain = xr.DataArray(-log_w, dims=["sample"]), log_w - np.logaddexp.reduce(log_w)
+    return psis(log_w)
+
+
+def psis(log_w: np.ndarray, r_eff: float = 1.0) -> tuple[np.ndarray, float]:
+    """Return smoothed log weights and the shape of their tail; where it has none, plain ones."""
+    plain = log_w - logsumexp(log_w)
     try:
         with np.errstate(all="ignore"):
-            smoothed, khat = array.azstats.psislw(dim=["sample"], r_eff=1.0)
+            smoothed, khat = array_stats.psislw(-log_w, r_eff=r_eff)
     except ValueError as error:
         if "the same" not in str(error):
             raise
         # Those in the tail are, or have all underflowed.
         largest = np.sort(log_w)[-(len(log_w) // 5) :]
         return plain, np.inf if np.ptp(largest) > UNDERFLOWS else 0.0
-    if not np.isfinite(smoothed.values).all():  # they differ by too much for a shape
+    if not np.isfinite(smoothed).all():  # they differ by too much for a shape
         return plain, np.inf
-    return smoothed.values, float(khat)
+    return smoothed, float(khat)
 
 
 def finite(log_w):

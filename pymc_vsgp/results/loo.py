@@ -11,12 +11,12 @@ import pandas as pd
 import xarray as xr
 
 from arviz_stats import loo as arviz_loo
-from arviz_stats.base import array_stats
 from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind, model_of
+from pymc_vsgp.fit.weights import psis
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.observation import find_observation, observations, unstreamed
@@ -447,15 +447,10 @@ def _smoothed(phi: np.ndarray, reff: float) -> tuple[np.ndarray, float]:
 
     It has none where all weights in it are the same, and none where they underflow.
     """
-    plain = -phi - logsumexp(-phi)
-    try:
-        log_w, khat = array_stats.psislw(phi, r_eff=reff, axis=(-2, -1))
-    except ValueError as error:
-        if "the same" not in str(error):
-            raise
-        return plain, 0.0
-    lost = np.isnan(khat) or np.isnan(log_w).any()
-    return (plain, np.inf) if lost else (log_w, float(khat))
+    log_w, khat = psis(-phi.ravel(), reff)
+    if np.isnan(khat):
+        return -phi - logsumexp(-phi), np.inf
+    return log_w.reshape(phi.shape), khat
 
 
 def _logsumexp(array: xr.DataArray, dims: list[str]) -> xr.DataArray:
