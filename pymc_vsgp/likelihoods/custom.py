@@ -307,8 +307,7 @@ def captured_variables(rv, *f):
         elif isinstance(op, RandomVariable | SymbolicRandomVariable):
             # Without a name it is none of the model's, but a part of `rv`, such as a component.
             of_one = {x for x, n in _parameters(var.owner) if n == 0}
-            some = [(x, goes_with_rows and x in of_one, shared) for x in var.owner.inputs]
-            frontier[:0] = some
+            frontier[:0] = [(x, goes_with_rows and x in of_one, shared) for x in var.owner.inputs]
         else:
             same = isinstance(op, Elemwise)
             same |= isinstance(op, DimShuffle) and op.new_order[-1:] == (0,)
