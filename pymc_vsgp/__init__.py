@@ -23,8 +23,9 @@ from pymc_vsgp.model.latents import likelihood, predictive
 from pymc_vsgp.point_process import PointProcess, compare_bins, plot_intensity, point_process
 from pymc_vsgp.results.calibration import Calibration, calibrate
 from pymc_vsgp.results.exactness import ExactWeights, exact_weights
+from pymc_vsgp.results.folds import kfold
 from pymc_vsgp.results.inducing_check import InducingCheck, check_inducing
-from pymc_vsgp.results.loo import compute_log_likelihood, compute_pointwise, kfold, loo
+from pymc_vsgp.results.loo import compute_log_likelihood, compute_pointwise, loo
 from pymc_vsgp.results.plots import plot_calibration, plot_elbo, plot_function, plot_inducing
 from pymc_vsgp.results.prediction import log_predictive_density, predict
 

@@ -57,10 +57,10 @@ def known_value(value: Any, what: str = "An argument") -> np.ndarray | None:
 
 
 def as_array(value: Any, what: str = "An argument") -> np.ndarray:
-    """Return an array, whatever is in it; one that is masked stays so."""
+    """Return an array, whatever is in it; one stays masked where something is."""
     try:
         if isinstance(value, np.ma.MaskedArray):
-            return value
+            return value if np.ma.is_masked(value) else value.data
         array = np.asarray(value)
         if array.dtype == object and isinstance(value, pd.Series | pd.DataFrame):
             kinds = value.dtypes if isinstance(value, pd.DataFrame) else [value.dtype]

@@ -782,6 +782,15 @@ GOOD = {
     ),
     "exposure of one entry": lambda: observed(vsgp.Poisson(exposure=[2.0])),
     "X as Xu": lambda: observed(gp=with_prior(X)),
+    "masked arrays with nothing masked": lambda: observed(
+        vsgp.Poisson(exposure=np.ma.array(TIMES)),
+        X=np.ma.array(X),
+        y=np.ma.array(COUNTS, mask=np.zeros(N, bool)),
+        gp=with_prior(np.ma.array(XU)),
+    ),
+    "masked labels with nothing masked": lambda: observed(
+        vsgp.Ordinal([0.0, 1.0], classes=list("abc")), y=np.ma.array(list("abc" * (N // 3)))
+    ),
 }
 
 

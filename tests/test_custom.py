@@ -1,5 +1,6 @@
 """Callables as likelihoods that take arrays from outside, one entry for each row or not."""
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -381,6 +382,136 @@ def test_components_that_do_not_depend_on_the_function(make, parts):
     np.testing.assert_allclose(found, np.log((1.0 - p) * first + p * second), rtol=1e-9)
     drawn = pm.draw(made.dist(np.zeros((500, N))), random_seed=1, mode="FAST_COMPILE")
     assert np.abs(np.triu(np.corrcoef(drawn.T), 1)).max() < 0.3  # rows have draws of their own
+
+
+NORMAL = stats.norm.pdf
+POSITIVE = np.where(RNG.uniform(size=N) < 0.4, 0.0, RNG.gamma(2.0, 1.0, N))
+
+
+@pytest.mark.parametrize(
+    ("make", "y", "parts"),
+    [
+        (
+            lambda b: (
+                lambda f: pm.Mixture.dist(
+                    weights(f), [pm.Normal.dist(b, 1.0), pm.Normal.dist(3.0, 1.0)]
+                )
+            ),
+            REAL,
+            lambda y, b: (NORMAL(y, b), NORMAL(y, 3.0)),
+        ),
+        (
+            lambda b: lambda f: pm.HurdleGamma.dist(psi=pm.math.invlogit(f), alpha=2.0, beta=b),
+            POSITIVE,
+            lambda y, b: (y == 0.0, np.where(y > 0.0, stats.gamma.pdf(y, 2.0, scale=1.0 / b), 0.0)),
+        ),
+    ],
+    ids=["mixture", "hurdle"],
+)
+def test_continuous_components_that_do_not_depend_on_the_function(make, y, parts):
+    """PyMC resizes a component of one number, which is no vector that the callable takes."""
+    with pm.Model() as model:
+        b = pm.HalfNormal("b")
+        kernel, mean = pm.gp.cov.ExpQuad(1, ls=0.3), pm.gp.mean.Linear(coeffs=0.5, intercept=0.7)
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=kernel)
+        gp.prior("u", Xu=X[::4])
+        gp.likelihood("y", make(b), X=X, y=y)
+    made, first = vsgp.Custom(make(b)), np.linspace(-1.0, 1.0, 5)
+    assert list(made.params.values()) == [b]
+
+    def expected(mu, gamma):
+        nodes, w = np.polynomial.hermite_e.hermegauss(80)
+        p = 1.0 / (1.0 + np.exp(-(mu + np.sqrt(gamma) * nodes[:, None])))
+        zero, one = parts(y, 0.7)
+        return (w / w.sum()) @ np.log((1.0 - p) * zero + p * one)
+
+    mu, gamma = RNG.normal(size=N), RNG.uniform(0.1, 4.0, N)
+    found = made.expected_logp(mu, gamma, y).eval({b: 0.7}, mode=RAW)
+    np.testing.assert_allclose(found, expected(mu, gamma), rtol=1e-9)
+
+    def cov(A, B):
+        return np.exp(-0.5 * ((A - B.T) / 0.3) ** 2)
+
+    point = {"u_whitened__": first, "b_log__": np.log(0.7)}
+    whiten = np.linalg.solve(np.linalg.cholesky(cov(X[::4], X[::4])), cov(X[::4], X))
+    rest = np.maximum(1.0 - (whiten**2).sum(axis=0), 0.0)
+    total = expected(0.7 + 0.5 * X[:, 0] + first @ whiten, rest).sum()
+    total += stats.norm.logpdf(first).sum() + stats.halfnorm.logpdf(0.7) + np.log(0.7)
+    assert model.compile_logp(mode=RAW)(point) == pytest.approx(total, abs=1e-3)  # for the jitter
+    drawn = pm.draw(made.replace(p0=0.7).dist(np.full(20_000, 0.4)), random_seed=1, mode=RAW)
+    p = 1.0 / (1.0 + np.exp(-0.4))
+    means = (0.7, 3.0) if y is REAL else (0.0, 2.0 / 0.7)
+    assert drawn.mean() == pytest.approx((1.0 - p) * means[0] + p * means[1], abs=0.05)
+
+
+def test_rows_of_another_number():
+    """A parameter may be replaced for new rows, whatever stood there when the callable ran."""
+    new, point = X[3:15] + 0.02, np.linspace(-1.0, 1.0, 5)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        gp.prior("u", Xu=X[::4])
+        made = vsgp.Custom(CASES["exposure"][0])
+        gp.likelihood("y", made, X=X, y=COUNTS)
+    posterior = az.from_dict({"posterior": {"u": point[None, None]}})
+    found = vsgp.log_predictive_density(
+        posterior,
+        new,
+        COUNTS[:12],
+        likelihood=made.replace(p0=2.0 * E[:12]),
+        model=model,
+        progressbar=False,
+    )
+
+    def cov(A, B):
+        return np.exp(-0.5 * ((A - B.T) / 0.3) ** 2)
+
+    weigh = np.linalg.solve(cov(X[::4], X[::4]), cov(X[::4], new))
+    mu, gamma = point @ weigh, 1.0 - (weigh * cov(X[::4], new)).sum(axis=0)
+    nodes, w = np.polynomial.hermite_e.hermegauss(80)
+    f = mu + np.sqrt(gamma) * nodes[:, None]
+    scored = np.log((w / w.sum()) @ stats.poisson.pmf(COUNTS[:12], 2.0 * E[:12] * np.exp(f)))
+    np.testing.assert_allclose(np.ravel(found), scored, atol=1e-4)  # for the jitter
+
+
+@pytest.mark.parametrize("name", ["two", "limit", "sds of a mixture", "many zeros", "skewed"])
+def test_a_density_of_rows_of_another_number(name):
+    fn, y, _ = CASES[name]
+    made, f = vsgp.Custom(fn), np.stack([np.linspace(-1.0, 1.0, N), np.linspace(0.0, 0.5, N)])
+    some = made.replace(**{k: v[:12] for k, v in made.params.items() if v.type.ndim})
+    found = some.log_prob(f[:, :12], y[:12]).eval(mode="FAST_COMPILE")
+    whole = np.stack([pm.logp(fn(pt.constant(g)), y, warn_rvs=False).eval(mode=RAW) for g in f])
+    np.testing.assert_allclose(found, whole[:, :12], rtol=1e-9)
+
+
+def simulated(f):
+    return pm.Simulator.dist(lambda rng, mu, size: rng.normal(mu, 1.0, size=size), f)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyMC's Simulator
+@pytest.mark.parametrize(
+    ("dist_fn", "message"),
+    [
+        (
+            lambda f: pm.Normal("z", f, 1.0),
+            r"unregistered PyMC .* Return pm\.X\.dist\(\.\.\.\) of f",
+        ),
+        (
+            lambda f: pm.Normal.dist(pm.Deterministic("z", 2.0 * f), 1.0),
+            r"asks for the model, as names do\. .* make named variables before it",
+        ),
+        (simulated, r"pm\.Simulator, which has no density .* Return a distribution with a density"),
+    ],
+    ids=["registered", "named", "simulator"],
+)
+def test_no_distribution_that_a_callable_may_return(dist_fn, message):
+    """And the model is as it was."""
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        gp.prior("u", Xu=X[::4])
+        before = [*model.named_vars, *model.basic_RVs, *model.deterministics]
+        with pytest.raises(TypeError, match=message):
+            gp.likelihood("y", dist_fn, X=X, y=REAL)
+    assert [*model.named_vars, *model.basic_RVs, *model.deterministics] == before
 
 
 def test_a_distribution_as_a_parameter():

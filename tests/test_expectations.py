@@ -114,6 +114,16 @@ def test_any_shapes_and_what_is_not_finite(name, rng):
         flat(np.zeros(3), np.ones(2))
 
 
+def test_nodes_where_a_deviation_is_lost_beside_the_distance_of_a_bend():
+    """All nodes were at nan: a deviation of 1e-12 a bend away, beside one that is large."""
+    m, s = pt.dvectors("m", "s")
+    outputs = bend_nodes(m, s, np.float64(0.0), np.float64(1.0), 48, 1)
+    for mode in (RAW, "FAST_COMPILE"):
+        t, w = pytensor.function([m, s], outputs, mode=mode)([0.3, 1e4, 1.0], [1e-50, 1e-12, 2.0])
+        for power, moment in enumerate([1.0, 0.0, 1.0, 0.0, 3.0]):
+            np.testing.assert_allclose((w * t**power).sum(axis=0), moment, atol=1e-8)
+
+
 def test_nodes_are_as_many_as_the_largest_deviation_needs(rng):
     """And integrate polynomials of the normal variable; nodes of many points are those of each."""
     mu, sd = rng.normal(size=(2, 3, 40)) * 3.0, np.full((2, 3, 40), 0.01)

@@ -1765,3 +1765,34 @@ def test_mass_of_proposals_where_they_have_a_density(rng):
     target = 0.5 * np.exp(whole.logpdf(theta)) + np.exp(half.logpdf(theta))
     mean = np.mean(target / np.exp(q.logpdf(theta)))
     assert mean * q.kept == pytest.approx(1.0, abs=0.02)
+
+
+def test_rounds_that_pay(rng, monkeypatch, capsys):
+    """A round that gains less than it costs is left out; each says what the one before gave."""
+    X = rng.normal(size=(40, 5))
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=40)
+    with pm.Model() as model:
+        lengthscale = pm.InverseGamma("lengthscale", mu=3, sigma=2, shape=5)
+        scale, noise = pm.HalfNormal("scale", 1), pm.HalfNormal("noise", 1)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.5),
+            cov_func=scale**2 * pm.gp.cov.Matern52(5, ls=lengthscale),
+        )
+        gp.prior("u", Xu=X[:10])
+        gp.likelihood("y", vsgp.Gaussian(noise), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    monkeypatch.setattr("pymc_vsgp.progress.SECONDS", 0.0)
+    rounds, real = {}, importance.tail
+    for draws in (100, 1500):
+        worth = iter([0.35, 0.45, 0.5, 0.51])
+
+        def of_rounds(log_w, worth=worth):
+            return (0.3, part * len(log_w)) if (part := next(worth, None)) else real(log_w)
+
+        monkeypatch.setattr(importance, "tail", of_rounds)
+        vsgp.sample(draws, stage=stage, model=model, method="importance", random_seed=3)
+        lines = capsys.readouterr().err.splitlines()
+        rounds[draws] = [line.rpartition(",")[0] for line in lines if "round" in line]
+    said = ["round 1", "round 2, ESS 35%", "round 3, ESS 45%", "round 4, ESS 50%"]
+    assert rounds[100] == [f"Importance, {text}, 0 of 400" for text in said[:2]]
+    assert rounds[1500] == [f"Importance, {text}, 0 of 6000" for text in said]

@@ -13,7 +13,7 @@ import pytest
 import reference
 
 from modes import RAW
-from scipy import special
+from scipy import integrate, special
 
 import pymc_vsgp.likelihoods as likelihoods
 
@@ -205,6 +205,77 @@ def test_finite_at_huge_variance(case):
     value, _, *gradients = compiled(case)(*grid)
     for output in (value, *gradients):
         assert np.all(np.isfinite(output))
+
+
+def laplace(f, y, b):
+    return -np.abs(y - f) / b - np.log(2.0 * b)
+
+
+# Families with the units of f: made for a unit, and the log density at 1. Of two functions the
+# second is the log scale.
+IN_UNITS = {
+    "StudentT": (
+        lambda s: likelihoods.StudentT(4.0, 0.3 * s),
+        lambda f, y: reference.student_t(f, y, 4.0, 0.3),
+    ),
+    "Gumbel": (lambda s: likelihoods.Gumbel(0.3 * s), lambda f, y: reference.gumbel(f, y, 0.3)),
+    "Laplace": (lambda s: Custom(lambda f: pm.Laplace.dist(f, s)), lambda f, y: laplace(f, y, 1.0)),
+    "HeteroskedasticStudentT": (lambda s: likelihoods.HeteroskedasticStudentT(4.0), None),
+    "Laplace of two": (lambda s: Custom(lambda f, g: pm.Laplace.dist(f, pm.math.exp(g))), None),
+}
+
+
+@pytest.mark.parametrize("family", IN_UNITS)
+def test_units_move_the_log_density_and_nothing_else(family):
+    """Variances of f had a floor of 1e-14, in whatever units."""
+    make, logpdf = IN_UNITS[family]
+    kind = pt.dvector if logpdf else pt.dmatrix
+    unit, mu, gamma, y = pt.dscalar("unit"), kind("mu"), kind("gamma"), pt.dvector("y")
+    lik = make(unit)
+    values = lik.expected_logp(mu, gamma, y), lik.log_predictive(mu, gamma, y)
+    slopes = [d for v in values for d in pt.grad(v.sum(), [mu, gamma])]
+    function = pytensor.function(
+        [unit, mu, gamma, y], [*values, *slopes], mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    center = np.array([1.0, 2.2, 3.1, 2.9, 4.0, 3.0])
+    # The least that there is near inducing points; none, and a rounding error below it.
+    spread = np.array([1e-12, 1e-4, 0.1, 1.0, 0.0, -1e-17])
+    seen = center + np.array([0.5, -0.4, 0.3, 2.0, -0.2, 0.7])
+
+    def at(s):
+        m, v, units = s * center, s**2 * spread, s
+        if logpdf is None:
+            m, v = np.c_[m, np.log(s) - 0.1 * center], np.c_[v, spread[::-1]]
+            units = np.array([s, 1.0])
+        expected, predictive, *slopes = function(s, m, v, s * seen)
+        powers = [units, units**2] * 2
+        moved = [np.log(s) + expected, np.log(s) + predictive]
+        return moved, [d * p for d, p in zip(slopes, powers, strict=True)]
+
+    values, slopes = at(1.0)
+    for s in (1e-10, 1e-6, 1e6, 1e10):
+        found, found_slopes = at(s)
+        np.testing.assert_allclose(found, values, rtol=0, atol=1e-9)
+        for d, wanted in zip(found_slopes, slopes, strict=True):
+            np.testing.assert_allclose(d, wanted, rtol=2e-5, atol=1e-7)
+    # A rule without a bend misses a kink.
+    tolerance = 1e-3 if family == "Laplace" else 1e-6
+    for i in np.flatnonzero(spread > 1e-12) if logpdf else []:
+        given = center[i], np.sqrt(spread[i]), seen[i]
+        assert abs(values[0][i] - integral(logpdf, *given)) < tolerance
+        density = integral(lambda *at: np.exp(logpdf(*at)), *given)
+        assert abs(values[1][i] - np.log(density)) < tolerance
+
+
+def integral(fn, mu, sd, y):
+    """Of a function of f and y, against N(mu, sd)."""
+    bend = np.clip((y - mu) / sd, -8.9, 8.9)
+    return integrate.quad(
+        lambda t: fn(mu + sd * t, y) * np.exp(-(t**2) / 2) / np.sqrt(2 * np.pi),
+        *(-9.0, 9.0),
+        points=[0.0, bend],
+        epsabs=1e-10,
+    )[0]
 
 
 def test_safe_exp():

@@ -13,7 +13,8 @@ from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.results.loo import compute_pointwise, kfold, loo
+from pymc_vsgp.results.folds import kfold
+from pymc_vsgp.results.loo import compute_pointwise, loo
 from pymc_vsgp.results.prediction import predict
 
 N, M, LS, SIGMA = 25, 6, 1.2, 1.0
@@ -187,7 +188,7 @@ def test_folds_of_a_table_with_an_exposure():
     folds = np.arange(N) % 2
     options = {"fit": fit, "folds": folds, "per_observation": {"exposure": exposure}, **quiet}
     result = kfold(build, table, counts, **options)
-    assert seen == [(True, True)] * 2
+    assert seen == [(True, True)] * 3  # also with all rows, once
     Z = np.linspace(0.0, 10.0, M)[:, None]
     k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
     A = np.linalg.solve(np.linalg.cholesky(k(Z, Z) + reference_gp.JITTER * np.eye(M)), k(Z, X))
@@ -202,6 +203,81 @@ def test_folds_of_a_table_with_an_exposure():
         np.testing.assert_allclose(result.elpd_i[n], np.log(density), rtol=1e-6)
     with pytest.raises(ValueError, match="exposure has 3 entries, but X has 25 rows"):
         kfold(build, table, counts, **options | {"per_observation": {"exposure": exposure[:3]}})
+
+
+def of_expressions(X, y, error, W):
+    """A model whose noise is an expression of what there is for each row, and of parameters."""
+    with pm.Model() as model:
+        jitter, b = pm.HalfNormal("jitter", 1.0), pm.Normal("b", 0.0, 1.0, shape=2)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(0.4), cov_func=pm.gp.cov.ExpQuad(1, ls=LS)
+        )
+        gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+        sigma = pm.math.sqrt(error**2 + jitter**2) * pm.math.exp(W @ b) * (1.0 + X[:, 0])
+        gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=y)
+    return model
+
+
+JITTER_OF_DRAW, B_OF_DRAW = 0.7, np.array([0.3, -0.5])
+
+
+def at_one_draw(model):
+    values = {"u": np.full(M, 0.4), "jitter": np.array(JITTER_OF_DRAW), "b": B_OF_DRAW}
+    dims = {"u": ["u_inducing"], "jitter": [], "b": ["b_dim"]}
+    draws = {n: (("chain", "draw", *dims[n]), v[None, None]) for n, v in values.items()}
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
+
+
+def test_folds_of_parameters_that_are_expressions():
+    """Covariates of the likelihood, and a noise with a known part, keep what is around them."""
+    X, y = make_data()
+    rng = np.random.default_rng(2)
+    rows = {"error": rng.uniform(0.1, 0.5, N), "W": rng.normal(size=(N, 2))}
+    options = {"fit": at_one_draw, "per_observation": rows, **quiet}
+    found = kfold(of_expressions, X, y, folds=np.arange(N) % 3, **options)
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
+    Z = np.linspace(0.0, 10.0, M)[:, None]
+    A = np.linalg.solve(np.linalg.cholesky(k(Z, Z) + reference_gp.JITTER * np.eye(M)), k(Z, X))
+    sigma = (
+        np.sqrt(rows["error"] ** 2 + JITTER_OF_DRAW**2)
+        * np.exp(rows["W"] @ B_OF_DRAW)
+        * (1.0 + X[:, 0])
+    )
+    sd = np.sqrt(1.0 - np.sum(A**2, axis=0) + sigma**2)
+    np.testing.assert_allclose(found.elpd_i, stats.norm.logpdf(y, 0.4, sd), rtol=1e-8)
+    # One row, one entry.
+    alone = kfold(of_expressions, X[:2], y[:2], 2, **options | {"per_observation": _first(rows, 2)})
+    np.testing.assert_allclose(alone.elpd_i, found.elpd_i[:2], rtol=1e-8)
+
+
+def _first(rows, n):
+    return {name: values[:n] for name, values in rows.items()}
+
+
+def test_folds_in_which_parameters_are_others():
+    """What a model of all rows would score is not what the model of a fold was fitted with."""
+    X, y = make_data()
+    error, W = np.full(N, 0.3), np.random.default_rng(2).normal(size=(N, 2))
+    W[: N // 2] += 1.0
+    options = {"folds": np.arange(N) // 13, "fit": at_zero, **quiet}
+
+    def standardized(X, y, W):
+        return of_expressions(X, y, error[: len(X)], (W - W.mean(axis=0)) / W.std(axis=0))
+
+    with pytest.raises(ValueError, match="sigma of Gaussian changes where build has fewer rows"):
+        kfold(standardized, X, y, per_observation={"W": W}, **options | {"fit": at_one_draw})
+
+    def grouped(X, y, group):
+        labels, codes = np.unique(group, return_inverse=True)
+        with pm.Model() as model:
+            noise = pm.HalfNormal("noise", 1.0, shape=len(labels))
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+            gp.likelihood("y", vsgp.Gaussian(0.1 + noise[codes]), X=X, y=y)
+        return model
+
+    with pytest.raises(ValueError, match="depends on 'noise', which is not the same variable"):
+        kfold(grouped, X, y, per_observation={"group": np.arange(N) // 13}, **options)
 
 
 def at_zero(model):
@@ -239,7 +315,7 @@ def test_folds_of_masked_observations():
         for y in (masked, np.where(masked.mask, np.nan, table))
     )
     np.testing.assert_array_equal(found, wanted)
-    assert [int(np.ma.getmaskarray(y).sum()) for y in seen[:2]] == [2, 4]
+    assert [int(np.ma.getmaskarray(y).sum()) for y in seen[:3]] == [6, 2, 4]
     with pytest.raises(TypeError, match="y is a masked array.*Drop the masked rows"):
         kfold(globals()["build"], X, np.ma.masked_less(y, 0.0), folds=folds, fit=at_zero, **quiet)
 
@@ -280,7 +356,7 @@ def test_folds_of_outputs_with_an_effort_for_each_row(monkeypatch):
         seen.append(likelihood.exposure.eval(mode="FAST_COMPILE"))
         return xr.DataArray(np.zeros(len(y)))
 
-    monkeypatch.setattr("pymc_vsgp.results.loo.log_predictive_density", score)
+    monkeypatch.setattr("pymc_vsgp.results.folds.log_predictive_density", score)
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset(coords={"chain": [0], "draw": [0]})})
     options = {"fit": lambda model: idata, "folds": folds, **quiet}
     per_row = {"exposure": pd.Series(effort)}
@@ -338,15 +414,6 @@ def test_refusals():
     with pytest.raises(ValueError, match="folds .*is masked. Pass a fold for each row"):
         kfold(build, X, y, folds=np.ma.array(np.arange(N) % 2, mask=np.arange(N) == 3))
 
-    def build_with_rows(X, y):
-        with pm.Model() as model:
-            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
-            gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
-            gp.likelihood("y", vsgp.Gaussian(1.0 + X[:, 0]), X=X, y=y)
-        return model
-
-    with pytest.raises(ValueError, match=r"sigma of Gaussian .*per_observation={'sigma': ...}"):
-        kfold(build_with_rows, X, y, 2, fit=at_zero, **quiet)
     with pytest.raises(TypeError, match="returned int, not a model"):
         kfold(lambda X, y: 3, X, y, 2, **quiet)
 

@@ -197,6 +197,8 @@ def test_held_out_rows_may_lack_an_output(likelihood):
         np.testing.assert_allclose(found[row], special.logsumexp(each) - np.log(3), rtol=1e-5)
     with pytest.raises(ValueError, match="but W has 3 rows"):
         vsgp.log_predictive_density(idata, X[:2], some[:, :2], **options)
+    with pytest.raises(ValueError, match="'y' has several outputs.* Use log_predictive_density"):
+        vsgp.predict(idata, new, "density", at=np.ones(3), **options)
     with pytest.raises(ValueError, match="Column 1 of y has no observation. Drop it, and that row"):
         mixed_model(likelihood, np.where([False, True, False], np.nan, y))
     with pm.Model() as model:

@@ -584,6 +584,62 @@ def test_counts_of_several_regions(events):
         pattern.count({"west": {"lon": (0.0, 1.0)}})
 
 
+def test_an_event_on_a_border_counts_once():
+    """Regions that are bins hold what the bins do, the end of the window included."""
+    years = vsgp.point_process(np.arange(1, 11), (1, 10), bins=9)
+    assert list(years.count({"a": (1, 5), "b": (5, 10)})) == [4, 6]
+    assert list(years.count({"a": (0, 5), "b": (5, 9), "c": (9, 12)})) == [4, 4, 2]
+    corners = np.stack(np.meshgrid(np.arange(5.0), np.arange(-1.0, 1.1, 0.5)), -1).reshape(-1, 2)
+    pattern = vsgp.point_process(corners, BOX, bins=(2, 2))
+    sides = [[(0, 2), (2, 4)], [(-1, 0), (0, 1)]]
+    boxes = {f"{i}{j}": [sides[0][i], sides[1][j]] for i in range(2) for j in range(2)}
+    np.testing.assert_array_equal(pattern.count(boxes), pattern.counts)
+    named = {k: {"x": x, "y": y} for k, (x, y) in boxes.items()}
+    np.testing.assert_array_equal(pattern.count(named), pattern.counts)
+    in_time = np.column_stack([corners, np.arange(25) % 3])
+    timed = vsgp.point_process(in_time, [BOX, (0, 2)], bins=(2, 2, 2))
+    halves = {"early": (0, 1), "late": (1, 2)}
+    assert list(timed.count(halves)) == [(in_time[:, 2] < 1).sum(), (in_time[:, 2] >= 1).sum()]
+
+
+def test_an_event_on_a_border_of_polygons_counts_once():
+    shapely = pytest.importorskip("shapely", reason="shapely is not installed")
+    corners = np.stack(np.meshgrid(np.arange(5.0), np.arange(-1.0, 1.1, 0.5)), -1).reshape(-1, 2)
+    pattern = vsgp.point_process(corners, BOX, bins=(2, 2))
+    boxes = {f"{x}{y}": shapely.box(x, y, x + 2, y + 1) for x in (0, 2) for y in (-1, 0)}
+    np.testing.assert_array_equal(pattern.count(boxes), pattern.counts)
+    # Triangles around the middle, where four of them meet.
+    ring = [(0, -1), (4, -1), (4, 1), (0, 1), (0, -1)]
+    parts = {str(i): shapely.Polygon([*ring[i : i + 2], (2, 0)]) for i in range(4)}
+    assert pattern.count(parts).sum() == 25
+    # A window that is not convex has ends that are none of its bounds.
+    window = shapely.box(0, -1, 4, 0) | shapely.box(0, 0, 2, 1)
+    shape = vsgp.point_process(corners, window, bins=(2, 2), outside="drop")
+    assert shape.count(window) == len(shape.events) == 21
+    upper = {"polygon": shapely.box(0, 0, 2, 1), "box": [(0, 2), (0, 1)]}
+    assert list(shape.count(upper)) == [8, 8]  # of nine: the notch is at (2, 0)
+    halves = {"west": {"x": (0, 2)}, "east": {"x": (2, 4)}}
+    assert shape.count(halves).sum() == 21
+
+
+def test_booleans_of_bins_of_any_kind(rng):
+    for n in (2, 5):  # two booleans are no interval from 0 to 1
+        pattern = vsgp.point_process(
+            rng.uniform(0, 10, 50), (0, 10), bins=n, covariates={"c": lambda X: X[:, 0] - 5}
+        )
+        keep = pattern.covariates["c"] > 0
+        wanted = (np.arange(1, n + 1) * pattern.exposure)[keep.to_numpy()].sum()
+        for region in (keep, keep.astype("boolean"), keep.tolist(), list(keep.to_numpy())):
+            assert float(pattern.expected_count(np.arange(1, n + 1), region)) == wanted
+            assert pattern.count(region) == pattern.counts[keep.to_numpy()].sum()
+        with pytest.raises(ValueError, match=r"another index .* Pass region.to_numpy\(\)"):
+            pattern.count(keep[::-1])
+        with pytest.raises(ValueError, match=rf"shape \(3,\), and the grid \({n},\)"):
+            pattern.count([True, False, True])
+    with pytest.raises(TypeError, match="not a window"):
+        pattern.count((False, True))
+
+
 def test_the_dimension_of_bins_is_never_guessed(events):
     pattern = vsgp.point_process(events, BOX, bins=(3, 1))
     numbers = np.arange(12.0).reshape(2, 2, 3)
@@ -881,7 +937,7 @@ def test_intensity_of_other_likelihoods(coal, fitted):
     np.testing.assert_allclose(
         pattern.intensity(tree, model=free), pattern.intensity(tree, model=model)
     )
-    with pytest.raises(ValueError, match="joint=True is for a Poisson"):
+    with pytest.raises(ValueError, match="joint=True is for a Poisson .* Draw f by vsgp.predict"):
         pattern.intensity(tree, model=other, joint=True)
     normal = build(pattern.X, pattern.counts, vsgp.Gaussian(1.0))
     with pytest.raises(TypeError, match="has no exposure"):
@@ -1126,6 +1182,7 @@ BAD = {
     "infinite": ({"window": [(0, np.inf), (0, 1)]}, ValueError, "finite"),
     "odd window": ({"window": "here"}, TypeError, "not a window"),
     "long window": ({"window": (0, 1, 2)}, ValueError, "shape"),
+    "boolean bounds": ({"window": (False, True)}, TypeError, "not a window"),
     "boolean window": ({"window": np.ones((4, 4), bool)}, ValueError, "as mask"),
     "no bins": ({"bins": 0}, ValueError, "whole number"),
     "half bins": ({"bins": 2.5}, ValueError, "whole number"),
@@ -1200,6 +1257,7 @@ def test_polygons_need_shapely(monkeypatch):
         (lambda p: p.expected_count(np.ones(16), [(7, 9), (0, 1)]), "does not meet"),
         (lambda p: p.quadrature(0), "whole number"),
         (lambda p: vsgp.plot_intensity(p, np.ones((2, 16)), what="max"), "Choose one of"),
+        (lambda p: vsgp.compare_bins(p, lambda X, y, lik: None, []), "Pass at least one entry"),
         (
             lambda p: vsgp.point_process(GOOD, BOX, mask=np.ones((4, 4), bool)).rebin(3),
             "Pass a polygon",

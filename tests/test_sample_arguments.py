@@ -124,6 +124,18 @@ def test_values_of_what_is_integrated_out_are_left_out(passed):
     assert passed(initvals=[{"s": 0.5, "u": np.zeros(4)}])["initvals"] == [{"s": 0.5}]
 
 
+@pytest.mark.parametrize("collapse", [None, False])
+def test_initial_values_are_of_variables_of_the_model(collapse, passed, stage):
+    """Also where those of inducing values are left out, and an unknown one would be, too."""
+    for known in ({"s": 0.5}, {"s_log__": 0.5}, {stage.model["s"]: 0.5}, {"s": 0.5, "twice": 1.0}):
+        assert passed(initvals=known, collapse=False)["initvals"] == known
+    for unknown in ({"nope": 1.0}, [{"s": 0.5}, {"nope": 1.0}], {"s_log": 0.0}):
+        with pytest.raises(ValueError, match=r"initvals has '.*'. Pass values .* of \['s', 'u'\]"):
+            passed(initvals=unknown, collapse=collapse)
+    with pytest.raises(TypeError, match="initvals is of type int. Pass a dict of values by name"):
+        passed(initvals=[3], collapse=collapse)
+
+
 def test_the_whole_model_is_sampled_where_arguments_are_about_it(passed):
     assert set(passed(callback=print)["initvals"][0]) == {"s", "u"}
     for asked in ({"return_inferencedata": False}, {"idata_kwargs": {}}, {"callback": print}):

@@ -211,6 +211,39 @@ def test_results_count_observations():
                     use(idata)
 
 
+def test_scores_say_that_observations_changed():
+    """They score those kept with the draws; predictions make no use of any."""
+    model = model_of(vsgp.Poisson, exposure=np.ones(N))
+    stage = vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
+    idata = stage.to_datatree(40, random_seed=1)
+    options = {"model": model, "progressbar": False}
+
+    def uses():
+        yield vsgp.loo(idata, **options).elpd
+        yield vsgp.exact_weights(idata, random_seed=1, **options).n_effective
+        yield float(vsgp.predict(idata, None, "mean", **options).sum())
+
+    def noted():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for value in uses():
+                said = [w for w in caught if "changed since" in str(w.message)]
+                assert {w.filename for w in said} <= {__file__}
+                yield value, sorted(str(w.message).split()[0] for w in said)
+                caught.clear()
+
+    before, silent = zip(*noted(), strict=True)
+    assert silent == ([], [], [])
+    for data, named in (
+        ({"seen": COUNTS + 1}, (["'seen'"], ["'seen'"], [])),
+        ({"exposure": np.full(N, 2.0)}, (["'exposure'", "'seen'"],) * 2 + (["'exposure'"],)),
+    ):
+        pm.set_data(data, model=model)
+        after, found = zip(*noted(), strict=True)
+        assert found == named
+        np.testing.assert_allclose(after, before)
+
+
 @pytest.mark.parametrize(
     "mode",
     [pytest.param("NUMBA", marks=pytest.mark.slow), "JAX", RAW],

@@ -1,5 +1,7 @@
 """Parameters with units of their own: what the Gaussian stage finds does not depend on them."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -112,3 +114,34 @@ def test_how_wide_priors_are():
     np.testing.assert_allclose(wide["a"], [10.0, 300.0], rtol=0.15)
     assert 0.5 < wide["b"].item() < 3.0
     assert np.isinf(wide["c"]) and np.isinf(wide["s_log__"])
+
+
+@pytest.mark.parametrize("likelihood", ["StudentT", "callable"])
+def test_units_of_y_move_the_log_density_and_nothing_else(likelihood):
+    """Variances of f had a floor of 1e-14, which is much for a function in other units."""
+    rows = X[:15]
+    with pm.Model() as model:
+        unit = pm.Data("unit", 1.0)
+        scale, sigma = unit * pm.LogNormal("scale", 0.0), 0.3 * unit
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(3.0 * unit),
+            cov_func=scale**2 * pm.gp.cov.Matern52(1, ls=0.3),
+        )
+        gp.prior("u", Xu=rows[::3])
+        family = {"StudentT": vsgp.StudentT(4.0, sigma), "callable": partial(laplace, b=sigma)}
+        gp.likelihood("y", family[likelihood], X=rows, y=unit * (3.0 + W[:15]))
+    value, slope = (f(mode=RAW) for f in (model.compile_logp, model.compile_dlogp))
+    point = model.initial_point()
+    point = {n: np.full_like(v, 0.3) for n, v in point.items()}
+    values, slopes = [], []
+    for s in (1.0, 1e-6, 1e-10, 1e10):
+        with model:
+            pm.set_data({"unit": s})
+        values.append(value(point) + len(rows) * np.log(s))
+        slopes.append(slope(point))
+    np.testing.assert_allclose(values, values[0], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(slopes, np.tile(slopes[0], (4, 1)), rtol=1e-6, atol=1e-7)
+
+
+def laplace(f, b):
+    return pm.Laplace.dist(f, b)

@@ -54,6 +54,7 @@ _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 FEWEST = 400  # proposals
 ROUNDS, PATIENCE = 12, 4  # at most, and after the best one
 GOOD = 0.6  # of the proposals: where their sample is worth that, another round gains little
+GAIN = 1.1  # of the best ESS, below which it is chance
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
@@ -188,7 +189,7 @@ def weigh(
         n, thin = 4 * n, 4 * thin
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
-        q, K, batch, refit = _fit_proposal(weigher, stage, rng, walk)
+        q, K, batch, refit = _fit_proposal(weigher, stage, n, advance, walk)
         # Where chains draw epsilon, several times as many would take as long as NUTS does.
         for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
@@ -280,8 +281,8 @@ def _judged(weigher: Weigher, q, batch: Batch, draws: int):
     return log_w, single, unmixed or refusal(log_w, single), doubt_of(log_w, single, draws)
 
 
-def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
-    """Fit the proposal density in a few rounds; return it, and what fits it to another batch."""
+def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, walk=None):
+    """Fit the density of the wanted proposals in a few rounds; return it, and what fits it anew."""
     points = weigher.points
     center, first = _estimate(points, stage)
     near, d = Near.one(center, first), len(center)
@@ -289,7 +290,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
     if points.n_epsilon:
         of_theta, of_epsilon = weigher.cost
         K = 4 if of_epsilon < of_theta else 2
-    best = 0.0
+    # A round pays where it saves as many of the wanted proposals.
+    best, pays = 0.0, max(GAIN, 1.0 + n / wanted)
     elsewhere = [_student(points, other) for other in stage.elsewhere]
     rounds: list[tuple[Any, Batch]] = []
 
@@ -310,6 +312,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
     noise: list[Noise] = []
     best_at, refined_at = 0, ROUNDS
     for i in range(ROUNDS):
+        advance(0, f"Importance, round {i + 1}" + (f", ESS {best / n:.0%}" if i else ""))
         q = mixture(near, weigher.prior, elsewhere)
         batch = weigher(q, n, K)
         rounds.append((q, batch))
@@ -327,7 +330,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, rng, walk=None):
             if i == refined_at + 1 and not _calmer(*noise[-2:]):
                 weigher.take(weigher.plain)
             K = _n_inner(min(x.likely for x in noise), *weigher.cost)
-        elif ess > GOOD * n or (ess < 1.1 * best and best > 0.3 * n) or i - best_at >= PATIENCE:
+        elif ess > GOOD * n or (ess < pays * best and best > 0.3 * n) or i - best_at >= PATIENCE:
             break
         elif weigher.adapted:
             K = _n_inner(noise[i].likely, *weigher.cost)

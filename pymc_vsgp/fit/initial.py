@@ -9,15 +9,37 @@ import pytensor.tensor as pt
 from pymc.model.core import Model
 from pytensor.graph.replace import graph_replace
 
+from pymc_vsgp.checks import kind
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.starts import all_of, shares
 from pymc_vsgp.model.variable import inducing_variables
 
-__all__ = ["starts_of_chains"]
+__all__ = ["check_initvals", "of_target", "starts_of_chains"]
 
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
+
+
+def check_initvals(initvals: Any, model: Model) -> None:
+    """Raise unless initial values, of all chains or of each, are of variables of the model."""
+    known = {v.name for v in (*model.unobserved_RVs, *model.value_vars)}
+    for point in initvals if isinstance(initvals, list | tuple | np.ndarray) else [initvals]:
+        if not isinstance(point, dict | None):
+            raise TypeError(f"initvals is {kind(point)}. Pass a dict of values by name.")
+        for key in point or ():
+            name = getattr(key, "name", key)
+            if name not in known and model.name_for(str(name)) not in known:
+                names = [v.name for v in model.free_RVs]
+                raise ValueError(f"initvals has {name!r}. Pass values by name, of {names}.")
+
+
+def of_target(initvals, target: Model):
+    """Initial values, less those of inducing values that are integrated out."""
+    if not isinstance(initvals, dict):
+        return [point and of_target(point, target) for point in initvals]
+    known = {v.name for v in (*target.free_RVs, *target.value_vars)}
+    return {k: x for k, x in initvals.items() if getattr(k, "name", k) in known}
 
 
 def starts_of_chains(

@@ -32,7 +32,7 @@ from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
 from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian, fits
 from pymc_vsgp.fit.importance import weigh
-from pymc_vsgp.fit.initial import starts_of_chains
+from pymc_vsgp.fit.initial import check_initvals, of_target, starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of, insist
 from pymc_vsgp.fit.starts import all_of, search
@@ -262,7 +262,7 @@ def sample(
         if nuts_sampler == "pymc":  # no jitter of starts that are dispersed already
             kwargs.setdefault("init", "adapt_diag")
     elif whole is not None:
-        kwargs["initvals"] = _of_target(kwargs["initvals"], target)
+        kwargs["initvals"] = of_target(kwargs["initvals"], target)
     # The inducing values are drawn from all that was sampled, so names are picked in the end.
     var_names = kwargs.pop("var_names", None) if whole is not None else None
     nuts = dict(kwargs.pop("nuts", None) or {})
@@ -463,17 +463,10 @@ def _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store) -> Non
     known = [v.name for v in model.unobserved_RVs]
     if names is not None and (isinstance(names, str) or not all(n in known for n in names)):
         raise ValueError(f"var_names is {names!r}. Pass a list of names, of {known}.")
+    check_initvals(kwargs.get("initvals"), model)
     refused = sorted(set(kwargs) - TO_DISK) if store is not None else []
     if refused:
         raise TypeError(
             f"sample doesn't take {refused} together with store, as nutpie then writes the draws "
             "on its own. Drop them, or drop store and save the draws with idata.to_zarr."
         )
-
-
-def _of_target(initvals, target: Model):
-    """Initial values, less those of inducing values that are integrated out."""
-    if not isinstance(initvals, dict):
-        return [point and _of_target(point, target) for point in initvals]
-    known = {v.name for v in (*target.free_RVs, *target.value_vars)}
-    return {k: x for k, x in initvals.items() if getattr(k, "name", k) in known}

@@ -13,7 +13,10 @@ import pytensor.tensor as pt
 from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.distributions.simulator import SimulatorRV
+from pymc.exceptions import BlockModelAccessError
 from pymc.logprob.utils import CheckParameterValue
+from pymc.model.core import BlockModelAccess
 from pymc.pytensorf import rvs_in_graph
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
@@ -99,7 +102,8 @@ class Custom(Likelihood):
         """Call dist_fn and keep what it returned; return the variables it captured."""
         names = [f"f{i}" for i in range(int(self.n_latent or 1))]
         f = [pt.tensor(name, dtype="float64", shape=(None,) * ndim) for name in names]
-        rv = self.dist_fn(*f)
+        with _without_model():
+            rv = self.dist_fn(*f)
         op = rv.owner.op if isinstance(rv, Variable) and rv.owner else None
         if not isinstance(op, RandomVariable | SymbolicRandomVariable):
             raise TypeError(
@@ -164,14 +168,20 @@ class Custom(Likelihood):
         call = self._called(f)
         # Of stand-ins first: pm.logp clones the random variables among the parameters, and
         # simplifies what it is given, which would take minutes where densities at quadrature nodes
-        # are nested.
-        at, value = [each.type() for each in f], y.type()
+        # are nested. Without lengths: those of the captured may be others than at first.
+        *at, value = [_any_length(each)() for each in (*f, y)]
         (rv,) = _rebuilt([call.rv], call.f, at)
         try:
             density = pm.logp(rv, value, warn_rvs=False)
         except TypeError:  # of a transformed variable, which wants a value for each entry of f
             density = pm.logp(rv, pt.broadcast_arrays(value, at[0])[0], warn_rvs=False)
         if rvs_in_graph([density]):
+            if any(v.owner and isinstance(v.owner.op, SimulatorRV) for v in ancestors([rv])):
+                raise TypeError(
+                    "The likelihood's callable returns a pm.Simulator, which has no density but "
+                    "random draws to compare y with. Return a distribution with a density, such "
+                    "as pm.CustomDist.dist(f, logp=...)."
+                )
             raise TypeError(
                 "A parameter of the likelihood's callable is a distribution that is not in the "
                 'model. Give it a name there, as in pm.Gamma("alpha", 2, 1).'
@@ -207,6 +217,20 @@ class Custom(Likelihood):
         if self.discrete:
             require(self, y, ok & (y == np.floor(y)), "whole numbers")
         require(self, y, ok, "finite numbers")
+
+
+@contextmanager
+def _without_model():
+    """Context in which a callable adds nothing to the model: it is called of stand-ins."""
+    try:
+        with BlockModelAccess():
+            yield
+    except BlockModelAccessError as error:
+        raise TypeError(
+            "The likelihood's callable must return an unregistered PyMC distribution, but it asks "
+            "for the model, as names do. Return pm.X.dist(...) of f, and make named variables "
+            "before it."
+        ) from error
 
 
 @contextmanager
@@ -301,10 +325,11 @@ def captured_variables(rv, *f):
                 captured[var] = False
             continue
         op = var.owner.op if var.owner else None
-        if op is None or var.name or _reduces(var):
+        drawn = isinstance(op, RandomVariable | SymbolicRandomVariable)
+        if op is None or var.name or (not drawn and _reduces(var)):
             if isinstance(var.type, TensorType):  # not a random generator
                 captured[var] = shared and var.type.ndim > 0
-        elif isinstance(op, RandomVariable | SymbolicRandomVariable):
+        elif drawn:
             # Without a name it is none of the model's, but a part of `rv`, such as a component.
             of_one = {x for x, n in _parameters(var.owner) if n == 0}
             frontier[:0] = [(x, goes_with_rows and x in of_one, shared) for x in var.owner.inputs]
@@ -409,6 +434,11 @@ def _without_checks(var):
     while var.owner and isinstance(var.owner.op, CheckParameterValue):
         var = var.owner.inputs[0]
     return var
+
+
+def _any_length(var):
+    """Return the type of a variable without its lengths, except those that broadcast."""
+    return TensorType(var.dtype, shape=[1 if one else None for one in var.type.broadcastable])
 
 
 def _reduces(var):

@@ -9,6 +9,7 @@ from pymc_vsgp.likelihoods.gaussian import LOG_2PI, normal_logp
 from pymc_vsgp.likelihoods.links import safe_exp
 from pymc_vsgp.likelihoods.quadrature import LEAN, expectation, log_expectation
 from pymc_vsgp.likelihoods.student_t import StudentT
+from pymc_vsgp.ops.nodes import LEAST
 
 
 class TwoFunctions(Likelihood):
@@ -106,7 +107,7 @@ class HeteroskedasticStudentT(TwoFunctions):
         def given_scale(g):
             return self._given_scale(g).expected_logp(m, v, y)
 
-        residual = (y - m) ** 2 + v + np.float64(1e-14)
+        residual = (y - m) ** 2 + pt.maximum(v, np.float64(LEAST))
         bend = pt.log(residual / self.nu) / 2.0, np.pi / 2.0
         return expectation(given_scale, mu_g, gamma_g, ndim, bend, self.n_scales)
 

@@ -18,7 +18,7 @@ import pytensor.tensor as pt
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.ops.nodes import TINY, stack, standard_deviation
+from pymc_vsgp.ops.nodes import LEAST, stack, standard_deviation
 
 N_NODES = {2: 16, 3: 8, 4: 5, 5: 4}  # by the number of functions, for each of them
 
@@ -44,7 +44,7 @@ def filtered(
         mean = (W[p] * mu + loads * x).sum(axis=1)
         variance = (c**2).sum(axis=1)
         if precision is None:
-            variance = pt.maximum(variance, np.float64(TINY))
+            variance = pt.maximum(variance, np.float64(LEAST))
         log_p = log_density(p, mean, variance)
         slope, of_variance = pt.grad(log_p.sum(), [mean, variance])
         # The second derivative in the mean: the density solves the heat equation.
@@ -52,7 +52,7 @@ def filtered(
         known = pt.isfinite(slope) & pt.isfinite(bend)  # not so where y is impossible
         slope, bend = (pt.switch(known, d, np.float64(0.0)) for d in (slope, bend))
         if precision is None:
-            left = pt.sqrt(pt.maximum(1.0 + variance * bend, np.float64(TINY)))
+            left = pt.sqrt(pt.maximum(1.0 + variance * bend, np.float64(1e-14)))
             less = (left - 1.0) / variance
         else:  # the same, but the difference would lose its digits where the noise is small
             left = 1.0 / pt.sqrt(1.0 + variance * precision(p))

@@ -38,6 +38,7 @@ WIDE = (41, 9, 5, 96)  # for one class of two, which says little of f
 LEAN = (61, 13, 5, 48)  # where one integral is inside another
 N_PRODUCT = {1: 101, 2: 41, 3: 25}  # by the number of functions, for each of them
 DROP = 30.0  # log_expectation ignores what is this many nats below the peak
+FAR = 1e8  # standard deviations: a bend as far away, or as wide, moves no node
 
 
 def midpoints(n, ndim):
@@ -246,7 +247,7 @@ def region_nodes(height, mu, sd, ndim, bend=None, lower=None, sizes=None):
         t, slope = lo + (hi - lo) * unit, hi - lo
     else:
         center, width = bend
-        at, scale = (center - mu) / sd, width / sd
+        at, scale = pt.clip((center - mu) / sd, -FAR, FAR), pt.minimum(width / sd, FAR)
         z_lo, z_hi = pt.arcsinh((lo - at) / scale), pt.arcsinh((hi - at) / scale)
         z = z_lo + (z_hi - z_lo) * unit
         t, slope = at + scale * pt.sinh(z), scale * pt.cosh(z) * (z_hi - z_lo)

@@ -15,12 +15,13 @@ from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.ops.loop import Loop
-from pymc_vsgp.ops.nodes import N_BEND, bend_nodes, of_one_shape, stack, standard_deviation
+from pymc_vsgp.ops.nodes import N_BEND, bend_nodes, of_one_shape, stack
 from pymc_vsgp.ops.normal import inverse_mills, log_ndtr, ndtr
 
 # log Phi has its singularities nearest to the real axis at CENTER +- i WIDTH.
 CENTER, WIDTH = 1.9, 2.8
 NONE = 1e-5  # a standard deviation that is as good as none
+TINY = 1e-14  # variances below this are treated as this: log Phi bends on the scale of one
 
 # softplus(f) = sum_i SHARES_i E[(f + x / SLOPES_i)^+], x ~ N(0, 1): ramps smoothed by Gaussians
 # (Monahan and Stefanski's idea for the logistic). Largest error 6e-9, and no larger for any
@@ -97,7 +98,7 @@ def _of(loop, mu, gamma):
 
 def log_ndtr_graph(mu, gamma):
     """Return the expectation of `log_ndtr` and its derivatives, with one rule for all variances."""
-    sd = standard_deviation(gamma)
+    sd = pt.sqrt(pt.maximum(gamma, np.float64(TINY)))
     t, w = bend_nodes(mu, sd, CENTER, WIDTH, N_BEND, mu.type.ndim)
     f = mu + sd * t
     slope = w * inverse_mills(f)

@@ -15,7 +15,10 @@ from pytensor.graph.replace import _vectorize_node
 from pymc_vsgp.ops.loop import Loop
 
 REACH = 7.0  # standard deviations on either side of the mean; 3e-12 of the mass is beyond
-TINY = 1e-14  # variances below this are treated as this: the square root needs a finite slope
+# Variances below this are treated as this: the square root needs a finite slope. Functions have
+# units, so it is far below any variance that is more than a rounding error.
+LEAST = 1e-100
+NARROW = 1e-10  # of the distance from a bend: nodes are the same for any deviation below
 N_BEND = 48
 # Gauss-Hermite nodes that do, by standard deviations over the distance of singularities.
 RULES = {0.053: 6, 0.142: 10, 0.285: 20, 0.392: 32}
@@ -28,7 +31,7 @@ def stack(nodes, ndim):
 
 def standard_deviation(gamma):
     """Square root of a variance that may be zero, or a rounding error below it."""
-    return pt.sqrt(pt.maximum(gamma, np.float64(TINY)))
+    return pt.sqrt(pt.maximum(gamma, np.float64(LEAST)))
 
 
 def of_one_shape(a, b):
@@ -72,6 +75,7 @@ class Nodes(Loop):
 def bend_nodes(mu, sd, center, width, n_nodes, ndim):
     """Nodes t and weights for N(0, 1), dense where ``mu + sd * t`` is near `center`."""
     a, b = (mu - center) / width, sd / width
+    b = pt.maximum(b, NARROW * (1.0 + pt.abs(a)))
     x, of_x = np.polynomial.legendre.leggauss(n_nodes)
     if ndim > 1:  # PyTensor asks for the shapes of open nodes within open nodes for ever
         found = stretched(a, b, stack(x, ndim), stack(of_x, ndim), 0)

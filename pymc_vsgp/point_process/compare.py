@@ -81,6 +81,8 @@ def compare_bins(
     for name, several in (("bins", bins), ("quadrature", quadrature)):
         if not isinstance(several, Sequence | np.ndarray) or isinstance(several, str):
             raise TypeError(f"{name} is {several!r}. Pass a list, with an entry for each fit.")
+    if not len(bins) + len(quadrature):
+        raise ValueError("bins is empty. Pass at least one entry, or quadrature.")
     cases = []
     for b in bins:
         p = pattern.rebin(b)

@@ -295,7 +295,7 @@ class PointProcess:
         **kwargs
             ``joint=True`` draws the function jointly at all inputs. By default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine:
-            far from all inducing points the draws hardly vary.
+            far from all inducing points the draws hardly vary. It takes a Poisson likelihood.
             Others are those of :func:`predict`: `var_name`, `likelihood`, `num_samples`,
             `random_seed`, `progressbar`, `model`.
 
@@ -334,8 +334,9 @@ class PointProcess:
             Draws of the :meth:`intensity` in the bins, or of the posterior.
         region : optional
             What a window can be; in space-time also of space or time alone. ``{"x": (0, 1)}``
-            bounds some of `dims`. Or a boolean for each bin or cell. By default all of the window.
-            A dictionary with other names has several regions.
+            bounds some of `dims`. Or a boolean for each bin or cell: an array, a list, a DataArray,
+            or a Series with the index of `covariates`. By default all of the window. A dictionary
+            with other names has several regions.
         **kwargs
             Passed to :meth:`intensity`, for a DataTree.
 
@@ -371,6 +372,11 @@ class PointProcess:
         -------
         int or DataArray
             Of several regions a number for each, with the dimension ``region``.
+
+        Notes
+        -----
+        As bins do, ``(low, high)`` has events at `low`, and none at `high` unless the window ends
+        there. An event on the border of two regions counts in one of them, so counts add up.
         """
         if regions.are_several(region, self.dims):
             numbers = [int(regions.events_of(self, r).sum()) for r in region.values()]

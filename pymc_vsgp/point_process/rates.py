@@ -64,7 +64,8 @@ def draw_intensity(
     if rate is None:
         raise ValueError(
             f"joint=True is for a Poisson likelihood, not for {type(family).__name__}. "
-            "Use joint=False."
+            "Draw f by vsgp.predict(idata, pattern.inputs, 'f', joint=True), and take the "
+            "intensity of that, which is np.exp(f) where the link is log."
         )
     f = predict(idata, X, "f", likelihood=unit, joint=True, random_seed=random_seed, **options)
     return rate(f).rename("intensity")

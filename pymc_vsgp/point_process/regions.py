@@ -4,12 +4,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from pymc_vsgp.point_process.grid import as_grid
-from pymc_vsgp.point_process.window import Window, as_window, dims_of, is_geometry, turned
+from pymc_vsgp.point_process.window import (
+    Window,
+    as_window,
+    dims_of,
+    import_shapely,
+    is_geometry,
+    turned,
+)
 
 __all__ = ["are_several", "events_of", "volume_of"]
+
+# Directions from a border to the inside, as angles. Up along both axes comes first, and down along
+# both last, as it does for bins; none is along the side of a box.
+AROUND = [0.6 + np.pi * k / 8.0 for k in sorted(range(-7, 9), key=abs)]
+BESIDE = 1e-10  # of the largest coordinate: how far from the border
 
 
 def are_several(region: Any, dims: Sequence[str]) -> bool:
@@ -33,17 +46,52 @@ def volume_of(pattern: Any, region: Any) -> np.ndarray:
 
 
 def events_of(pattern: Any, region: Any) -> np.ndarray:
-    """Whether each event is in a region."""
+    """Whether each event is in a region: in one of those that the window is cut into, as bins."""
     if region is None:
         return np.ones(len(pattern.events), dtype=bool)
     if (keep := _of_bins(pattern, region)) is not None:
         chosen = pattern.cell[keep]
         return np.isin(pattern.cell_of(pattern.events), chosen)
-    return _as_region(pattern, region).contains(pattern.events)
+    region, own, events = _as_region(pattern, region), pattern.window, pattern.events
+    low, high = np.array(region.bounds).T
+    last = high == np.array(own.bounds)[:, 1]
+    inside = (events >= low) & ((events < high) | (last & (events == high)))
+    if own.polygon is None and region.polygon is None:
+        return inside.all(axis=1)
+    x, y = _off_border(_area(region), _area(own), events[:, :2]).T
+    return inside[:, 2:].all(axis=1) & import_shapely().intersects_xy(_area(region), x, y)
+
+
+def _area(window: Window) -> Any:
+    (x0, x1), (y0, y1) = window.bounds[:2]
+    return window.polygon or import_shapely().box(x0, y0, x1, y1)
+
+
+def _off_border(area: Any, window: Any, points: np.ndarray) -> np.ndarray:
+    """Move points that are on the border of an area off it, to the same place for all areas."""
+    shapely, points = import_shapely(), points.copy()
+    border = shapely.boundary(area)
+    shapely.prepare([area, border])
+    at = np.flatnonzero(shapely.intersects_xy(border, *points.T))
+    step = BESIDE * np.abs(window.bounds).max()
+    for angle in AROUND:  # until it is in the window
+        moved = points[at] + step * np.array([np.cos(angle), np.sin(angle)])
+        inside = shapely.contains_xy(window, *moved.T)
+        points[at[inside]], at = moved[inside], at[~inside]
+    return points
 
 
 def _of_bins(pattern: Any, region: Any) -> np.ndarray | None:
     """Return a region that is a boolean for each bin, None if it is of another kind."""
+    if isinstance(region, pd.Series) and region.dtype.kind == "b":
+        if not region.index.equals(pattern.covariates.index):
+            raise ValueError(
+                "The region is a Series with another index than pattern.covariates has. "
+                "Pass region.to_numpy() if its entries are in the order of the bins."
+            )
+        region = region.to_numpy()
+    if isinstance(region, list) and region and all(isinstance(r, bool | np.bool_) for r in region):
+        region = np.asarray(region)
     if not isinstance(region, np.ndarray | xr.DataArray) or region.dtype.kind != "b":
         return None
     of_cells = region.shape == pattern.shape and getattr(region, "dims", ()) == pattern.dims
@@ -69,13 +117,13 @@ def _as_region(pattern: Any, region: Any) -> Window:
                 "Pass bounds by the names of the window."
             )
         sides = [region.get(d, own.bounds[i]) for i, d in enumerate(pattern.dims)]
-        return Window(as_window(sides, "region").bounds, own.polygon)
+        return as_window(sides, "region")
     if not isinstance(region, Window):  # which has its axes in order
         region = turned(as_window(region, "region"), pattern.dims)
     if own.ndim == 3 and region.ndim == 2:
         return Window((*region.bounds, own.bounds[2]), region.polygon)
     if own.timed and region.ndim == 1:
-        return Window((*own.bounds[:2], *region.bounds), own.polygon)
+        return Window((*own.bounds[:2], *region.bounds))
     if region.ndim != own.ndim:
         raise ValueError(
             f"The region has {region.ndim} dimensions, and the window has {list(pattern.dims)}. "

@@ -227,6 +227,8 @@ def _nested(space: Any) -> bool:
 
 def _box(window: Any, what: str, ndim: int | None = None) -> tuple[tuple[float, float], ...]:
     try:
+        if np.asarray(window).dtype.kind == "b":
+            raise TypeError
         sides = np.asarray(window, dtype="float64")
     except (TypeError, ValueError):
         raise TypeError(f"{what} is {window!r}, which is not a window. {HOW}") from None

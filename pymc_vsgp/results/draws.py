@@ -10,7 +10,7 @@ import threading
 import warnings
 import weakref
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,11 +96,7 @@ class Compiled:
         check_own(seen, model)
         rvs = [v for v in model.free_RVs if v in set(seen)]
         fixed = [v for v in model.observed_RVs if v in set(seen)]
-        data = [
-            v
-            for v in seen
-            if isinstance(v, SharedVariable) and v.name in model.named_vars and v not in same
-        ]
+        data = [v for v in _data_among(seen, model) if v not in same]
         swaps = {v: v.type() for v in (*rvs, *data)}
         for v in fixed:
             swaps[v] = model.rvs_to_values[v].astype(v.dtype)
@@ -108,6 +104,10 @@ class Compiled:
         each, same = [*(swaps[v] for v in rvs), *each], [*same, *(swaps[v] for v in data)]
         fn = Batched(each, same, outputs, self.mode, _COMPILING, self.mesh)
         return _Function(fn, tuple(v.name for v in rvs), tuple(data))
+
+
+def _data_among(variables: Iterable[Variable], model: Model) -> list[SharedVariable]:
+    return [v for v in variables if isinstance(v, SharedVariable) and v.name in model.named_vars]
 
 
 # PyTensor changes settings of the whole process while it compiles.
@@ -182,8 +182,7 @@ class Fitted:
         value = known_value(parameter)
         if value is not None:
             return value
-        above, named = ancestors([parameter], blockers=self.model.basic_RVs), self.model.named_vars
-        data = [v for v in above if isinstance(v, SharedVariable) and v.name in named]
+        data = _data_among(ancestors([parameter], blockers=self.model.basic_RVs), self.model)
         now = {v: pt.constant(v.get_value(), dtype=v.dtype) for v in data}
         return graph_replace([parameter], now, strict=False)[0] if now else parameter
 
@@ -274,12 +273,12 @@ class Fitted:
         """
         f = self.compiled(key, build)
         draws = [self.draws.values(name)[at] for name in f.rvs]
-        return f.fn([*draws, *each], [*same, *self._data(f)], rng)
+        return f.fn([*draws, *each], [*same, *self._data(f.data)], rng)
 
-    def _data(self, f: _Function) -> list[np.ndarray]:
+    def _data(self, data: Sequence[SharedVariable]) -> list[np.ndarray]:
         kept = self.draws.constant
         changed, out = [], []
-        for shared in f.data:
+        for shared in data:
             name, value = str(shared.name), shared.get_value(borrow=True)
             if kept is not None and name in kept:
                 now, value = value, kept[name].values
@@ -291,8 +290,8 @@ class Fitted:
         if changed:
             warnings.warn(
                 f"{', '.join(map(repr, sorted(changed)))} of the model changed since it was "
-                "sampled, and the values kept with the draws are used. Pass Xnew, and a likelihood "
-                "of other data, to predict for others.",
+                "sampled, and the values kept with the draws are used. Pass Xnew, ynew and a "
+                "likelihood of other data to predict or score others.",
                 skip_file_prefixes=PACKAGE,
             )
         return out
@@ -341,6 +340,8 @@ class Fitted:
         """The observations that the model was fitted to."""
         kept = self.draws.observed
         if kept is not None and self.name in kept:
+            # Which warns where they have changed.
+            self._data(_data_among(ancestors([self.observation.y]), self.model))
             return kept[self.name].values
         return self.call("y", FIRST, lambda: ([], [], [self.observation.y]))[0][0]
 

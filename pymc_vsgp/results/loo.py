@@ -1,29 +1,24 @@
-"""Leave-one-out and K-fold cross-validation."""
+"""Leave-one-out cross-validation."""
 
 import warnings
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from arviz_stats import loo as arviz_loo
-from arviz_stats.utils import ELPDData, ELPDDataLOOKFold
+from arviz_stats.utils import ELPDData
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import as_array, check_built, check_real, generator_of, kind, model_of
+from pymc_vsgp.checks import check_real, model_of
 from pymc_vsgp.fit.weights import psis
-from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.mixed import Mixed
-from pymc_vsgp.model.observation import find_observation, observations, unstreamed
+from pymc_vsgp.model.observation import observations, unstreamed
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import PACKAGE, ROWS, Fitted
 from pymc_vsgp.results.posterior import require_tree
-from pymc_vsgp.results.prediction import log_predictive_density
 
 FEWEST = 30  # draws that ArviZ fits a tail to
 
@@ -203,161 +198,6 @@ def loo(
         log_weights=log_weights,
         pareto_k=pareto_k,
     )
-
-
-def kfold(
-    build: Callable[[Any, Any], Model],
-    X: Any,
-    y: Any,
-    k: int = 10,
-    *,
-    fit: Callable[[Model], xr.DataTree] | None = None,
-    var_name: str | None = None,
-    folds: Any = None,
-    per_observation: dict[str, Any] | None = None,
-    random_seed: int | np.random.Generator | None = None,
-    progressbar: bool = True,
-) -> ELPDData:
-    """
-    K-fold cross-validation: fit again without each fold, and predict it.
-
-    With several outputs a row is scored by the joint density of its outputs: see
-    :func:`log_predictive_density`.
-
-    Parameters
-    ----------
-    build : callable
-        Takes `X` and `y` of the observations to learn from, and returns a model of them.
-    X : array_like, shape (N, D)
-        Inputs of all observations.
-    y : array_like, shape (N,)
-        All observations.
-    k : int
-        Number of folds.
-    fit : callable, optional
-        Takes a model and returns draws. By default :func:`sample` with its settings.
-    var_name : str, optional
-        Name of the observed variable, where the model has several.
-    folds : array_like of int, shape (N,), optional
-        Fold of each observation. By default folds of equal size at random; give them where
-        neighbors should be left out together.
-    per_observation : dict, optional
-        Parameters of the likelihood with an entry for each observation, such as an exposure.
-        `build` takes those of its observations by that name: ``build(X, y, exposure=...)``.
-    random_seed : int or Generator, optional
-        Seed of the folds, and of the draws where `fit` is not given.
-    progressbar : bool
-        Whether to show progress.
-
-    Returns
-    -------
-    ELPDData
-        That ``az.compare`` takes. The effective number of parameters is not computed: nan.
-    """
-    for what, rows in (("X", X), ("y", y)):
-        if not hasattr(rows, "__len__") or not as_array(rows, what).ndim:
-            raise TypeError(f"{what} is {kind(rows)}. Pass one row for each observation.")
-    if not isinstance(per_observation, dict | None):
-        raise TypeError(f"per_observation is {kind(per_observation)}. Pass a dict of parameters.")
-    n, rng = len(X), generator_of(random_seed)
-    if len(y) != n:
-        raise ValueError(
-            f"X has {n} rows but y has {len(y)} entries. Pass one observation for each row of X."
-        )
-    params = per_observation or {}
-    for param, values in params.items():
-        if not as_array(values, param).ndim:
-            raise TypeError(f"{param} is {kind(values)}. Pass one entry for each row of X.")
-        if len(values) != n:
-            raise ValueError(
-                f"{param} has {len(values)} entries, but X has {n} rows. Pass one for each row."
-            )
-    if folds is None:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 2 <= k <= n:
-            raise ValueError(
-                f"k is {k!r}, but it is the number of folds. Pass a whole number from 2 to {n}."
-            )
-        folds = rng.permutation(np.arange(n) % k)
-    folds = as_array(folds, "folds")
-    if np.ma.is_masked(folds) or (folds.dtype.kind == "f" and np.isnan(folds).any()):
-        raise ValueError("folds holds nan, or is masked. Pass a fold for each row, or drop rows.")
-    if folds.shape != (n,):
-        raise ValueError(
-            f"folds has shape {folds.shape}, but X has {n} rows. Pass one fold for each row."
-        )
-    try:
-        labels = np.unique(folds)
-    except TypeError:  # of what has no order
-        raise TypeError("folds holds None, or things of several types. Pass numbers.") from None
-    if len(labels) < 2:
-        raise ValueError("There is one fold, so nothing to learn from. Pass at least two.")
-    elpd, n_samples = np.empty(n), 0
-    with progress("Folds", len(labels), progressbar) as advance:
-        for label in labels:
-            out = folds == label
-            rest = {param: _take(values, ~out) for param, values in params.items()}
-            model = build(_take(X, ~out), _take(y, ~out), **rest)
-            check_built(model)
-            o = find_observation(model, var_name)
-            if lost := [param for param in o.row_params if param not in params]:
-                raise ValueError(
-                    f"{lost[0]} of {o.likelihood.title} has one entry for each row. Pass all of "
-                    f"them as per_observation={{{lost[0]!r}: ...}}: build takes it by that name."
-                )
-            idata = _sample(model, rng) if fit is None else fit(model)
-            likelihood = None
-            if params:
-                left_out = {param: _take(values, out) for param, values in params.items()}
-                likelihood = _with_rows(o.likelihood, left_out)
-            score = log_predictive_density(
-                idata,
-                _take(X, out),
-                _take(y, out),
-                var_name=var_name,
-                likelihood=likelihood,
-                model=model,
-                progressbar=False,
-            )
-            elpd[out] = score.values
-            n_samples = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
-            advance(1)
-    return ELPDDataLOOKFold(
-        elpd=float(elpd.sum()),
-        se=float(np.sqrt(n * elpd.var())),
-        p=np.nan,
-        n_samples=n_samples,
-        n_data_points=n,
-        scale="log",
-        warning=False,
-        good_k=np.nan,
-        elpd_i=xr.DataArray(elpd, dims=["obs"]),
-        n_folds=len(labels),
-    )
-
-
-def _take(array: Any, rows: np.ndarray) -> Any:
-    """Return some of the rows, with their labels where they have labels."""
-    if isinstance(array, xr.DataArray | pd.Index | pd.api.extensions.ExtensionArray):
-        return array[rows]
-    return array.iloc[rows] if hasattr(array, "iloc") else as_array(array)[rows]
-
-
-def _with_rows(likelihood: Likelihood, params: dict[str, Any]) -> Likelihood:
-    """Return the family of a likelihood with parameters of other rows."""
-    if not isinstance(likelihood, Mixed):
-        return likelihood.replace(**params)
-    if likelihood.ndim_y:  # where a vector has one entry for each output
-        params = {n: np.asarray(v)[:, None] if v.ndim == 1 else v for n, v in params.items()}
-    return likelihood.of_output.replace(**params)
-
-
-def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
-    from pymc_vsgp.fit.sampling import sample
-
-    idata = sample(model=model, method="auto", progressbar=False, random_seed=rng)
-    if idata["posterior"].attrs.get("interrupted"):
-        raise KeyboardInterrupt("A fold has too few draws.")
-    return idata
 
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:

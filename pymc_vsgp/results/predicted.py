@@ -111,7 +111,12 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
         return [Part(of, each, lambda: Quantiles(q), ["quantile"], tail, coords | {"quantile": q})]
     numbers = as_array(at, "at")
-    if numbers.ndim != 1 or not numbers.size or fit.likelihood.ndim_y:
+    if fit.likelihood.ndim_y:
+        raise ValueError(
+            f"{fit.name!r} has several outputs, and 'density' is for a likelihood of one. Use "
+            "log_predictive_density, with nan in ynew for outputs to leave out."
+        )
+    if numbers.ndim != 1 or not numbers.size:
         raise ValueError(
             "A density is that of values of y, one number each. Pass them as a vector, as in "
             "predict(idata, Xnew, 'density', at=np.linspace(0, 10, 50))."

@@ -18,8 +18,8 @@ from pymc_vsgp.ops.backends.scalar_numba import (
     log_ndtr_from,
     select,
 )
-from pymc_vsgp.ops.expectations import CENTER, FAR_LEFT, NONE, SHARES, SLOPES, WIDTH
-from pymc_vsgp.ops.nodes import N_BEND, TINY
+from pymc_vsgp.ops.expectations import CENTER, FAR_LEFT, NONE, SHARES, SLOPES, TINY, WIDTH
+from pymc_vsgp.ops.nodes import N_BEND
 
 # Raise this with any change below, or of constants that are imported: PyTensor and numba keep what
 # they compiled.
