@@ -497,7 +497,7 @@ def simulated(f):
         ),
         (
             lambda f: pm.Normal.dist(pm.Deterministic("z", 2.0 * f), 1.0),
-            r"asks for the model, as names do\. .* make named variables before it",
+            r"unregistered PyMC distribution, but it names 'z'\. .* make named variables before it",
         ),
         (simulated, r"pm\.Simulator, which has no density .* Return a distribution with a density"),
     ],
@@ -512,6 +512,25 @@ def test_no_distribution_that_a_callable_may_return(dist_fn, message):
         with pytest.raises(TypeError, match=message):
             gp.likelihood("y", dist_fn, X=X, y=REAL)
     assert [*model.named_vars, *model.basic_RVs, *model.deterministics] == before
+
+
+def test_what_else_a_callable_may_do_with_pymc():
+    """It may draw, have a model of its own, and look variables up; the model stays as it is."""
+    with pm.Model() as model:
+        pm.HalfNormal("noise", 1.0)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        gp.prior("u", Xu=X[::4])
+
+        def looked_up(f):
+            one = float(pm.draw(pm.Normal.dist(0.7, 0.0), random_seed=1))
+            return pm.Normal.dist(one * f, pm.modelcontext(None)["noise"])
+
+        before = list(model.named_vars)
+        made = vsgp.Custom(looked_up)
+    assert list(model.named_vars) == before
+    f = np.linspace(-1.0, 1.0, N)
+    found = made.log_prob(f, REAL).eval({model["noise"]: 1.3}, mode="FAST_COMPILE")
+    np.testing.assert_allclose(found, stats.norm.logpdf(REAL, 0.7 * f, 1.3))
 
 
 def test_a_distribution_as_a_parameter():

@@ -250,6 +250,68 @@ def test_folds_of_parameters_that_are_expressions():
     np.testing.assert_allclose(alone.elpd_i, found.elpd_i[:2], rtol=1e-8)
 
 
+def test_folds_of_what_build_writes_to():
+    """Lists come as arrays, and what build does to its rows is done to copies, also to all rows."""
+    X, y = make_data()
+    table, error = pd.DataFrame({"x": X[:, 0]}), np.linspace(0.1, 0.5, N)
+
+    def build(X, y, error):
+        X["half"] = X["x"] / 2.0
+        y -= 5.0
+        return of_expressions(X[["x"]].to_numpy(), y + 5.0, error * 1.0, np.zeros((len(y), 2)))
+
+    options = {"folds": np.arange(N) % 2, "fit": at_one_draw, **quiet}
+    plain = kfold(
+        lambda X, y, error: of_expressions(X, y, error, np.zeros((len(y), 2))),
+        X,
+        y,
+        per_observation={"error": error},
+        **options,
+    )
+    before = y.copy()
+    found = kfold(build, table, y, per_observation={"error": error.tolist()}, **options)
+    np.testing.assert_allclose(found.elpd_i, plain.elpd_i)
+    np.testing.assert_array_equal(y, before)
+    assert list(table) == ["x"]
+
+
+def test_folds_given_what_is_observed():
+    """A parameter may depend on an observed variable, and on one of a model around."""
+    X, y = make_data()
+    error = np.linspace(0.1, 0.5, N)
+
+    def build(X, y, error):
+        with pm.Model() as outer:
+            jitter = pm.HalfNormal("jitter", 1.0)
+            seen = pm.Normal("seen", 0.3, 1.0, observed=error)
+            with pm.Model("inner") as model:
+                gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+                gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+                gp.likelihood("y", vsgp.Gaussian(seen + jitter), X=X, y=y)
+        assert outer is model.root
+        return model
+
+    def fit(model):
+        draws = {"inner::u": np.zeros(M), "jitter": np.array(0.2)}
+        dims = {"inner::u": ["u_inducing"], "jitter": []}
+        draws = {n: (("chain", "draw", *dims[n]), v[None, None]) for n, v in draws.items()}
+        return xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
+
+    options = {"per_observation": {"error": error}, "folds": np.arange(N) % 2, **quiet}
+    found = kfold(build, X, y, fit=fit, **options)
+    k = lambda a, b: reference_gp.ard_kernel(a, b, [LS], 1.0)  # noqa: E731
+    Z = np.linspace(0.0, 10.0, M)[:, None]
+    A = np.linalg.solve(np.linalg.cholesky(k(Z, Z) + reference_gp.JITTER * np.eye(M)), k(Z, X))
+    sd = np.sqrt(1.0 - np.sum(A**2, axis=0) + (error + 0.2) ** 2)
+    np.testing.assert_allclose(found.elpd_i, stats.norm.logpdf(y, 0.0, sd), rtol=1e-8)
+    with pytest.raises(ValueError, match="The draws lack 'jitter'. Let fit return all"):
+        kfold(build, X, y, fit=lambda m: fit(m).map_over_datasets(_without_jitter), **options)
+
+
+def _without_jitter(dataset):
+    return dataset.drop_vars("jitter", errors="ignore")
+
+
 def _first(rows, n):
     return {name: values[:n] for name, values in rows.items()}
 

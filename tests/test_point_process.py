@@ -620,6 +620,10 @@ def test_an_event_on_a_border_of_polygons_counts_once():
     assert list(shape.count(upper)) == [8, 8]  # of nine: the notch is at (2, 0)
     halves = {"west": {"x": (0, 2)}, "east": {"x": (2, 4)}}
     assert shape.count(halves).sum() == 21
+    # A sharp corner, at the border of two regions.
+    wedge = shapely.Polygon([(0, 0), (4, 0.8), (4, -0.1)])
+    sharp = vsgp.point_process(np.array([[0.0, 0.0], [2.0, 0.1]]), wedge, bins=(2, 2))
+    assert sharp.count({"up": shapely.box(0, 0, 4, 1), "down": shapely.box(0, -1, 4, 0)}).sum() == 2
 
 
 def test_booleans_of_bins_of_any_kind(rng):

@@ -14,9 +14,8 @@ from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.distributions.simulator import SimulatorRV
-from pymc.exceptions import BlockModelAccessError
 from pymc.logprob.utils import CheckParameterValue
-from pymc.model.core import BlockModelAccess
+from pymc.model.core import Model
 from pymc.pytensorf import rvs_in_graph
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
@@ -221,16 +220,17 @@ class Custom(Likelihood):
 
 @contextmanager
 def _without_model():
-    """Context in which a callable adds nothing to the model: it is called of stand-ins."""
-    try:
-        with BlockModelAccess():
-            yield
-    except BlockModelAccessError as error:
+    """Context in which a callable adds nothing to the model, as it is called with stand-ins."""
+    around, own = Model.get_context(error_if_none=False), Model(model=None)
+    known = {} if around is None else dict(around.named_vars)
+    own.named_vars.update(known)  # that it may ask for
+    with own:
+        yield
+    if added := [name for name in own.named_vars if name not in known]:
         raise TypeError(
-            "The likelihood's callable must return an unregistered PyMC distribution, but it asks "
-            "for the model, as names do. Return pm.X.dist(...) of f, and make named variables "
-            "before it."
-        ) from error
+            "The likelihood's callable must return an unregistered PyMC distribution, but it "
+            f"names {added[0]!r}. Return pm.X.dist(...) of f, and make named variables before it."
+        )
 
 
 @contextmanager

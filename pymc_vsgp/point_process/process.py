@@ -295,7 +295,8 @@ class PointProcess:
         **kwargs
             ``joint=True`` draws the function jointly at all inputs. By default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine:
-            far from all inducing points the draws hardly vary. It takes a Poisson likelihood.
+            far from all inducing points the draws hardly vary. ``joint=True`` takes a Poisson
+            likelihood.
             Others are those of :func:`predict`: `var_name`, `likelihood`, `num_samples`,
             `random_seed`, `progressbar`, `model`.
 
@@ -376,7 +377,8 @@ class PointProcess:
         Notes
         -----
         As bins do, ``(low, high)`` has events at `low`, and none at `high` unless the window ends
-        there. An event on the border of two regions counts in one of them, so counts add up.
+        there. An event on the border of two regions counts in one of them, so counts add up. At
+        the border of a window that is a polygon this may be another one than that of its bin.
         """
         if regions.are_several(region, self.dims):
             numbers = [int(regions.events_of(self, r).sum()) for r in region.values()]

@@ -21,7 +21,7 @@ __all__ = ["are_several", "events_of", "volume_of"]
 
 # Directions from a border to the inside, as angles. Up along both axes comes first, and down along
 # both last, as it does for bins; none is along the side of a box.
-AROUND = [0.6 + np.pi * k / 8.0 for k in sorted(range(-7, 9), key=abs)]
+AROUND = [0.6 + np.pi * k / 128.0 for k in sorted(range(-127, 129), key=abs)]
 BESIDE = 1e-10  # of the largest coordinate: how far from the border
 
 
@@ -75,6 +75,8 @@ def _off_border(area: Any, window: Any, points: np.ndarray) -> np.ndarray:
     at = np.flatnonzero(shapely.intersects_xy(border, *points.T))
     step = BESIDE * np.abs(window.bounds).max()
     for angle in AROUND:  # until it is in the window
+        if not at.size:
+            break
         moved = points[at] + step * np.array([np.cos(angle), np.sin(angle)])
         inside = shapely.contains_xy(window, *moved.T)
         points[at[inside]], at = moved[inside], at[~inside]

@@ -290,8 +290,8 @@ class Fitted:
         if changed:
             warnings.warn(
                 f"{', '.join(map(repr, sorted(changed)))} of the model changed since it was "
-                "sampled, and the values kept with the draws are used. Pass Xnew, ynew and a "
-                "likelihood of other data to predict or score others.",
+                "sampled, and the values kept with the draws are used. For others, predict or use "
+                "log_predictive_density, and pass Xnew and a likelihood of other data.",
                 skip_file_prefixes=PACKAGE,
             )
         return out

@@ -1,6 +1,6 @@
 """K-fold cross-validation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -110,13 +110,10 @@ def kfold(
         raise ValueError("There is one fold, so nothing to learn from. Pass at least two.")
     elpd, n_samples = np.empty(n), 0
     with progress("Folds", len(labels), progressbar) as advance:
-        every = build(X, y, **params)
-        check_built(every)
+        every = _built(build, X, y, params, np.ones(n, dtype=bool))
         for label in labels:
             out = folds == label
-            rest = {param: _take(values, ~out) for param, values in params.items()}
-            model = build(_take(X, ~out), _take(y, ~out), **rest)
-            check_built(model)
+            model = _built(build, X, y, params, ~out)
             idata = _sample(model, rng) if fit is None else fit(model)
             likelihood = _of_left_out(every, model, var_name, idata, out)
             score = log_predictive_density(
@@ -145,6 +142,14 @@ def kfold(
     )
 
 
+def _built(build, X, y, params: dict[str, Any], rows: np.ndarray) -> Model:
+    """Return a model of some of the rows: copies, which build may write to."""
+    some = {param: _take(values, rows) for param, values in params.items()}
+    model = build(_take(X, rows), _take(y, rows), **some)
+    check_built(model)
+    return model
+
+
 def _take(array: Any, rows: np.ndarray) -> Any:
     """Return some of the rows, with their labels where they have labels."""
     if isinstance(array, xr.DataArray | pd.Index | pd.api.extensions.ExtensionArray):
@@ -163,22 +168,27 @@ def _of_left_out(
     here, whole = find_observation(model, name), find_observation(every, name)
     if not whole.row_params:
         return None
-    posterior = idata["posterior"]
+    every, model, posterior = every.root, model.root, idata["posterior"]
     params, free = whole.likelihood.params, set(every.free_RVs)
-    needed = [v for v in ancestors(params.values(), blockers=free) if v in free]
-    draw = {}
+    above = list(ancestors(params.values(), blockers=free))
+    needed = [v for v in above if v in free]
+    if lost := [rv.name for rv in needed if rv.name not in posterior]:
+        raise ValueError(f"The draws lack {lost[0]!r}. Let fit return all parameters.")
+    draw, swaps = {}, _observed(every, above)
     for rv, shape in zip(needed, _shapes(every, needed), strict=True):
-        if rv.name not in posterior or posterior[rv.name].shape[2:] != shape:
+        if posterior[rv.name].shape[2:] != shape:
             raise ValueError(
                 f"A parameter of {whole.likelihood.title} depends on {rv.name!r}, which is not the "
                 "same variable without a fold. Let build give it one shape, whatever the rows."
             )
-        draw[model[rv.name]] = posterior[rv.name].values[0, 0]
-    swaps = {rv: model[rv.name] for rv in needed}
+        swaps[rv] = model[rv.name]
+        draw[swaps[rv]] = posterior[rv.name].values[0, 0]
     found = dict(zip(params, graph_replace([*params.values()], swaps, strict=False), strict=True))
     rows = {n: found[n][np.flatnonzero(out)] for n in whole.row_params}
     kept = {n: found[n][np.flatnonzero(~out)] for n in whole.row_params}
-    a, b = (evaluate([by[n] for n in kept], draw) for by in (kept, here.likelihood.params))
+    of_fold = [here.likelihood.params[n] for n in kept]
+    of_fold = graph_replace(of_fold, _observed(model, ancestors(of_fold)), strict=False)
+    a, b = (evaluate(graphs, draw) for graphs in ([*kept.values()], of_fold))
     for n, of_all, of_rest in zip(kept, a, b, strict=True):
         if not np.allclose(of_all, of_rest, rtol=1e-6, atol=0.0, equal_nan=True):
             raise ValueError(
@@ -186,6 +196,12 @@ def _of_left_out(
                 "standardized them. Pass numbers that do not depend on the fold."
             )
     return whole.likelihood.replace(**found | rows)
+
+
+def _observed(model: Model, variables: Iterable[Any]) -> dict[Any, Any]:
+    """Return the values of observed variables among these."""
+    observed = set(model.observed_RVs)
+    return {v: model.rvs_to_values[v].astype(v.dtype) for v in variables if v in observed}
 
 
 def _shapes(model: Model, rvs: list[Any]) -> list[tuple[int, ...]]:
