@@ -58,8 +58,9 @@ def events_of(pattern: Any, region: Any) -> np.ndarray:
     inside = (events >= low) & ((events < high) | (last & (events == high)))
     if own.polygon is None and region.polygon is None:
         return inside.all(axis=1)
-    x, y = _off_border(_area(region), _area(own), events[:, :2]).T
-    return inside[:, 2:].all(axis=1) & import_shapely().intersects_xy(_area(region), x, y)
+    area = _area(region)
+    x, y = _off_border(area, _area(own), events[:, :2]).T
+    return inside[:, 2:].all(axis=1) & import_shapely().intersects_xy(area, x, y)
 
 
 def _area(window: Window) -> Any:

@@ -175,8 +175,9 @@ def _of_left_out(
     if lost := [rv.name for rv in needed if rv.name not in posterior]:
         raise ValueError(f"The draws lack {lost[0]!r}. Let fit return all parameters.")
     draw, swaps = {}, _observed(every, above)
-    for rv, shape in zip(needed, _shapes(every, needed), strict=True):
-        if posterior[rv.name].shape[2:] != shape:
+    shapes = every.eval_rv_shapes() if needed else {}
+    for rv in needed:
+        if posterior[rv.name].shape[2:] != tuple(shapes[rv.name]):
             raise ValueError(
                 f"A parameter of {whole.likelihood.title} depends on {rv.name!r}, which is not the "
                 "same variable without a fold. Let build give it one shape, whatever the rows."
@@ -202,12 +203,6 @@ def _observed(model: Model, variables: Iterable[Any]) -> dict[Any, Any]:
     """Return the values of observed variables among these."""
     observed = set(model.observed_RVs)
     return {v: model.rvs_to_values[v].astype(v.dtype) for v in variables if v in observed}
-
-
-def _shapes(model: Model, rvs: list[Any]) -> list[tuple[int, ...]]:
-    """Return the shapes of random variables, where there are any."""
-    shapes = model.eval_rv_shapes() if rvs else {}
-    return [tuple(shapes[rv.name]) for rv in rvs]
 
 
 def _sample(model: Model, rng: np.random.Generator) -> xr.DataTree:
