@@ -16,7 +16,8 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.engine.vectorized import Batched
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.minibatch import Minibatches, _prior
+from pymc_vsgp.fit.held import at_prior
+from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Natural, _has_slopes
 
 N = 20
@@ -673,10 +674,10 @@ def test_a_fit_begins_where_the_density_does_not_underflow(kind):
     arguments = [bound, bound.start, bound.no_sites(), [], 1e-3, lambda *args: None]
     if kind == "minibatches":
         fit = Minibatches(*arguments, np.random.default_rng(0), N)
-        at_prior = bound(bound.start, [_prior(s) for s in bound.no_sites()], [], fit.rows)
+        ev = bound(bound.start, [at_prior(s) for s in bound.no_sites()], [], fit.rows)
     else:
-        fit, at_prior = Natural(*arguments), bound(bound.start, *arguments[2:3], bound.no_offsets())
-    assert not (np.isfinite(at_prior.value) and _has_slopes(at_prior))
+        fit, ev = Natural(*arguments), bound(bound.start, *arguments[2:3], bound.no_offsets())
+    assert not (np.isfinite(ev.value) and _has_slopes(ev))
     assert np.isfinite(fit.evaluation.value) and _has_slopes(fit.evaluation)
 
 

@@ -1,5 +1,7 @@
 """Minibatches of the Gaussian stage, and what makes their steps cheap."""
 
+from importlib import import_module
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -11,7 +13,8 @@ import pymc_vsgp as vsgp
 import pymc_vsgp.fit.approximation
 
 from pymc_vsgp.fit.bound import Bound
-from pymc_vsgp.fit.minibatch import Batches, Minibatches, _from_sites, _stepped
+from pymc_vsgp.fit.held import Held, from_sites, stepped, stepped_on_jax
+from pymc_vsgp.fit.minibatch import Batches, Minibatches
 from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.ops.linalg import weighted_gram
@@ -49,7 +52,7 @@ def test_a_density_that_is_held_has_the_same_elbo(likelihood):
     theta, Xu = tied.start + 0.1, model["u_Xu"].get_value()
     wanted = tied(theta, [sites], [Xu])
     held = Bound(model, move_inducing=True, n_rows=8, mode=RAW, held=True)
-    q = _from_sites(sites, wanted.R[0], wanted.prior_mean[0])
+    q = from_sites(sites, wanted.R[0], wanted.prior_mean[0])
     found = [held(theta, [q], [Xu], rows) for rows in np.split(np.arange(N)[::-1], 3)]
     np.testing.assert_allclose(np.mean([e.value for e in found]), wanted.value, rtol=1e-10)
     linear, precision = (np.mean([getattr(e, n)[0] for e in found], 0) for n in wanted._fields[2:4])
@@ -63,8 +66,8 @@ def test_gradient_where_q_is_held():
     model = of_classes(mean=0.4)
     bound = Bound(model, move_inducing=True, n_rows=8, mode=RAW, held=True)
     theta, Xu, rows = bound.start + 0.1, model["u_Xu"].get_value(), np.arange(3, 11)
-    start = bound(theta, [_from_sites(some_sites(), np.eye(M), np.zeros(M))], [Xu], rows)
-    q = _from_sites(some_sites(), start.R[0], start.prior_mean[0])
+    start = bound(theta, [from_sites(some_sites(), np.eye(M), np.zeros(M))], [Xu], rows)
+    q = from_sites(some_sites(), start.R[0], start.prior_mean[0])
     gradient = bound(theta, [q], [Xu], rows).gradient
     x = np.concatenate([theta, Xu.ravel()])
 
@@ -83,13 +86,50 @@ def test_steps_are_those_of_the_sites():
     tied = Bound(model, mode=RAW)
     ev = tied(tied.start, [sites])
     R, mean = ev.R[0], ev.prior_mean[0]
-    q = _stepped(_from_sites(sites, R, mean), ev.linear[0], ev.precision[0], 0.3)
+    q = stepped(from_sites(sites, R, mean), ev.linear[0], ev.precision[0], 0.3)
     new = blend(sites, R, mean, ev.linear[0], ev.precision[0], ev.mean[0], 0.3)
-    wanted = _from_sites(new, R, mean)
+    wanted = from_sites(new, R, mean)
     np.testing.assert_allclose(q.precision, wanted.precision, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(q.linear, wanted.linear, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(q.root @ q.root.mT, q.precision, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(q.covariance, np.linalg.inv(q.precision), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("curvature", [1.0, -3.0], ids=["positive", "not log-concave"])
+def test_steps_on_jax_are_those_of_numpy(curvature, rng):
+    """A function whose data curve the wrong way takes all of them to numpy."""
+    jnp = pytest.importorskip("jax.numpy")
+    import_module("pytensor.link.jax.dispatch")  # it turns double precision on
+    q = from_sites(some_sites(), np.eye(M), np.zeros(M))
+    A = rng.normal(size=(K, M, 2))
+    linear, precision = rng.normal(size=(K, M)), A @ A.mT
+    precision[1] *= curvature
+    wanted = stepped(q, linear, precision, 0.3)
+    found = stepped_on_jax()(
+        Held(*map(jnp.asarray, q)), *map(jnp.asarray, (linear, precision)), 0.3
+    )
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == np.float64
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_fit_on_jax_is_that_of_numpy(tmp_path):
+    """Its q stays on the device, and what the user gets is numpy's."""
+    pytest.importorskip("jax")
+    settings = {"batch_size": 8, "random_seed": 3, "progressbar": False, "copy": True, "tol": 0.0}
+    settings["model"] = of_classes(mean=0.4)
+    for maxiter in (60, 80):  # the second goes on from the file of the first
+        on_numpy, on_jax = (
+            vsgp.fit_gaussian(maxiter=maxiter, checkpoint=path, compile_kwargs=mode, **settings)
+            for path, mode in ((tmp_path / "a", None), (tmp_path / "b", {"mode": "jax"}))
+        )
+        assert on_numpy.n_steps == on_jax.n_steps == maxiter
+        np.testing.assert_allclose(on_jax.elbo, on_numpy.elbo, rtol=1e-8)
+        np.testing.assert_allclose(on_jax.mean["u"], on_numpy.mean["u"], rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(*(s.theta["lengthscale"] for s in (on_jax, on_numpy)), rtol=1e-8)
+    some = [on_jax.mean["u"], on_jax.covariance["u"], *on_jax.sites["u"][:2], *on_jax.state.q[0]]
+    assert all(isinstance(x, np.ndarray) for x in some)
 
 
 def test_a_fit_goes_on_from_sites_and_gives_them_back():

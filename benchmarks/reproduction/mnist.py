@@ -16,6 +16,7 @@ import functools
 import json
 import time
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor
@@ -165,6 +166,79 @@ def gaussian(X, y, Xtest, ytest, runs, options):
     }
 
 
+def gpu(X, y, Xtest, ytest, options):
+    """Fit the stage and take draws of NUTS with all images, on the devices of JAX."""
+    import jax
+
+    model = model_of(X, y, start_images(X, options.inducing))
+    began = time.perf_counter()
+    with model:
+        stage = vsgp.fit_gaussian(
+            maxiter=options.gpu,
+            tol=0.0,
+            batch_size=options.batch,
+            random_seed=1,
+            progressbar=False,
+            compile_kwargs={"mode": "JAX"},
+        )
+    results = {
+        "device": jax.devices()[0].device_kind,
+        "M": options.inducing,
+        "steps": stage.n_steps,
+        "epochs": stage.n_steps * options.batch / len(X),
+        "seconds": time.perf_counter() - began,
+        "theta_of_stage": {k: float(v) for k, v in stage.theta.items()},
+        "elbo": stage.elbo,
+        "gaussian": closed_form(stage, Xtest, ytest),
+    }
+    print(results, flush=True)
+    yield results
+    began = time.perf_counter()
+    with model:
+        idata = vsgp.sample(
+            options.chain,
+            tune=options.chain,
+            chains=1,
+            method="nuts",
+            stage=stage,
+            devices=jax.devices(),
+            nuts={"maxdepth": options.depth},
+            random_seed=1,
+            compute_convergence_checks=False,
+            **QUIET,
+        )
+    stats, posterior = idata["sample_stats"], idata["posterior"]
+    gradients = int(stats["n_steps"].sum())
+    results["chain"] = {
+        "tune": options.chain,
+        "gradients_per_draw": gradients / options.chain,
+        "divergences": int(stats["diverging"].sum()),
+        "step_size": float(stats["step_size"].mean()),
+        "clock_seconds": time.perf_counter() - began,
+        "sampling_seconds": float(posterior.attrs["sampling_time"]),
+        "log_density_of_draws": [float(x) for x in stats["logp"].values.ravel()],
+        "theta": summary_of(idata, ["lengthscale", "white"]),
+    }
+    (moved,) = stage.Xu.values()
+    draws = {name: posterior[name].values for name in ("lengthscale", "white", "u")}
+    np.savez(options.out / "mnist_draws.npz", Z=moved, **draws)
+    yield results
+
+
+def score_of(path, X, y, Xtest, ytest, options):
+    """Score draws that a GPU left in a file."""
+    with np.load(path) as file:
+        Z, draws = file["Z"], {k: file[k] for k in ("lengthscale", "white", "u")}
+    idata = az.from_dict({"posterior": draws})
+    model = model_of(X, y, Z)
+    n = draws["white"].size
+    halves = [idata.isel(draw=slice(at, at + n // 2)) for at in (0, n // 2)]
+    return {
+        "free_form": by_draws(idata, Xtest, ytest, model, n),
+        "halves": [by_draws(half, Xtest, ytest, model, n // 2) for half in halves],
+    }
+
+
 def chain(X, y, Xtest, ytest, options):
     """Take a short chain of NUTS with all images, from the stage of an earlier run."""
     folder = options.out / ".cache"
@@ -250,7 +324,7 @@ def both(X, y, Xtest, ytest, n_rows, n_inducing, options):
 
 def main(argv=None):
     numbers = {"inducing": 500, "batch": 1000, "minutes": 0, "rows": 3000, "free": 0, "progress": 0}
-    numbers["chain"] = 0
+    numbers |= {"chain": 0, "gpu": 0, "depth": 7, "score": 0}
     options = arguments(__doc__, argv, **numbers)
     began = time.perf_counter()
     X, y, Xtest, ytest = images()
@@ -261,6 +335,16 @@ def main(argv=None):
     if options.free:
         shape = (60, 5) if options.smoke else (options.rows, options.free)
         save_part("subset", both(X, y, Xtest, ytest, *shape, options), settings, options, began)
+        return []
+    if options.gpu:
+        for part in gpu(X, y, Xtest, ytest, options):
+            save_part("gpu", part, settings, options, began)
+        return []
+    if options.score:
+        known = json.loads((options.out / "mnist.json").read_text())["results"]["gpu"]["results"]
+        path = options.out / "mnist_draws.npz"
+        known["chain"] |= score_of(path, X, y, Xtest, ytest, options)
+        save_part("gpu", known, settings, options, began)
         return []
     if options.chain:
         save_part("chain", chain(X, y, Xtest, ytest, options), settings, options, began)

@@ -34,9 +34,11 @@ import pytensor.tensor as pt
 
 from pymc.distributions.transforms import ZeroSumTransform
 from pymc.model.core import Model
+from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -124,6 +126,8 @@ class Variables:
 
     moving: Sequence[TensorSharedVariable] = ()
     """Inducing inputs that are fitted, too."""
+    on_jax = False
+    """Whether a step of q can be made where JAX evaluates it."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -303,6 +307,10 @@ class Bound(Variables):
             if may_switch
             else function(inputs, outputs, mode)
         )
+        if n_rows is not None and isinstance(get_mode(mode).linker, JAXLinker):
+            self.on_jax = all(p.held for p in self.processes)
+            # To look at arrays of JAX it would bring them to the host.
+            self._fn.trust_input = self.on_jax
 
     def _divergence(self, p: Approximation, q: Density) -> TensorVariable:
         return q.divergence(p)
@@ -368,6 +376,12 @@ class Bound(Variables):
 
     def __call__(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
         """Evaluate at theta, and at what else moves: inducing inputs, then offsets."""
+        ev = self.where_it_is(theta, sites, moved, rows)
+        of_q = ([np.asarray(x) for x in some] for some in ev[2:8])
+        return Evaluation(ev.value, ev.gradient, *of_q)._replace(theta=ev.theta)
+
+    def where_it_is(self, theta, sites: list[Sites], moved=(), rows=None) -> Evaluation:
+        """Return the same; what JAX found of q stays on its device."""
         arguments = [np.asarray(theta, dtype="float64")]
         if self._n_moved:
             arguments += [np.asarray(x) for x in moved]
@@ -375,8 +389,8 @@ class Bound(Variables):
             arguments += p.arguments(s, arguments[0])
         if self._rows is not None:
             arguments.append(rows)
-        value, gradient, *rest = (np.asarray(r) for r in self._fn(*arguments))
-        found = Evaluation(float(value), gradient, *(rest[i::6] for i in range(6)))
+        value, gradient, *rest = self._fn(*arguments)
+        found = Evaluation(float(value), np.asarray(gradient), *(rest[i::6] for i in range(6)))
         return found._replace(theta=arguments[0])
 
     def sizes(self) -> list[int]:

@@ -7,16 +7,16 @@ Rows are drawn without replacement until all had their turn. So the mean of the 
 has hardly any noise of sampling, and says when to stop.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-
-from scipy.linalg.lapack import dpotrf, dtrtri
 
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.checkpoint import Checkpoint, State
 from pymc_vsgp.fit.following import coefficients_following, following
-from pymc_vsgp.fit.natural import Natural, definite
+from pymc_vsgp.fit.held import at_prior, from_sites, held, stepped, stepped_on_jax
+from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.fit.stage import insist
 from pymc_vsgp.inducing.coordinates import Sites, sites_of
 
@@ -35,17 +35,6 @@ FAILURES = 20  # in a row, each with half the rate
 COUNTS = ("taken", "begun", "updates", "since", "failures", "part", "converged")
 
 
-class Held(NamedTuple):
-    """A density q(v) that does not follow theta."""
-
-    linear: np.ndarray
-    """Its mean, K x M, in the place of the sites' linear part, ..."""
-    root: np.ndarray
-    """... the Cholesky factor of its precision in that of their root, ..."""
-    covariance: np.ndarray
-    precision: np.ndarray
-
-
 class Minibatches(Natural):
     """Alternate steps of q with those of everything else, each for a few rows of the data."""
 
@@ -53,14 +42,14 @@ class Minibatches(Natural):
         self.n_data = bound.n_data()
         self.n_rows = min(n_rows, self.n_data)
         self.batches = Batches(self.n_data, self.n_rows, rng)
+        self.stepped = stepped_on_jax() if bound.on_jax else stepped
         self.bound, rows = bound, next(self.batches)
         self.given = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
         # A density of v takes the prior of u, which an evaluation finds.
-        prior = [
-            _prior(s) if p.held else s for s, p in zip(self.given, bound.processes, strict=True)
+        first = [
+            at_prior(s) if p.held else s for s, p in zip(self.given, bound.processes, strict=True)
         ]
-        at_prior = bound(theta, prior, [*Xu, *bound.no_offsets()], rows)
-        start = self._held(self.given, at_prior)
+        start = self._held(self.given, bound(theta, first, [*Xu, *bound.no_offsets()], rows))
         super().__init__(bound, theta, start, Xu, tolerance, report, rows)
         rates = [np.full(self.theta.size, RATE)]
         rates += [RATE_OF_INPUTS * _scale(x) for x in self.moved[: self.n_Xu]]
@@ -77,7 +66,7 @@ class Minibatches(Natural):
     def _held(self, sites: list[Sites], ev: Evaluation) -> list[Any]:
         """Return q of processes that sites make where q is held, and the sites of others."""
         return [
-            _from_sites(s, ev.R[i], ev.prior_mean[i]) if p.held else s
+            from_sites(s, ev.R[i], ev.prior_mean[i]) if p.held else s
             for i, (s, p) in enumerate(zip(sites, self.bound.processes, strict=True))
         ]
 
@@ -114,7 +103,7 @@ class Minibatches(Natural):
         for name, value in state.counts.items():
             setattr(self, name, value)
         self.sites = [
-            _held(a, b) if p.held else Sites(a, b)
+            held(a, b) if p.held else Sites(a, b)
             for (a, b), p in zip(state.q, self.bound.processes, strict=True)
         ]
         self.last = (self.x, self.sites)
@@ -137,7 +126,7 @@ class Minibatches(Natural):
 
     def _blended(self, i: int, ev: Evaluation, step: float, sites: Any) -> Any:
         if self.bound.processes[i].held:
-            return _stepped(sites, ev.linear[i], ev.precision[i], step)
+            return self.stepped(sites, ev.linear[i], ev.precision[i], step)
         return super()._blended(i, ev, step, sites)
 
     def next_value(self) -> float:
@@ -159,6 +148,8 @@ class Minibatches(Natural):
                 raise
             self.resume(known)
             self.interrupted = True
+        # A step may have left it on a device of JAX.
+        known = replace(known, q=[(np.asarray(a), np.asarray(b)) for a, b in known.q])
         self.reached = known
         if checkpoint is not None:
             # Before anything is evaluated on other rows than those of the next batch.
@@ -166,7 +157,8 @@ class Minibatches(Natural):
         insist(self._finish)
 
     def _step(self, cooling: float) -> None:
-        ev = self.evaluate(self.theta, self.sites, self.moved)
+        evaluate = self.bound.where_it_is if self.bound.on_jax else self.bound
+        ev = evaluate(self.theta, self.sites, self.moved, self.rows)
         i, self.taken = self.taken, self.taken + 1
         if not (np.isfinite(ev.value) and np.isfinite(ev.gradient).all()):
             self.failures, self.rate = self.failures + 1, self.rate / 2.0
@@ -276,64 +268,6 @@ def _scale(Xu: np.ndarray) -> np.ndarray:
     """Standard deviation of the column of each entry."""
     sd = Xu.std(axis=0)
     return np.broadcast_to(np.where(sd > 0.0, sd, 1.0), Xu.shape).ravel()
-
-
-def _prior(sites: Sites) -> Held:
-    eye = np.broadcast_to(np.eye(sites.root.shape[1]), sites.root.shape).copy()
-    return Held(np.zeros_like(sites.linear), eye, eye, eye)
-
-
-def _from_sites(sites: Sites, R, mean) -> Held:
-    """Return q(v) that sites of u make at a theta."""
-    G = R.T @ sites.root
-    precision = G @ G.mT + np.eye(len(R))
-    rest = sites.linear - np.einsum("kij,klj,l->ki", sites.root, sites.root, mean, optimize=True)
-    found = _held(rest @ R, precision)
-    return found._replace(linear=(found.covariance @ found.linear[:, :, None])[:, :, 0])
-
-
-def _held(mean, precision) -> Held:
-    L = [_factor(P) for P in precision]
-    return Held(mean, np.stack(L), np.stack([_inverse(a) for a in L]), precision)
-
-
-def _factor(precision) -> np.ndarray:
-    """Return the lower Cholesky factor."""
-    U, info = dpotrf(precision.T, lower=False, clean=True)  # in the order that LAPACK has
-    if info:
-        raise np.linalg.LinAlgError("A precision is not positive definite.")
-    return U.T
-
-
-def _inverse(L) -> np.ndarray:
-    """Return the inverse of ``L L^T``."""
-    inverse, _ = dtrtri(L.T, lower=False)
-    return inverse @ inverse.T
-
-
-def _moved(kept, to, step: float) -> np.ndarray:
-    """Return a precision with a part of that of the data and of the prior."""
-    found = kept + step * to
-    found[np.diag_indices(len(found))] += step
-    return found
-
-
-def _stepped(q: Held, linear, precision, step: float) -> Held:
-    """Return q a part of the way to the density that the data and the prior make."""
-    new = Held(*(np.empty_like(x) for x in q))
-    for k, (m, P) in enumerate(zip(q.linear, q.precision, strict=True)):
-        toward, kept = linear[k], (1.0 - step) * P
-        found = _moved(kept, precision[k], step)
-        # Likelihoods that are not log-concave may take precision away, but not most of it.
-        try:
-            _factor(found - 0.5 * kept)
-        except np.linalg.LinAlgError:
-            to, toward = definite(precision[k], toward, m)
-            found = _moved(kept, to, step)
-        L = _factor(found)
-        new.root[k], new.precision[k], new.covariance[k] = L, found, _inverse(L)
-        new.linear[k] = new.covariance[k] @ (kept @ m + step * toward)
-    return new
 
 
 def _rise(noisy: np.ndarray, epoch: int) -> tuple[float, float]:
