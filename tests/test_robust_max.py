@@ -2,6 +2,8 @@
 
 import functools
 
+from importlib import import_module
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -204,6 +206,22 @@ def test_jax_differentiates_it_like_pytensor():
     np.testing.assert_allclose(stacked[0][1], dmu, rtol=1e-7, atol=1e-9)
     with pytest.raises(NotImplementedError, match="second derivatives"):
         jax.jacrev(jax.grad(lambda m: run(m, gamma_value)[0]))(mu_value)
+
+
+@pytest.mark.parametrize("spread", [0.0, 2.0], ids=["trapezoid", "panels"])
+def test_nodes_one_by_one_are_the_same(spread, rng, monkeypatch):
+    """So they are where some of them at once would take too much room."""
+    pytest.importorskip("jax")
+    jax = import_module("pymc_vsgp.ops.backends.robust_max_jax")
+    import_module("pytensor.link.jax.dispatch")  # it turns double precision on
+    mu, gamma = rng.normal(size=(9, 4)), np.exp(spread * rng.normal(size=(9, 4)))
+    y = np.arange(9) % 4
+    wanted = jax._robust_max(mu, gamma, y)
+    monkeypatch.setattr(jax, "LARGEST", 1)
+    for found, known in zip(jax._robust_max(mu, gamma, y), wanted, strict=True):
+        np.testing.assert_allclose(found, known, rtol=1e-12, atol=1e-14)
+    exact = [reference(*row) for row in zip(mu, gamma, y, strict=True)]
+    np.testing.assert_allclose(wanted[0], exact, atol=1e-8)
 
 
 def test_wrong_arguments():

@@ -197,7 +197,7 @@ def gpu(X, y, Xtest, ytest, options):
     with model:
         idata = vsgp.sample(
             options.chain,
-            tune=options.chain,
+            tune=options.tune,
             chains=1,
             method="nuts",
             stage=stage,
@@ -210,7 +210,8 @@ def gpu(X, y, Xtest, ytest, options):
     stats, posterior = idata["sample_stats"], idata["posterior"]
     gradients = int(stats["n_steps"].sum())
     results["chain"] = {
-        "tune": options.chain,
+        "tune": options.tune,
+        "draws": options.chain,
         "gradients_per_draw": gradients / options.chain,
         "divergences": int(stats["diverging"].sum()),
         "step_size": float(stats["step_size"].mean()),
@@ -324,7 +325,7 @@ def both(X, y, Xtest, ytest, n_rows, n_inducing, options):
 
 def main(argv=None):
     numbers = {"inducing": 500, "batch": 1000, "minutes": 0, "rows": 3000, "free": 0, "progress": 0}
-    numbers |= {"chain": 0, "gpu": 0, "depth": 7, "score": 0}
+    numbers |= {"chain": 0, "gpu": 0, "depth": 6, "score": 0}
     options = arguments(__doc__, argv, **numbers)
     began = time.perf_counter()
     X, y, Xtest, ytest = images()

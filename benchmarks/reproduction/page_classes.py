@@ -240,7 +240,7 @@ core, and is scored in closed form:
 CPU minutes are of the clusters and of the steps; scoring is not in them. Each row continues from
 the one above, and its last fourth has smaller steps, as a fit that ends there.
 {_by_draws(part["results"][-1])}
-{_chain(r.get("chain"), record["settings"])}{_subset(r.get("subset"))}
+{_chain(r.get("chain"))}{_gpu(r.get("gpu"), record["settings"])}{_subset(r.get("subset"))}
 `{part["command"]}`; a run that was stopped goes on where it is started again.
 """
 
@@ -262,7 +262,7 @@ Draws from the stage through `log_predictive_density` agree with the closed form
 in the mean log density of 500 test images."""
 
 
-def _chain(part, settings):
+def _chain(part):
     if part is None:
         return """
 Free-form draws were not taken: a gradient with all images takes seconds on a core, and a draw some
@@ -271,14 +271,12 @@ fifteen of them. `mnist.py --chain 25` takes a short chain.
     c = part["results"]
     density = np.array(c["log_density_of_draws"])
     half, draws = len(density) // 2, len(density)
-    n, m, d = settings["train"], c["M"], 784
     # Tuning has as many draws, each with about as many gradients.
     gradient = c["sampling_seconds"] / (2.0 * c["gradients_of_draws"])
-    operations = 4.0 * n * m * d + 3.0 * n * m**2
     needed = np.pi / c["step_size"]
     free, lengthscale = c["free_form"], c["theta"]["lengthscale"]
     return f"""
-**Free-form**, a short chain of NUTS with all {n} images and M = {m}, from a Gaussian stage of
+**Free-form**, a short chain of NUTS with all images and M = {c["M"]}, from a Gaussian stage of
 {c["steps_of_stage"]} steps: {draws} draws after {c["tune"]} of tuning,
 {c["gradients_per_draw"]:.0f} gradients each, which were not let to be more, {gradient:.1f} s a
 gradient on one core (numba), {c["sampling_seconds"] / 60.0:.0f} minutes in all,
@@ -289,13 +287,33 @@ The log density moved by {density[half:].mean() - density[:half].mean():+.0f} fr
 the draws to the second, and the lengthscale to {lengthscale["mean"]:.2f} from
 {c["theta_of_stage"]["lengthscale"]:.2f}. The step size is {c["step_size"]:.4f}, so a trajectory
 that forgets where it began takes some {needed:.0f} gradients: the posterior of robust-max is far
-from the normal one of the stage.
+from the normal one of the stage. `{part["command"]}`
+"""
 
-A gradient takes 2 N M D operations for the kernel, as many for its gradient, and 3 N M² for the
-rest: {operations / 1e12:.2f} 10¹² of them. At 2 10¹³ a second in float64, on a GPU, that is
-{1e3 * operations / 2e13:.0f} ms, and {operations / 2e13 * needed * 4 * 1500 / 3600.0:.0f} hours for
-four chains of 1500 such trajectories. **That is arithmetic**: no GPU was at hand.
-`{part["command"]}`
+
+def _gpu(part, settings):
+    if part is None:
+        return ""
+    g = part["results"]
+    c, stage = g["chain"], g["gaussian"]
+    density = np.array(c["log_density_of_draws"])
+    first, last = c["halves"]
+    most = c["draws"] * c["gradients_per_draw"] + c["tune"] * c["gradients_per_draw"]
+    n, m, d = settings["train"], g["M"], 784
+    operations = 4.0 * n * m * d + 3.0 * n * m**2
+    return f"""
+**On a GPU** ({g["device"]}, float64): {g["steps"]} steps of the Gaussian stage took
+{g["seconds"]:.0f} s with compiling, and score {stage["log_density"]:.3f} and
+{100 * stage["accuracy"]:.2f} %. The images went to the GPU with each step then; now they stay
+there. After it NUTS, with all images: {c["draws"]} draws after {c["tune"]} of tuning,
+{c["gradients_per_draw"]:.0f} gradients each, in {c["clock_seconds"]:.0f} s with compiling, so
+{1e3 * c["clock_seconds"] / most:.0f} ms or somewhat more a gradient of {operations / 1e12:.2f} 10¹²
+operations. {c["divergences"]} divergences. **This chain has not settled either**: the log density
+still rose by {density[len(density) // 2 :].mean() - density[: len(density) // 2].mean():.0f} from
+the first half of the draws to the second. All draws score {c["free_form"]["log_density"]:.3f} and
+{100 * c["free_form"]["accuracy"]:.2f} %, those of the first half {first["log_density"]:.3f} and
+{100 * first["accuracy"]:.2f} %, those of the second {last["log_density"]:.3f} and
+{100 * last["accuracy"]:.2f} %. `{part["command"]}`
 """
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "local_rows",
     "mesh_of",
     "on_devices",
+    "placed",
     "together",
 ]
 
@@ -70,7 +71,13 @@ class ShardedSum(BlockSum):
 
 
 class Placed(TensorSharedVariable):
-    """Rows of the data, each on its device. JAX arrays do not change, so they are not copied."""
+    """Data on devices of JAX, whose arrays do not change, so they are not copied."""
+
+    def bring(self, value: Any) -> None:
+        """Put an array where JAX computes."""
+        import jax.numpy as jnp
+
+        self.container.storage[0] = jnp.asarray(value)
 
     def get_value(self, borrow=False, return_internal_type=False):
         """Return the array of JAX: the filter of the type would bring it back to the host."""
@@ -251,6 +258,12 @@ def _known(x: Variable) -> np.ndarray:
             "change place with every evaluation. Drop devices."
         )
     return value
+
+
+def placed(shared: SharedVariable) -> Placed:
+    """Return a variable that takes the place of a shared one, and gets values by `bring`."""
+    value = shared.get_value(borrow=True)
+    return Placed(type=shared.type, value=value, strict=False, name=shared.name)
 
 
 def _placed(x: Variable, is_weights: bool, mesh: Any, name: str) -> Variable:

@@ -24,7 +24,7 @@ the deviations, both in units of what the sites make of it,
 Of values given neighbors see `neighbors`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -35,9 +35,10 @@ import pytensor.tensor as pt
 from pymc.distributions.transforms import ZeroSumTransform
 from pymc.model.core import Model
 from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
@@ -45,7 +46,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.compile import evaluate, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.pointwise import ObservationRV
-from pymc_vsgp.engine.sharded import gathered, on_devices
+from pymc_vsgp.engine.sharded import Placed, gathered, on_devices, placed
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.approximation import Approximation, Density, approximation
 from pymc_vsgp.fit.compiled import of_stage
@@ -128,6 +129,7 @@ class Variables:
     """Inducing inputs that are fitted, too."""
     on_jax = False
     """Whether a step of q can be made where JAX evaluates it."""
+    _placed: Mapping[SharedVariable, Placed] = {}
 
     def __init__(self, model: Model):
         self.model = model
@@ -300,6 +302,11 @@ class Bound(Variables):
         outputs = [bound, gradient, *rest]
         if self.mesh is not None:
             outputs, mode = on_devices(outputs, self.mesh), "JAX"
+        on_jax = n_rows is not None and isinstance(get_mode(mode).linker, JAXLinker)
+        if on_jax:
+            data = [v for v in graph_inputs(outputs) if isinstance(v, SharedVariable)]
+            self._placed = {v: placed(v) for v in data}
+            outputs = graph_replace(outputs, self._placed, strict=False)
         # Minibatches go on as they began, and JAX takes values given neighbors one after another.
         may_switch = n_rows is None and not any(p.sparse for p in self.processes)
         self._fn = (
@@ -307,10 +314,15 @@ class Bound(Variables):
             if may_switch
             else function(inputs, outputs, mode)
         )
-        if n_rows is not None and isinstance(get_mode(mode).linker, JAXLinker):
+        if on_jax:
             self.on_jax = all(p.held for p in self.processes)
             # To look at arrays of JAX it would bring them to the host.
             self._fn.trust_input = self.on_jax
+
+    def bring_data(self) -> None:
+        """Bring the data that the model has now to the device of JAX, where they stay."""
+        for shared, here in self._placed.items():
+            here.bring(shared.get_value(borrow=True))
 
     def _divergence(self, p: Approximation, q: Density) -> TensorVariable:
         return q.divergence(p)

@@ -92,29 +92,47 @@ def stepped(q: Held, linear, precision, step: float) -> Held:
 
 @cache
 def stepped_on_jax() -> Callable[..., Held]:
-    """Return `stepped` for arrays of JAX, all functions at once."""
+    """Return `stepped` for arrays of JAX, which stay on their device."""
     import jax
     import jax.numpy as jnp
 
+    def factors(precision):
+        return jnp.linalg.cholesky(precision, symmetrize_input=False)
+
+    def absolute(precision, linear, mean):
+        """Of `definite`."""
+        w, V = jnp.linalg.eigh((precision + precision.T) / 2.0)
+        keep = w[0] > -1e-13 * jnp.trace(precision)
+        found = (V * jnp.abs(w)) @ V.T
+        toward = linear + (found - precision) @ mean
+        return jnp.where(keep, precision, found), jnp.where(keep, linear, toward)
+
     @jax.jit
-    def at_once(q, linear, precision, step):
+    def step_of(q, linear, precision, step):
         kept = (1.0 - step) * q.precision
         eye = jnp.broadcast_to(jnp.eye(kept.shape[-1]), kept.shape)
-        found = kept + step * (precision + eye)
-        both = jnp.concatenate([found, found - KEPT * kept])
-        roots = jnp.linalg.cholesky(both, symmetrize_input=False)
-        L = roots[: len(found)]
+
+        def moved(to):
+            return kept + step * (to + eye)
+
+        enough = jnp.isfinite(factors(moved(precision) - KEPT * kept)).all(axis=(1, 2))
+
+        def one(arguments):
+            enough, *some = arguments
+            return jax.lax.cond(enough, lambda P, h, m: (P, h), absolute, *some)
+
+        to, toward = jax.lax.map(one, (enough, precision, linear, q.linear))
+        found = moved(to)
+        L = factors(found)
         inverse = jax.scipy.linalg.solve_triangular(L, eye, lower=True)
         covariance = inverse.mT @ inverse
-        mean = (kept @ q.linear[:, :, None])[:, :, 0] + step * linear
-        new = Held((covariance @ mean[:, :, None])[:, :, 0], L, covariance, found)
-        return new, jnp.isfinite(roots).all()
+        h = jnp.matvec(kept, q.linear) + step * toward
+        return Held(jnp.matvec(covariance, h), L, covariance, found), jnp.isfinite(L).all()
 
-    def one(q: Any, linear, precision, step: float) -> Held:
-        new, definite_enough = at_once(q, linear, precision, step)
-        if definite_enough:
-            return new
-        here = Held(*map(np.asarray, q))  # numpy has the eigenvalues that it takes then
-        return stepped(here, np.asarray(linear), np.asarray(precision), step)
+    def on_device(q: Any, linear, precision, step: float) -> Held:
+        new, has_factors = step_of(q, linear, precision, step)
+        if not has_factors:
+            raise np.linalg.LinAlgError("A precision is not positive definite.")
+        return new
 
-    return one
+    return on_device

@@ -23,6 +23,8 @@ from pymc_vsgp.ops.backends.robust_max_numba import (
 )
 
 MOST = 256  # nodes of the trapezoid rule
+AT_ONCE = 8  # nodes, of which a GPU takes some in the time of one, ...
+LARGEST = 30_000_000  # ... where there is room: numbers of an array
 
 
 def bell(t):
@@ -38,23 +40,29 @@ def normal_cdf(u):
 def integrate(node, n_nodes, a, b, own):
     """Sum over nodes: the integral, and those of phi(u) and t phi(u) for each factor.
 
-    `node` takes the number of a node, and returns the nodes and weights of all rows.
+    `node` takes the numbers of some nodes, and returns the nodes and weights of all rows.
     """
     N, K = a.shape
+    some = max(1, min(AT_ONCE, LARGEST // (N * K)))
+    a, b, own = a.T[:, None], b.T[:, None], own.T[:, None]  # rows last: they are next to each other
 
     def body(i, sums):
-        t, w = node(i)
-        u = a + b * t[:, None]
+        at = i * some + jnp.arange(some)
+        t, w = node(at)
+        w = jnp.where((at < n_nodes)[:, None], w, 0.0)
+        u = a + b * t
         cdf, pdf = jnp.where(own, 1.0, normal_cdf(u)), jnp.where(own, 0.0, bell(u))
-        before, after = [w * bell(t)], [jnp.ones(N)]
+        before, after = [w * bell(t)], [jnp.ones_like(w)]
         for k in range(K):
-            before.append(before[-1] * cdf[:, k])
-            after.append(after[-1] * cdf[:, K - 1 - k])
-        others = jnp.stack([before[k] * after[K - 1 - k] for k in range(K)], axis=1)
-        d = others * pdf
-        return sums[0] + before[K], sums[1] + d, sums[2] + d * t[:, None]
+            before.append(before[-1] * cdf[k])
+            after.append(after[-1] * cdf[K - 1 - k])
+        d = jnp.stack([before[k] * after[K - 1 - k] for k in range(K)]) * pdf
+        found = (before[K].sum(axis=0), d.sum(axis=1), (d * t).sum(axis=1))
+        return jax.tree.map(jnp.add, sums, found)
 
-    return jax.lax.fori_loop(0, n_nodes, body, (jnp.zeros(N), jnp.zeros((N, K)), jnp.zeros((N, K))))
+    nothing = (jnp.zeros(N), jnp.zeros((K, N)), jnp.zeros((K, N)))
+    p, flat, tilted = jax.lax.fori_loop(0, -(-n_nodes // some), body, nothing)
+    return p, flat.T, tilted.T
 
 
 def panel_edges(lo, a, b, own):
@@ -103,8 +111,9 @@ def any_classes(mu, gamma, own):
 
     def node(i):
         panel, k = i // len(NODES), i % len(NODES)
-        t = jnp.where(fine, lo + i * spacing, center[panel] + half[panel] * x[k])
-        return t, jnp.where(fine, spacing, half[panel] * w[k])
+        t = lo + i[:, None] * spacing
+        t = jnp.where(fine, t, center[panel] + half[panel] * x[k][:, None])
+        return t, jnp.where(fine, spacing, half[panel] * w[k][:, None])
 
     n_nodes = jnp.where(fine, n_even, len(NODES) * n_panels)
     p, flat, tilted = integrate(node, n_nodes, a, b, own)
