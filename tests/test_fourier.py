@@ -1,5 +1,7 @@
 """Fourier features: against plain numpy, by identity, and on each backend."""
 
+from dataclasses import replace
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -10,6 +12,7 @@ import reference_torus
 
 from marks import long
 from modes import RAW
+from prior_draws import prior_draws
 from pymc.model.transform.optimization import freeze_dims_and_data
 from recorded import exact
 from scipy import special, stats
@@ -22,6 +25,7 @@ from pymc_vsgp.fit.natural import _sites_and_offsets
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.grids import Cells, Product, Series, find_grid
+from pymc_vsgp.model.copies import as_sampled
 
 COUNTS = {1: (5,), 2: (4, 3), 3: (2, 1, 2)}
 PERIOD = {1: (2.5,), 2: (2.5, 3.0), 3: (2.5, 3.0, 2.0)}
@@ -888,3 +892,43 @@ def test_minibatches_of_a_grid():
     model, _ = build(X, np.ones(20), features_of(2))
     stage = vsgp.fit_gaussian("minibatch", maxiter=40, batch_size=8, progressbar=False, model=model)
     assert np.isfinite(stage.elbo_history).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"period": (2.6,)}, r"have period=2\.6, and the draws are of period=2\.5\. Build the"),
+        ({"n_frequencies": (6,)}, "have n_frequencies=6, and the draws are of n_frequencies=5"),
+        ({"center": (0.5,)}, r"have center=0\.5, and the draws are of center=0\.4"),
+    ],
+)
+def test_draws_of_other_waves(changed, message):
+    """Their coefficients mean something else."""
+    X, y = data_of(1)
+    idata = prior_draws(build(X, y, features_of(1))[0])
+    other = build(X, y, replace(features_of(1), **changed))[0]
+    with pytest.raises(ValueError, match=message):
+        vsgp.predict(idata, X, "moments", model=other, progressbar=False)
+    with pytest.raises(ValueError, match=message):
+        as_sampled(other, idata["constant_data"].to_dataset())
+
+
+def test_draws_keep_the_window_of_their_data():
+    """Functions at all of these data are sums of waves, whatever rows the model has now."""
+    X, y = data_of(1)
+    model, few = (build(x, y[: len(x)], features_of(1))[0] for x in (X, 0.5 + 0.01 * X[:5]))
+    idata = prior_draws(model)
+    assert np.ptp(X) > 0.9
+    Xnew = np.linspace(-0.3, 1.3, 9)[:, None]
+    means = []
+    for m in (model, few):
+        found = vsgp.predict(idata, Xnew, "moments", model=m, progressbar=False)
+        means.append(found["mean"].values[0])
+    np.testing.assert_allclose(*means, rtol=1e-12)
+    Phi, _ = reference_torus.waves(Xnew, PERIOD[1], COUNTS[1], CENTER[1])
+    slope, u = (idata["posterior"][name].values[0] for name in ("slope", "u"))
+    w = u - np.eye(1, u.shape[1]) * (0.3 + CENTER[1][0] * slope)
+    np.testing.assert_allclose(means[0], 0.3 + slope * Xnew[:, 0] + w @ Phi.T, rtol=1e-9)
+    del idata["constant_data"]  # as of a version that did not keep it
+    found = vsgp.predict(idata, Xnew, "moments", model=model, progressbar=False)
+    np.testing.assert_allclose(found["mean"].values[0], means[0], rtol=1e-12)

@@ -25,6 +25,9 @@ pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
 
 
+OPEN = r"no draws of 'u', which the model needs\. Open .* vsgp\.open_draws\(path, model=model\)"
+
+
 def noisy():
     return vsgp.Gaussian(pm.HalfNormal("s"))
 
@@ -182,6 +185,8 @@ def test_inducing_values_that_were_integrated_out_come_back(tmp_path, default_mo
     assert idata["posterior"]["u"].dims == ("chain", "draw", "u_inducing")
     alone = vsgp.open_draws(tmp_path / "draws.zarr")
     assert "u" not in alone["posterior"]
+    with pytest.raises(ValueError, match=OPEN):
+        moments(alone, model)
     read = vsgp.open_draws(tmp_path / "draws.zarr", model=model)
     xr.testing.assert_equal(read["posterior"]["u"], idata["posterior"]["u"])
     read = vsgp.open_draws(tmp_path / "draws.zarr", model=model, random_seed=1)
@@ -232,6 +237,18 @@ def test_inducing_values_are_of_the_data_of_the_draws(collapsed_draws, tmp_path,
     for name, value in before.items():
         np.testing.assert_array_equal(now[name].get_value(), value)
     assert len(now.coords["row"]) == 60
+
+
+def test_draws_that_lack_inducing_values_say_how_to_open_them(collapsed_draws, tmp_path):
+    _, _, now = collapsed_draws
+    with pytest.raises(ValueError, match="Sample it too, or fix it"):
+        moments(vsgp.open_draws(tmp_path / "draws.zarr"), now)
+    stage = xr.Dataset({"u_mean": np.zeros(7)}, attrs={"inducing_seed": 1})
+    stage.to_zarr(tmp_path / "draws.zarr", group="gaussian_stage", consolidated=False)
+    with pytest.raises(ValueError, match=OPEN):
+        moments(vsgp.open_draws(tmp_path / "draws.zarr"), now)
+    whole = vsgp.open_draws(tmp_path / "draws.zarr", model=now)
+    assert np.isfinite(moments(whole, now)["mean"]).all()
 
 
 def test_inducing_values_of_data_that_cannot_be_set(collapsed_draws, tmp_path):

@@ -97,7 +97,7 @@ def test_steps_are_those_of_the_sites():
 
 @pytest.mark.parametrize("curvature", [1.0, -3.0], ids=["positive", "not log-concave"])
 def test_steps_on_jax_are_those_of_numpy(curvature, rng):
-    """A function whose data curve the wrong way takes all of them to numpy."""
+    """Also those of a function whose data curve the wrong way."""
     jnp = pytest.importorskip("jax.numpy")
     import_module("pytensor.link.jax.dispatch")  # it turns double precision on
     q = from_sites(some_sites(), np.eye(M), np.zeros(M))
@@ -141,6 +141,84 @@ def test_a_fit_goes_on_from_sites_and_gives_them_back():
     np.testing.assert_allclose(again.linear, sites.linear, rtol=1e-6, atol=1e-8)
     gram = sites.root @ sites.root.mT
     np.testing.assert_allclose(again.root @ again.root.mT, gram, rtol=1e-6, atol=1e-8)
+
+
+def of_weights(**kwargs):
+    """Three sums of two functions, whose weights start at zero unless they are given a value."""
+    rng = np.random.default_rng(5)
+    X = np.sort(rng.uniform(0.0, 6.0, 40))[:, None]
+    parts = np.column_stack([np.sin(X[:, 0]), np.cos(2.0 * X[:, 0])])
+    Y = parts @ [[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]] + 0.2 * rng.normal(size=(40, 3))
+    with pm.Model() as model:
+        W = pm.Normal("W", shape=(3, 2), **kwargs)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.5))
+        gp.prior("u", np.linspace(0.0, 6.0, 8)[:, None], n_outputs=2)
+        vsgp.Coregionalized(W, gp).likelihood("y", vsgp.Gaussian(0.2), X=X, y=Y)
+    return model
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5], ids=["zero", "alike"])
+def test_weights_that_no_slope_tells_apart(value):
+    """All of them zero, or two functions with the same: 900 nats, and 300, from the optimum."""
+    settings = {"model": of_weights(mu=value), "random_seed": 1, "progressbar": False, "copy": True}
+    best = vsgp.fit_gaussian(**settings, maxiter=20)
+    few = vsgp.fit_gaussian(**settings, batch_size=10, maxiter=400)
+    assert abs(few.elbo - best.elbo) < 20.0
+
+
+def test_natural_gradients_tell_functions_apart_that_are_alike():
+    """Not by what rounding makes of them, which is 1e-9 by then."""
+    stage = vsgp.fit_gaussian(model=of_weights(mu=0.5), maxiter=1, progressbar=False)
+    assert np.ptp(stage.theta["W"], axis=1).min() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_fit_that_left_a_saddle_goes_on_the_same(tmp_path, monkeypatch):
+    settings = {"batch_size": 10, "random_seed": 1, "progressbar": False, "maxiter": 40}
+    whole = vsgp.fit_gaussian(model=of_weights(), **settings)
+    settings["checkpoint"] = tmp_path / "fit"
+    monkeypatch.setattr("pymc_vsgp.fit.checkpoint.SECONDS", -1.0)
+    steps = Minibatches._step
+    for stop in (20, 21, None):  # before it leaves, and after
+
+        def killed(fit, cooling, stop=stop):
+            if fit.taken == stop:
+                raise MemoryError
+            steps(fit, cooling)
+
+        monkeypatch.setattr(Minibatches, "_step", killed)
+        if stop is not None:
+            with pytest.raises(MemoryError):
+                vsgp.fit_gaussian(model=of_weights(), **settings)
+    stage = vsgp.fit_gaussian(model=of_weights(), **settings)
+    assert np.abs(stage.theta["W"]).min() > 0.0
+    np.testing.assert_array_equal(stage.theta["W"], whole.theta["W"])
+    np.testing.assert_array_equal(stage.elbo_history, whole.elbo_history)
+
+
+def test_effects_that_a_batch_lacks_stay_where_they_are():
+    """They have no slope in the first batch, and one in others."""
+    group, t = np.arange(40) // 2, np.linspace(0.0, 1.0, 40)
+    y = np.random.default_rng(1).normal(size=40)
+    with pm.Model() as model:
+        effect = pm.Normal("effect", 0.0, 0.1, shape=20)
+        pm.Normal("nowhere")
+        mean = pm.gp.mean.Linear(coeffs=pt.concatenate([[0.0], effect]))
+        cov = pm.gp.cov.ExpQuad(21, ls=0.3, active_dims=[0])
+        gp = vsgp.VariationalSparse(mean_func=mean, cov_func=cov)
+        X = np.column_stack([t, np.eye(20)[group]])
+        gp.prior("u", X[::8])
+        gp.likelihood("y", vsgp.Gaussian(0.5), X=X, y=y)
+    bound = Bound(model, n_rows=4, mode=RAW, held=True)
+    rng, quietly = np.random.default_rng(1), lambda *_: None
+    fit = Minibatches(bound, bound.start, bound.no_sites(), [], 1e-3, quietly, rng, 4)
+    gradient, rows = fit.evaluation.gradient, fit.rows
+    assert (gradient[:20] == 0.0).sum() >= 16
+    fit._leave_saddle(gradient)
+    np.testing.assert_array_equal(fit.theta[:20], 0.0)
+    assert fit.theta[20] != 0.0
+    np.testing.assert_array_equal(fit.x[:21], fit.theta)
+    assert fit.rows is rows
 
 
 def test_each_row_has_its_turn():

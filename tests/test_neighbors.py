@@ -1,5 +1,8 @@
 """Nearest neighbors as inducing variables: exact with all of them, and plain numpy with a few."""
 
+import warnings
+
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
@@ -9,8 +12,12 @@ import reference_neighbors as reference
 
 from marks import long
 from modes import RAW
+from prior_draws import prior_draws
 from pymc.blocking import DictToArrayBijection
+from pymc.exceptions import ImplicitFreezeWarning
+from pymc.model.fgraph import clone_model
 from pymc.model.transform.conditioning import remove_value_transforms
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_vsgp as vsgp
 
@@ -365,13 +372,11 @@ def test_pm_sample():
 
 
 def test_scale_decides_who_is_near():
-    prior = NeighborsPrior(
-        vsgp.inducing.NearestNeighbors(Z, 2, scale=[1.0, 100.0]),
-        "u",
-        pm.gp.cov.Matern32(2, ls=1.0),
-        lambda x: pt.zeros(x.shape[0]),
-        1e-8,
-    )
+    kind = vsgp.inducing.NearestNeighbors(Z, 2, scale=[1.0, 100.0])
+    with pm.Model():
+        prior = NeighborsPrior(
+            kind, "u", pm.gp.cov.Matern32(2, ls=1.0), lambda x: pt.zeros(x.shape[0]), 1e-8
+        )
     order = np.argsort(Z[:, 0])  # the other input hardly counts
     near = prior.neighbors.get_value()[prior.order.get_value()[-1]]
     at = list(order).index(prior.order.get_value()[-1])
@@ -449,7 +454,7 @@ def test_noise_within_a_kernel():
 # The Gaussian stage, and the coordinates that it sets.
 
 
-def at_data(m=None, likelihood=None, y=None):
+def at_data(m=None, likelihood=None, y=None, places=Z):
     """A model of values at the inputs of the data, with neighbors or with points."""
     with pm.Model() as model:
         ls = pm.LogNormal("ls", 0.0, 0.3)
@@ -457,8 +462,10 @@ def at_data(m=None, likelihood=None, y=None):
         gp = vsgp.VariationalSparse(
             mean_func=pm.gp.mean.Constant(level), cov_func=pm.gp.cov.Matern32(2, ls=ls)
         )
-        kind = {"Xu": Z} if m is None else {"inducing": vsgp.inducing.NearestNeighbors(Z, m)}
-        gp.prior("u", **kind)
+        if m is None:
+            gp.prior("u", Xu=places)
+        else:
+            gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(places, m))
         y = np.arange(12) % 5 if y is None else y
         gp.likelihood("y", likelihood or vsgp.Poisson(), X=Z, y=y)
     return model
@@ -616,6 +623,57 @@ def test_reset(rng):
     assert abs(model.compile_logp(mode=RAW)(point) - before) > 1e-3
     vsgp.reset(model)
     np.testing.assert_allclose(model.compile_logp(mode=RAW)(point), before, rtol=1e-12)
+
+
+def mean_at_places(idata, model):
+    return vsgp.predict(idata, Z, "moments", model=model, progressbar=False)["mean"]
+
+
+def test_a_frozen_model_has_the_same_stage():
+    models = [at_data(4), freeze_dims_and_data(at_data(4))]
+    elbos = [vsgp.fit_gaussian(model=m, maxiter=2, progressbar=False).elbo for m in models]
+    np.testing.assert_allclose(*elbos, rtol=1e-10)
+
+
+def test_draws_keep_their_places():
+    """A model that has them in another order gives, at each, the value that was drawn there."""
+    model, other = at_data(4), at_data(4, places=Z[::-1])
+    idata = prior_draws(model)
+    u = idata["posterior"]["u"].values
+    copies = [clone_model(other), cloudpickle.loads(cloudpickle.dumps(other))]
+    for m in (model, freeze_dims_and_data(model), other, *copies):
+        np.testing.assert_allclose(mean_at_places(idata, m), u, rtol=1e-12)
+    with pytest.raises(ValueError, match="'u_places' of the frozen model has other.*Build the"):
+        mean_at_places(idata, freeze_dims_and_data(other))
+    del idata["constant_data"]  # as of a version that did not keep them
+    np.testing.assert_allclose(mean_at_places(idata, model), u, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"m": 5}, r"'u_neighbors' of the model has the shape \(12, 5\), and.* \(12, 4\)\. Build"),
+        ({"m": 4, "places": Z[:9]}, r"'u_places' of the model has the shape \(9, 2\), and"),
+    ],
+)
+def test_draws_of_other_numbers_of_neighbors(settings, message):
+    with pytest.raises(ValueError, match=message):
+        mean_at_places(prior_draws(at_data(4)), at_data(**settings))
+
+
+def test_pymc_predicts_without_a_warning():
+    """It takes what it does not find among the draws' data for something that changed."""
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(2, ls=pm.LogNormal("ls")))
+        gp.prior("u", inducing=vsgp.inducing.NearestNeighbors(Z, 4))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=Y)
+        idata = prior_draws(model)
+        gp.conditional("f", Z)
+        settings = {"var_names": ["f"], "progressbar": False, "compile_kwargs": {"mode": RAW}}
+        with warnings.catch_warnings(action="error", category=ImplicitFreezeWarning):
+            found = pm.sample_posterior_predictive(idata, random_seed=1, **settings)
+    f, u = found["posterior_predictive"]["f"], idata["posterior"]["u"]
+    np.testing.assert_allclose(f.values, u.values, atol=1e-3)
 
 
 @pytest.mark.parametrize(

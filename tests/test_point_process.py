@@ -941,8 +941,8 @@ def test_intensity_of_other_likelihoods(coal, fitted):
     np.testing.assert_allclose(
         pattern.intensity(tree, model=free), pattern.intensity(tree, model=model)
     )
-    with pytest.raises(ValueError, match="joint=True is for a Poisson .* Draw f by vsgp.predict"):
-        pattern.intensity(tree, model=other, joint=True)
+    joint = [pattern.intensity(tree, model=m, joint=True, random_seed=1) for m in (other, model)]
+    np.testing.assert_allclose(*joint)
     normal = build(pattern.X, pattern.counts, vsgp.Gaussian(1.0))
     with pytest.raises(TypeError, match="has no exposure"):
         pattern.intensity(tree, model=normal)
@@ -979,9 +979,6 @@ def test_intensity_of_several_outputs(events, rng, bins, P):
     parts = pattern.expected_count(rate, halves)
     assert parts.dims == ("chain", "draw", "y_output", "region")
     np.testing.assert_allclose(parts.sum("region"), total)
-    # With the family of one output it would be the rate of each function, not of their mixtures.
-    with pytest.raises(ValueError, match="joint=True is for a Poisson"):
-        pattern.intensity(idata, model=model, joint=True, likelihood=vsgp.Poisson())
     plt = pytest.importorskip("matplotlib.pyplot")
     with pytest.raises(ValueError, match=r"'y_output'.*isel\(y_output=0\)"):
         vsgp.plot_intensity(pattern, rate)
@@ -992,6 +989,72 @@ def test_intensity_of_several_outputs(events, rng, bins, P):
         pattern.to_grid(wanted[..., 0].mean(["chain", "draw"])).T.to_numpy().ravel(),
     )
     plt.close(ax.figure)
+
+
+@pytest.mark.parametrize(
+    ("P", "free"),
+    [(None, True), (None, False), (2, True)],
+    ids=["sum, no bins", "sum", "random W, no bins"],
+)
+def test_intensity_of_mixed_functions(events, P, free):
+    pattern = vsgp.point_process(events, BOX, bins=(4, 2))
+    q = pattern.quadrature(3)
+    X, y, weights = (q.X, q.y, q.weights) if free else (pattern.X, pattern.counts, pattern.exposure)
+    if P:
+        y, weights = np.stack([y] * P, axis=1), weights[:, None]
+    with pm.Model() as model:
+        W = pm.Normal("W", shape=(P, 2)) if P else np.array([1.0, -0.5])
+        gps = [
+            vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=ls)) for ls in ([1, 2], [3, 1])
+        ]
+        for name, gp in zip("uv", gps, strict=True):
+            gp.prior(name, Xu=pattern.X[:3] + 0.1)
+        likelihood = vsgp.PoissonProcess(weights) if free else vsgp.Poisson(weights)
+        vsgp.Coregionalized(W, gps).likelihood("y", likelihood, X=X, y=y)
+    idata = prior_draws(model, 3)
+    W = idata["posterior"]["W"].values if P else np.broadcast_to(W, (1, 3, 1, 2))
+    dims = ("chain", "draw", "bin", "y_output")[: 4 if P else 3]
+
+    def mixed(functions, W):
+        out = np.einsum("cdnq,cdpq->cdnp", functions, W)
+        return out if P else out[..., 0]
+
+    kwargs = {"random_seed": 1, "model": model}
+    f = vsgp.predict(idata, pattern.X, "f", joint=True, progressbar=False, **kwargs)
+    m = vsgp.predict(idata, pattern.X, "moments", progressbar=False, model=model)
+    mean = np.exp(mixed(m["mean"], W) + mixed(m["variance"], W**2) / 2)
+    for wanted, joint in ((mean, False), (np.exp(mixed(f, W)), True)):
+        rate = pattern.intensity(idata, joint=joint, **kwargs)
+        assert rate.dims == dims
+        np.testing.assert_allclose(rate, wanted, rtol=1e-6)
+    total = pattern.expected_count(idata, model=model)
+    np.testing.assert_allclose(total, np.moveaxis(mean, 2, -1) @ pattern.exposure, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("link", "rate"), [("square", np.square), ("softplus", lambda f: np.log1p(np.exp(f)))]
+)
+def test_joint_draws_of_an_intensity(link, rate, events):
+    pattern = vsgp.point_process(events, BOX, bins=(4, 2))
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[1.0, 2.0]))
+        gp.prior("u", Xu=pattern.X[:3] + 0.1)
+        likelihood = vsgp.Poisson(pattern.exposure, link)
+        gp.likelihood("y", likelihood, X=pattern.X, y=pattern.counts)
+    idata, kwargs = prior_draws(model, 3), {"joint": True, "random_seed": 1, "model": model}
+    f = vsgp.predict(idata, pattern.X, "f", progressbar=False, **kwargs)
+    np.testing.assert_allclose(pattern.intensity(idata, **kwargs), rate(f))
+    # With a likelihood of one's own it is the mean of that, as without joint.
+    own = pattern.intensity(idata, likelihood=vsgp.Poisson(3.0, link), **kwargs)
+    np.testing.assert_allclose(own, 3.0 * rate(f))
+    unclear = vsgp.as_likelihood(lambda f: pm.Poisson.dist(pm.math.exp(f)))
+    for likelihood, X, match in (
+        (unclear, None, "does not define the mean of y given f. Pass a likelihood"),
+        (vsgp.Poisson(np.ones(5)), None, "exposure of Poisson has 5 entries, but Xnew has 8 rows"),
+        (None, np.zeros((4001, 2)), "4001 inputs, .* Pass at most 4000"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            pattern.intensity(idata, X, likelihood=likelihood, **kwargs)
 
 
 def test_intensity_of_columns_in_another_order(events):

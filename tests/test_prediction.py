@@ -21,13 +21,13 @@ N, M = 40, 6
 quiet = {"progressbar": False}
 
 
-def build(likelihood, X, y, variance=1.3):
+def build(likelihood, X, y, variance=1.3, number=M):
     with pm.Model() as model:
         ls = pm.Gamma("ls", 4, 2)
         gp = vsgp.VariationalSparse(
             mean_func=pm.gp.mean.Constant(0.3), cov_func=variance * pm.gp.cov.ExpQuad(1, ls=ls)
         )
-        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, number))
         gp.likelihood("y", likelihood, X=X, y=y)
     return model, gp
 
@@ -628,6 +628,16 @@ def test_inducing_inputs_are_those_of_the_draws(poisson):
     finally:
         model["u_Xu"].set_value(kept)
     xr.testing.assert_identical(before, after)
+
+
+def test_draws_of_another_number_of_inducing_values(poisson, data):
+    model, _, idata = poisson
+    few = build(vsgp.Poisson(exposure=2.0), data[0], data[1], number=3)[0]
+    with pytest.raises(ValueError, match=r"'u_Xu' .* \(3, 1\), and that of the draws \(6, 1\)\. B"):
+        predict(idata, XNEW, "mean", model=few, **quiet)
+    alone = idata["posterior"].to_dataset()
+    with pytest.raises(ValueError, match=r"'u' of the model has the shape \(3,\), and that of the"):
+        predict(alone, XNEW, "mean", model=few, **quiet)
 
 
 def test_a_conditional_in_another_model_takes_the_data_of_the_draws(poisson, data):

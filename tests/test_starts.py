@@ -1,6 +1,7 @@
 """Optima of the Gaussian stage: the search for others, and chains that start at each."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -14,7 +15,8 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.fit import adaptation
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.initial import random_start, starts_of_chains
-from pymc_vsgp.fit.starts import _of_prior, search
+from pymc_vsgp.fit.natural import Natural
+from pymc_vsgp.fit.starts import _best, _distance, _of_prior, search
 
 D, N = 6, 40
 
@@ -135,6 +137,48 @@ def test_optima_of_other_coordinates_are_left_out():
             patch.setattr("pymc_vsgp.fit.starts.best_of", lambda first, *_: (first, ""))
             new = search(main, theta, Fitted(found), 1, False)
         assert (None if new is None else new.elbo) == elbo
+
+
+def test_a_variance_that_rounding_took(rng):
+    """An optimum is not the same as another because it has a direction of no variance."""
+    stage = replace(two_optima(0.5)[0], elsewhere=())
+    A = rng.normal(size=(3, 3)) * [1e-6, 1.0, 1e6]
+    at, other = (replace(stage, theta_unconstrained={"a": x}) for x in rng.normal(size=(2, 3)))
+    at, other = (replace(s, theta_covariance=c * A.T @ A) for s, c in ((at, 1.0), (other, 4.0)))
+    away = at.theta_unconstrained["a"] - other.theta_unconstrained["a"]
+    wanted = np.linalg.norm(np.linalg.solve(A.T, away)) / 2.0
+    assert _distance(at, other) == pytest.approx(wanted, rel=1e-6)
+    mass = stage.elbo + np.log(np.abs(np.linalg.det(A)))
+    assert at.log_mass == pytest.approx(mass, rel=1e-10)
+
+    more = 1.0 + 2.0**-52  # the eigenvalues are 2, and -2**-52
+    covariance = np.array([[1.0, more], [more, 1.0]])
+    flat = replace(stage, theta_unconstrained={"a": np.zeros(2)}, theta_covariance=covariance)
+    near = replace(flat, theta_unconstrained={"a": np.array([1.0, -1.0])})
+    wide = replace(near, theta_covariance=0.01 * np.eye(2))
+    assert _distance(flat, wide) == pytest.approx(np.sqrt(200.0))
+    assert _distance(flat, near) > 1e7
+    assert len(_best([flat, wide])[1]) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_covariances_have_a_root(seed):
+    """Also where the ELBO curves so much that rounding would leave less than no variance."""
+
+    class Bent(Natural):
+        def __init__(self, H):
+            self.H, self.theta = H, np.zeros(len(H))
+            self.bound = SimpleNamespace(has_units=lambda: np.zeros(len(H), bool))
+
+        def _bend(self, i, own):
+            return self.H[i]
+
+    Q = np.linalg.qr(np.random.default_rng(seed).normal(size=(4, 4)))[0]
+    H = (Q * [1.0, 10.0, 1e3, 1e5]) @ Q.T
+    np.testing.assert_allclose(Bent(H).curvature(), np.linalg.inv(H), rtol=1e-8, atol=1e-12)
+    found = Bent((Q * [1.0, 10.0, 1e3, 1e20]) @ Q.T).curvature()
+    np.linalg.cholesky(found)
+    assert Q[:, 3] @ found @ Q[:, 3] < 1e-11
 
 
 def test_chains_start_at_each_optimum():

@@ -13,6 +13,7 @@ from pymc.model.core import Model
 from pytensor.gradient import grad
 from pytensor.graph.replace import graph_replace
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import ONCE, evaluate, function, simplify
 from pymc_vsgp.fit.bound import Evaluation, Variables
 from pymc_vsgp.fit.collapsed import Loop, integrate
@@ -107,7 +108,7 @@ class ResponseBound(Variables):
         u, rest, node = loop
         whole = Responses(node)
         self.refresh = whole.refresh
-        self.pattern = [x.get_value() for x in u.owner.inputs[5:7]]
+        self.pattern = [np.asarray(known_value(x)) for x in u.owner.inputs[5:7]]
         logp = graph_replace([rest], {node.outputs[0]: whole.logp()}, strict=False)
         logp, linear, root, mean, columns = simplify(
             [*logp, *whole.sites()[:2], whole.mean(), whole.coordinates()]

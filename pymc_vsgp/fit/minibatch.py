@@ -17,6 +17,7 @@ from pymc_vsgp.fit.checkpoint import Checkpoint, State
 from pymc_vsgp.fit.following import coefficients_following, following
 from pymc_vsgp.fit.held import at_prior, from_sites, held, stepped, stepped_on_jax
 from pymc_vsgp.fit.natural import Natural
+from pymc_vsgp.fit.saddles import alike, without_slope
 from pymc_vsgp.fit.stage import insist
 from pymc_vsgp.inducing.coordinates import Sites, sites_of
 
@@ -39,6 +40,7 @@ class Minibatches(Natural):
     """Alternate steps of q with those of everything else, each for a few rows of the data."""
 
     def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, n_rows):
+        bound.bring_data()
         self.n_data = bound.n_data()
         self.n_rows = min(n_rows, self.n_data)
         self.batches = Batches(self.n_data, self.n_rows, rng)
@@ -156,6 +158,26 @@ class Minibatches(Natural):
             insist(checkpoint.write, known, insist(self.next_value))
         insist(self._finish)
 
+    def _leave_saddle(self, gradient: np.ndarray) -> None:
+        some, rows = self._at_saddle(gradient), self.rows
+        if not some.any():
+            return
+        # Effects of groups may only be that of which the batch has no row.
+        self.rows = self._many_rows()
+        some &= self._at_saddle(self.evaluate(self.theta, self.sites, self.moved).gradient)
+        self.rows = rows
+        self._move_aside(some)
+        self.x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
+
+    def _at_saddle(self, gradient: np.ndarray) -> np.ndarray:
+        slope = gradient[: self.theta.size]
+        return without_slope(slope) | alike(self.bound.processes, self.theta, slope)
+
+    def _many_rows(self) -> np.ndarray:
+        """Return more rows than a batch, apart from the batches, which go on as they would."""
+        n = min(self.n_data, max(self.n_rows, min(ROWS, BATCHES * self.n_rows)))
+        return np.random.default_rng(self.taken).choice(self.n_data, n, replace=False)
+
     def _step(self, cooling: float) -> None:
         evaluate = self.bound.where_it_is if self.bound.on_jax else self.bound
         ev = evaluate(self.theta, self.sites, self.moved, self.rows)
@@ -178,6 +200,8 @@ class Minibatches(Natural):
         least = min(self.n_rows / (EPOCHS * self.n_data), LONGEST)
         step = max(least, min(LONGEST, 2.0 / (10.0 + i**0.7)))
         self.sites = self.blended(ev, max(size, SMALLEST) * step, self.sites)
+        if i == FIRST:
+            self._leave_saddle(np.asarray(ev.gradient))
         if i >= FIRST:
             self.updates += 1
             self.first = 0.9 * self.first + 0.1 * ev.gradient
@@ -223,9 +247,7 @@ class Minibatches(Natural):
         elif self.interrupted:
             self.message = f"Interrupted after {self.taken} steps. Continue with start=stage."
         self.converged = self.converged or (flat and not self.interrupted)
-        n = min(self.n_data, max(self.n_rows, min(ROWS, BATCHES * self.n_rows)))
-        # Apart from the batches, which go on as if there had been no end.
-        self.rows = np.random.default_rng(self.taken).choice(self.n_data, n, replace=False)
+        self.rows = self._many_rows()
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         self.follow()
         self.history = np.append(self.history, self._mean())

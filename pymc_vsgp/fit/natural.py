@@ -18,6 +18,7 @@ from pymc_vsgp.fit.following import (
     resistance,
 )
 from pymc_vsgp.fit.proposals import drawing
+from pymc_vsgp.fit.saddles import alike, without_slope
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.model.observation import observations
 
@@ -34,6 +35,7 @@ SMALL = 1e-3  # standard deviation of a parameter that L-BFGS has to take in its
 TOO_SHORT, OF_SD = 1e-4, 0.1  # in standard deviations; and what is tried where one is known
 TRIES = 4  # of steps
 LEAST = 0.25  # curvature of what no data say anything of: that of a weak prior
+NARROWEST = 1e13  # curvature in units of the least one, before rounding takes it
 PRIOR_DRAWS, MIDDLE = 400, (0.1587, 0.8413)  # that say how wide a prior is, and which of them
 LARGEST_SD = 1e5  # of a parameter, in standard deviations that it has where all others are held
 PROMISED = 1.0  # nats that a converged fit may gain in one step more
@@ -118,16 +120,13 @@ class Natural:
             self.history.append(self.evaluation.value)
 
     def _rounds(self, maxiter: int) -> None:
-        # Weights of functions that are all zero are as flat as a saddle, and the fit would stay.
-        flat = np.abs(self.evaluation.gradient[: self.theta.size]) < 1e-12
-        if flat.any():
-            aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
-            self.theta = np.where(flat, self.theta + aside, self.theta)
-            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+        self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]))
         # From the prior a whole step of ten classes at once puts some of them far below the others,
         # where robust-max has no gradient any more.
         several = [o.likelihood.n_latent or 1 for o in observations(self.bound.model).values()]
         self._step_sites(20, FIRST_STEP if max(several, default=1) > SEVERAL else 1.0)
+        slope = self.evaluation.gradient[: self.theta.size]
+        self._move_aside(alike(self.bound.processes, self.theta, slope))
         for i in range(maxiter):
             last = self.evaluation.value
             moving = self.n_Xu > 0 and i >= FIRST_MOVES
@@ -140,6 +139,13 @@ class Natural:
                 self.message = f"A round gained less than {self.tolerance:g}."
                 return
         self.message = f"Stopped after {maxiter} rounds. Raise maxiter, or restart from this."
+
+    def _move_aside(self, some: np.ndarray) -> None:
+        """Move some of theta, which would stay at a saddle otherwise."""
+        if some.any():
+            aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
+            self.theta = np.where(some, self.theta + aside, self.theta)
+            self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
 
     def _step_sites(self, n: int, longest: float = 1.0) -> None:
         self.follow()
@@ -314,7 +320,8 @@ class Natural:
             units[~np.isfinite(units)] = 1.0
             w, V = np.linalg.eigh(units[:, None] * H * units)
         # Directions that the bound does not curve in are as wide as a weak prior.
-        w, V = np.clip(w, LEAST, None), units[:, None] * V
+        # In no other is one so narrow that rounding would leave it no variance, or less.
+        w, V = np.clip(w, LEAST, NARROWEST * max(w[0], LEAST)), units[:, None] * V
         return (V / w) @ V.T
 
     def _why_not_finite(self) -> str:

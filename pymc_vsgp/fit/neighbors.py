@@ -17,6 +17,7 @@ import pytensor.tensor as pt
 
 from pymc.model.core import Model
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import moments_of, standard_normals
@@ -52,7 +53,7 @@ class Given:
         self.size, self.draws = p.n_inducing, standard_normals(p.n_inducing)
         of, inputs = processes(model)[p.u.name], p.u.owner.inputs
         self.shared = [model[name] for name in site_names(p.u) if name in model.named_vars]
-        self.pattern = [x.get_value() for x in inputs[5:7]]
+        self.pattern = [np.asarray(known_value(x)) for x in inputs[5:7]]
         places = of.conditional.points(of.args)
         _, prior = of.conditional.cross(places, places, of.args)
         graphs = model.replace_rvs_by_values([inputs[1], inputs[7], prior])

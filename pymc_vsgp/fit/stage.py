@@ -37,6 +37,8 @@ from pymc_vsgp.model.variable import (
     whitened,
 )
 
+LEAST = 1e-15  # eigenvalue of correlations that rounding leaves
+
 # Inducing inputs of a model before a stage moved them.
 _BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
 
@@ -150,7 +152,8 @@ class GaussianStage:
     @property
     def log_mass(self) -> float:
         """Logarithm of the evidence around this optimum, but for a constant."""
-        return self.elbo + 0.5 * float(np.linalg.slogdet(self.theta_covariance)[1])
+        sd, w, _ = self._correlations()
+        return self.elbo + float(np.log(sd).sum() + 0.5 * np.log(w).sum())
 
     def apply(self) -> None:
         """Put inducing inputs and coordinates of this stage into its model."""
@@ -169,6 +172,20 @@ class GaussianStage:
             return center, np.empty((0, 0))
         w, V = np.linalg.eigh(self.theta_covariance)
         return center, V * np.sqrt(np.clip(w, 0.0, None))
+
+    def _correlations(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Standard deviations of theta, and eigenvalues and -vectors of its correlations.
+
+        Rounding may take the variance of the narrowest ones, or leave them less than none.
+        """
+        sd = np.sqrt(np.diagonal(self.theta_covariance))
+        w, V = np.linalg.eigh(self.theta_covariance / np.outer(sd, sd))
+        return sd, np.maximum(w, LEAST), V
+
+    def _deviations(self, away: np.ndarray) -> float:
+        """Length of a step of theta, in standard deviations."""
+        sd, w, V = self._correlations()
+        return float(np.linalg.norm((away / sd) @ V / np.sqrt(w)))
 
     def _split_theta(self, theta) -> dict[str, Any]:
         """Return a vector of parameters, of numbers or a tensor, by value variable."""

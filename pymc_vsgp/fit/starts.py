@@ -131,8 +131,7 @@ def _best(stages: list[GaussianStage]) -> tuple[GaussianStage, np.ndarray]:
 def _distance(a: GaussianStage, b: GaussianStage) -> float:
     """Distance of estimates, in standard deviations of the wider one."""
     away = a._theta_normal()[0] - b._theta_normal()[0]
-    both = (away @ np.linalg.solve(s.theta_covariance, away) for s in (a, b))
-    return float(np.sqrt(min(both)))
+    return min(s._deviations(away) for s in (a, b))
 
 
 def _gap(a: GaussianStage, b: GaussianStage, name: str) -> float:

@@ -10,17 +10,21 @@ is the same for a copy of the model, for draws of the posterior, and within the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 
 from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import grad
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_vsgp.checks import check_new_name
 from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.graphs import Kernel, Moments
 from pymc_vsgp.ops.linalg import weighted_gram
@@ -118,6 +122,23 @@ class InducingPrior(ABC):
         return
 
 
+def keep(name: str, values: Mapping[str, np.ndarray]) -> list[SharedVariable]:
+    """Make these data of the model on the context stack: draws of `name` depend on them.
+
+    By the end of their names, which `Conditional.kept` has. Whole numbers stay as wide as they are,
+    unlike those of ``pm.Data``.
+    """
+    model = pm.modelcontext(None)
+    for what in values:
+        check_new_name(model, f"{name}_{what}")
+    found = []
+    for what, x in values.items():
+        shared = pytensor.shared(x, name=model.name_for(f"{name}_{what}"), shape=x.shape)
+        model.register_data_var(shared)
+        found.append(shared)
+    return found
+
+
 class Contribution(NamedTuple):
     """What a block of rows adds to the gradient."""
 
@@ -172,6 +193,8 @@ class Conditional(ABC):
     """Dimension of the groups that have a function each."""
     distinct: Sequence[int] = ()
     """Columns in which no two points may be equal."""
+    kept: Sequence[str] = ()
+    """Data of the model that draws depend on, by the end of their names."""
 
     def __init__(self, process: str, n_columns: int, active: Sequence[int] | None = None):
         self.process, self.n_columns = process, n_columns
@@ -215,6 +238,10 @@ class Conditional(ABC):
 
     def complaint(self, X: np.ndarray, args: list[Variable]) -> str | None:
         """Say why the rows of the data can't be replaced by these, where they can't."""
+        return None
+
+    def other_draws(self, kept: Mapping[str, Any]) -> str | None:
+        """Say that draws with these data are of other variables, where they are."""
         return None
 
     @abstractmethod

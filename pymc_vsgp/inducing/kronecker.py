@@ -32,23 +32,22 @@ from operator import index, mul
 from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.gp.cov import BaseCovariance, Prod
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, check_new_name, column_names, known_value
+from pymc_vsgp.checks import as_inputs, check_distinct, column_names, known_value
 from pymc_vsgp.inducing.base import (
     Conditional,
     Contribution,
     InducingPrior,
     InducingVariables,
     gradients_of,
+    keep,
     pull_spread,
     spread_of,
 )
@@ -69,9 +68,7 @@ W, SCALE, ROOTS, TURNS, PLACES, THETA = 0, 1, 2, 4, 6, 8
 DRAWS = 20  # of the prior, for the mean kernel
 PRODUCT = 1e-6  # relative error of a product, within which a kernel is one
 APART = 1e-7  # of the mean variance, which tells equal eigenvalues apart
-
 KEPT = ("places_0", "places_1", "turns_0", "turns_1", "pairs")
-"""Data of the model that draws depend on, by the end of their names."""
 
 
 class Kronecker(InducingVariables):
@@ -210,7 +207,7 @@ class KroneckerPrior(InducingPrior):
             [k(*[pt.constant(x)] * 2) for k, x in zip(self.kernels, rows, strict=True)], DRAWS
         )
         values = [*rows, *(_turn(k.mean(axis=0)) for k in drawn), kind.pairs()]
-        data = _keep({f"{name}_{what}": x for what, x in zip(KEPT, values, strict=True)})
+        data = keep(name, dict(zip(KEPT, values, strict=True)))
         self.places, self.turns, pairs = data[:2], data[2:4], data[4]
         z = self.places[0].type.clone(shape=(None, kind.n_columns))()
         of_z = pass_gradients([kernel(z, z) for kernel in self.kernels], [z])
@@ -270,13 +267,6 @@ def _turn(K: np.ndarray) -> np.ndarray:
     apart = APART * np.trace(K) / n * fixed.uniform(size=n)
     Q = np.linalg.eigh(K + np.diag(apart))[1][:, ::-1]
     return np.ascontiguousarray(Q * np.where(fixed.normal(size=n) @ Q < 0.0, -1.0, 1.0))
-
-
-def _keep(values: dict[str, np.ndarray]) -> list[SharedVariable]:
-    """Make these data of the model on the context stack: draws depend on them."""
-    for name in values:
-        check_new_name(pm.modelcontext(None), name)
-    return [pm.Data(name, x, shape=x.shape) for name, x in values.items()]
 
 
 def kernels_of(cov_func, kind: Kronecker):
@@ -369,6 +359,7 @@ class GivenPairs(Conditional):
 
     noun = "pairs of places"
     follows_X = False
+    kept = KEPT
 
     def __init__(
         self, process, kind: Kronecker, kernels, across: Kernel, single: Kernel, layout=None

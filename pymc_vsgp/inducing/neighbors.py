@@ -35,6 +35,7 @@ from pymc_vsgp.inducing.base import (
     InducingPrior,
     InducingVariables,
     gradients_of,
+    keep,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline, without_reshapes
 from pymc_vsgp.inducing.kernels import (
@@ -66,6 +67,8 @@ W, FACTOR, PLACES, SCALE, NEIGHBORS, ORDER, SHIFT, THETA = range(8)
 
 ENOUGH, SMOOTH = {"Exponential": 15, "Matern12": 15, "Matern32": 20}, 30
 """Neighbors of each by default."""
+
+KEPT = ("places", "neighbors", "order")
 
 
 class NearestNeighbors(InducingVariables):
@@ -235,11 +238,9 @@ class NeighborsPrior(InducingPrior):
         places = in_units(kind.Xu, scale)
         order = maximin(places)
         neighbors = predecessors(places, order, self.m)
-        # Not data of the model: they say how its density is computed, and nobody may change them.
-        self.Xu = pytensor.shared(kind.Xu, name=f"{name}_places", shape=kind.Xu.shape)
+        values = [kind.Xu, neighbors, order]
+        self.Xu, self.neighbors, self.order = keep(name, dict(zip(KEPT, values, strict=True)))
         self.scale = pt.constant(scale)
-        self.neighbors = pytensor.shared(neighbors, name=f"{name}_neighbors", shape=neighbors.shape)
-        self.order = pytensor.shared(order, name=f"{name}_order", shape=order.shape)
         local, theta = Local.of(cov_func, mean_at, kind.n_columns)
         prior, mean = inline(local.single, self.Xu, *theta)
         self.shift = np.float64(jitter) * pt.mean(prior)
@@ -318,6 +319,7 @@ class GivenNeighbors(Conditional):
 
     noun = "nearest-neighbor inputs"
     follows_X = False
+    kept = KEPT
 
     def __init__(self, process, n_columns, active, m: int, local: Local, looks_up: bool):
         super().__init__(process, n_columns, active)

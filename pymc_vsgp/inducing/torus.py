@@ -23,7 +23,6 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 
 from pytensor.gradient import disconnected_grad, grad
@@ -36,6 +35,7 @@ from pymc_vsgp.inducing.base import (
     Contribution,
     InducingPrior,
     gradients_of,
+    keep,
     pull_spread,
     spread_of,
 )
@@ -49,9 +49,13 @@ from pymc_vsgp.ops.neighbors import apart
 
 # Correlation of the ends of the data around the torus, beyond which the period is called short.
 WRAPPED = 0.1
+SAME = 1e-9  # relative to the period, which differs by less between machines
 
 W, SCALE, RESIDUAL, WINDOW, REST = range(5)
 """Positions among the args; the last of them is where the parameters begin."""
+
+KEPT = ("window", "center", "period", "frequencies")
+"""No graph has the last two: they say which waves draws are of."""
 
 
 class FourierPrior(InducingPrior):
@@ -62,17 +66,18 @@ class FourierPrior(InducingPrior):
     """
 
     def __init__(self, features: Features, name: str, cov_func, mean_at, active, center):
-        constant = np.eye(1, features.n_features)[0]
-        mean = mean_at(pt.constant(center))[0] * constant
         self.features, self.name, self.cov_func, self.active = features, name, cov_func, active
         self.n_columns = center.shape[1]
         self.variances, self.residual = self._spectrum(cov_func)
         check_even(of_columns(cov_func, active), features.period)
         if text := heavy_tails(cov_func):
             warnings.warn(text, stacklevel=4)
-        super().__init__(mean, pt.sqrt(self.variances))
         bounds = np.outer([-np.inf, np.inf], np.ones(features.n_columns))
-        self.window = pytensor.shared(bounds, name=f"{name}_window")
+        waves = [np.array(features.period), np.array(features.n_frequencies)]
+        data = keep(name, dict(zip(KEPT, [bounds, center, *waves], strict=True)))
+        self.window, center = data[:2]
+        constant = np.eye(1, features.n_features)[0]
+        super().__init__(mean_at(center)[0] * constant, pt.sqrt(self.variances))
 
     def given(self, u, cov_func, mean_at, X, layout=None):
         w, scale, residual = self.linear(u), self.factor, self.residual
@@ -147,6 +152,11 @@ def short_period(name: str, correlation: float) -> str | None:
     )
 
 
+def _listed(numbers: np.ndarray) -> str:
+    text = ", ".join(f"{x:.10g}" for x in numbers)
+    return text if len(numbers) == 1 else f"({text})"
+
+
 class Nearest(NamedTuple):
     """The nearest places of the window, and how much f there says of f at the rows of X."""
 
@@ -184,6 +194,7 @@ class GivenCoefficients(Conditional):
 
     noun = "Fourier coefficients"
     follows_X = False
+    kept = KEPT
 
     def __init__(
         self, process, n_columns, features, active, mean: Kernel, covariance: Kernel, layout=None
@@ -195,6 +206,23 @@ class GivenCoefficients(Conditional):
         self.theta = slice(REST, REST + n_mean)
         self.prior = slice(REST + n_mean, REST + n_mean + n_prior)
         self.valid = REST + n_mean + n_prior
+
+    def other_draws(self, kept):
+        own, near = self.features, SAME * min(self.features.period)
+        for name in ("period", "n_frequencies", "center"):
+            data = kept.get(f"{self.process}_{name.removeprefix('n_')}")
+            if data is None:  # draws of a version that did not keep it
+                continue
+            now, then = np.array(getattr(own, name)), np.ravel(np.asarray(data))
+            if name == "center" and len(then) == self.n_columns:
+                then = then[self.active]
+            atol = near if name == "center" else 0.0
+            if then.shape != now.shape or not np.allclose(then, now, rtol=SAME, atol=atol):
+                return (
+                    f"The Fourier features of {self.process!r} have {name}={_listed(now)}, and the "
+                    f"draws are of {name}={_listed(then)}. Build the model as it was sampled."
+                )
+        return None
 
     @property
     def width(self):

@@ -17,6 +17,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.elemwise import Elemwise
 
+from pymc_vsgp.model.observation import processes
+
 __all__ = ["as_sampled", "copy_of", "data_of", "with_data", "without_initial_values"]
 
 
@@ -51,6 +53,10 @@ def as_sampled(model: Model, *kept: xr.Dataset, but: Collection[str] = ()) -> Mo
     Names in `but` stay as they are.
     """
     groups: dict[str, xr.DataArray] = {str(k): v for group in kept for k, v in group.items()}
+    for name, p in processes(model).items():
+        own = {f"{name}_{what}" for what in p.conditional.kept}.difference(but)
+        if text := p.conditional.other_draws({n: v for n, v in groups.items() if n in own}):
+            raise ValueError(text)
     changed: dict[str, xr.DataArray] = {}
     for name, now in find_observations(model).items():
         if name in groups and not _same(groups[name], now):

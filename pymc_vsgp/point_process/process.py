@@ -295,8 +295,7 @@ class PointProcess:
         **kwargs
             ``joint=True`` draws the function jointly at all inputs. By default each draw has the
             mean intensity given the inducing values, which leaves out what these don't determine:
-            far from all inducing points the draws hardly vary. ``joint=True`` takes a Poisson
-            likelihood.
+            far from all inducing points the draws hardly vary.
             Others are those of :func:`predict`: `var_name`, `likelihood`, `num_samples`,
             `random_seed`, `progressbar`, `model`.
 

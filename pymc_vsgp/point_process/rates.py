@@ -1,25 +1,18 @@
 """Draws of an intensity, from draws of a posterior."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
 from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
-from pymc_vsgp.likelihoods import Likelihood, Poisson
-from pymc_vsgp.likelihoods.mixed import Mixed
+from pymc_vsgp.likelihoods import Likelihood, Poisson, as_likelihood
 from pymc_vsgp.results.draws import Fitted
-from pymc_vsgp.results.prediction import predict
+from pymc_vsgp.results.predicted import MEAN_AT_F, Noise, make_plan
+from pymc_vsgp.results.prediction import LARGEST_JOINT, carry_out, predict, rows_of
 
 __all__ = ["draw_intensity"]
-
-RATES: dict[str, Callable] = {
-    "log": np.exp,
-    "square": np.square,
-    "softplus": lambda f: np.logaddexp(0.0, f),
-}
 
 
 def draw_intensity(
@@ -46,7 +39,8 @@ def draw_intensity(
         "progressbar": progressbar,
     }
     fit = Fitted(idata, model, var_name)
-    unit = likelihood or of_unit_exposure(fit.likelihood)
+    given = likelihood is not None
+    unit = as_likelihood(likelihood) if given else of_unit_exposure(fit.likelihood)
     names, columns = column_names(X, "Xnew", fit.model), tuple(map(str, columns))
     if fit.by is not None and fit.by not in columns:  # the pattern is of one group
         columns = (*columns, fit.by)
@@ -59,16 +53,23 @@ def draw_intensity(
         X = _in_order(X, order)
     if not joint:
         return predict(idata, X, "mean", likelihood=unit, **options).rename("intensity")
-    family = fit.likelihood if isinstance(fit.likelihood, Mixed) else unit
-    rate = RATES.get(family.link.name) if isinstance(family, Poisson) else None
-    if rate is None:
+    rows = rows_of(fit, X)
+    if (n := len(rows.X)) > LARGEST_JOINT:
         raise ValueError(
-            f"joint=True is for a Poisson likelihood, not for {type(family).__name__}. "
-            "Draw f by vsgp.predict(idata, pattern.inputs, 'f', joint=True), and take the "
-            "intensity of that, which is np.exp(f) where the link is log."
+            f"There are {n} inputs, and joint draws take a matrix of all of them. "
+            f"Pass at most {LARGEST_JOINT} as Xnew, or joint=False."
         )
-    f = predict(idata, X, "f", likelihood=unit, joint=True, random_seed=random_seed, **options)
-    return rate(f).rename("intensity")
+    fit = Fitted(idata, model, var_name, unit, num_samples, new=rows.dim)
+    if not fit.likelihood.has_mean_at_f:
+        raise ValueError(
+            f"{fit.likelihood.title} does not define the mean of y given f. "
+            "Pass a likelihood that does, such as vsgp.Poisson()."
+        )
+    fit.check_rows(n, "Xnew")
+    # Not of draws of "f", which are the functions before they are mixed.
+    plan = make_plan(fit, MEAN_AT_F, "", (), None, joint=True)
+    noise = Noise(random_seed, fit.draws.n)
+    return carry_out(fit, plan, rows, noise, n, progressbar)[0].rename("intensity")
 
 
 def _in_order(X: Any, order: list[int]) -> Any:
@@ -84,11 +85,12 @@ def _in_order(X: Any, order: list[int]) -> Any:
 
 def of_unit_exposure(likelihood: Likelihood) -> Likelihood:
     """Return the same family with an exposure of one."""
-    if isinstance(likelihood, Poisson):  # counts, or the process itself
-        return Poisson(link=likelihood.link.name)
+    family = likelihood.of_output
+    if isinstance(family, Poisson):  # counts, or the process itself
+        return Poisson(link=family.link.name)  # of mixed functions where the model mixes them
     if "exposure" in likelihood.params:
         return likelihood.replace(exposure=1.0)
     raise TypeError(
-        f"{type(likelihood).__name__} has no exposure, so its mean is not an intensity. "
+        f"{likelihood.title} has no exposure, so its mean is not an intensity. "
         "Use vsgp.Poisson(exposure=pattern.exposure), or pass a likelihood with an exposure of one."
     )

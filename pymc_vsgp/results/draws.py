@@ -28,11 +28,11 @@ from pymc_vsgp.checks import check_own, kind, known_value, model_of, names_of
 from pymc_vsgp.compile import building, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
-from pymc_vsgp.inducing.kronecker import KEPT
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.observation import Observation, find_observation
+from pymc_vsgp.results.matching import check_inducing, kept_data
 from pymc_vsgp.results.posterior import Draws
 
 SLAB = 250_000  # numbers that are passed from one function of draws to the next
@@ -152,6 +152,8 @@ class Fitted:
             self.compiled = Compiled(self.model, o, mode, mesh)
         self.observation = self.compiled.observation
         self.likelihood = self.observation.likelihood
+        for part in self.observation.parts:
+            check_inducing(part, self.model, self.draws)
 
     def _observed_as(self, lik: Likelihood, new: str | None) -> Observation:
         """Return the observation with another likelihood, on the same functions.
@@ -299,9 +301,7 @@ class Fitted:
     @cached_property
     def _moved(self) -> set[Any]:
         """Data that are of the fit, such as inducing inputs, and may differ in another model."""
-        parts = self.observation.parts
-        kept = {self.model.named_vars.get(f"{p.u.name}_{what}") for p in parts for what in KEPT}
-        return kept | {p.points for p in parts}
+        return {v for p in self.observation.parts for v in kept_data(p, self.model)}
 
     @cached_property
     def X(self) -> np.ndarray:

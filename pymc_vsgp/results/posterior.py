@@ -21,6 +21,7 @@ class Draws:
 
     def __init__(self, idata: Any, num_samples: int | None = None):
         posterior, self.constant, self.observed = idata, None, None
+        self._stage: xr.Dataset | None = None
         if isinstance(idata, xr.DataTree):
             if "posterior" not in idata.children:
                 raise ValueError(
@@ -30,6 +31,7 @@ class Draws:
             posterior = idata["posterior"].to_dataset()
             self.constant = _group(idata, "constant_data")
             self.observed = _group(idata, "observed_data")
+            self._stage = _group(idata, "gaussian_stage")
         if not isinstance(posterior, xr.Dataset):
             raise TypeError(
                 f"The draws are of type {type(idata).__name__}, not a DataTree. "
@@ -55,7 +57,7 @@ class Draws:
             if name not in self.posterior:
                 raise ValueError(
                     f"The posterior has no draws of {name!r}, which the model needs. "
-                    "Sample it too, or fix it with pm.do before you pass the model."
+                    + self._how_to_get(name)
                 )
             array = self.posterior[name].transpose("chain", "draw", ...).values
             if np.isnan(array).any():
@@ -65,6 +67,13 @@ class Draws:
                 )
             self._flat[name] = array.reshape(self.n, *array.shape[2:])
         return self._flat[name]
+
+    def _how_to_get(self, name: str) -> str:
+        stage = self._stage
+        if stage is not None and "inducing_seed" in stage.attrs and f"{name}_mean" in stage:
+            # A store lacks inducing values that were integrated out.
+            return "Open the draws with vsgp.open_draws(path, model=model), which draws it, too."
+        return "Sample it too, or fix it with pm.do before you pass the model."
 
     def unstack(self, array: np.ndarray) -> np.ndarray:
         """Split the first axis into chains and draws."""

@@ -16,7 +16,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.stage import sites_of_all
-from pymc_vsgp.inducing.kronecker import KEPT
 from pymc_vsgp.model.copies import as_sampled, copy_of
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.results.draws import ROWS, Fitted
@@ -95,7 +94,7 @@ def _of_inducing(model: Model) -> set[str]:
     """Names of data that inducing variables are made of: with more of them they are others."""
     names = sites_of_all(model)
     for name, p in processes(model).items():
-        names |= {str(p.points.name)} | {f"{name}_{what}" for what in KEPT}
+        names |= {str(p.points.name)} | {f"{name}_{what}" for what in p.conditional.kept}
     return names
 
 
