@@ -16,7 +16,7 @@ from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.checkpoint import Checkpoint, State
 from pymc_vsgp.fit.following import coefficients_following, following
 from pymc_vsgp.fit.held import at_prior, from_sites, held, stepped, stepped_on_jax
-from pymc_vsgp.fit.natural import Natural
+from pymc_vsgp.fit.natural import AWAY, Natural
 from pymc_vsgp.fit.saddles import alike, without_slope
 from pymc_vsgp.fit.stage import insist
 from pymc_vsgp.inducing.coordinates import Sites, sites_of
@@ -166,7 +166,7 @@ class Minibatches(Natural):
         self.rows = self._many_rows()
         some &= self._at_saddle(self.evaluate(self.theta, self.sites, self.moved).gradient)
         self.rows = rows
-        self._move_aside(some)
+        self._move_aside(some, AWAY)
         self.x = np.concatenate([self.theta, *(x.ravel() for x in self.moved)])
 
     def _at_saddle(self, gradient: np.ndarray) -> np.ndarray:
@@ -200,9 +200,9 @@ class Minibatches(Natural):
         least = min(self.n_rows / (EPOCHS * self.n_data), LONGEST)
         step = max(least, min(LONGEST, 2.0 / (10.0 + i**0.7)))
         self.sites = self.blended(ev, max(size, SMALLEST) * step, self.sites)
-        if i == FIRST:
-            self._leave_saddle(np.asarray(ev.gradient))
         if i >= FIRST:
+            if not self.updates:
+                self._leave_saddle(ev.gradient)
             self.updates += 1
             self.first = 0.9 * self.first + 0.1 * ev.gradient
             self.second = 0.999 * self.second + 0.001 * ev.gradient**2

@@ -29,6 +29,7 @@ NARROWER = 15.0, 250.0  # precision that q starts with, in that of the prior, wh
 NOTHING = 1e-12  # of the largest variance
 OVERSHOT, TINY = 1.0, 2.0**-40  # what a step loses that is too long, and the smallest one then
 AWAY = 0.1  # from where a parameter starts, if nothing tells it where to go
+SLIGHTLY = 1e-3  # and where others are alike, which L-BFGS tells apart by next to nothing
 FIRST_MOVES = 3  # rounds before the inducing inputs move
 STEP = 1e-3  # of a parameter, in differences
 SMALL = 1e-3  # standard deviation of a parameter that L-BFGS has to take in its own units
@@ -120,13 +121,13 @@ class Natural:
             self.history.append(self.evaluation.value)
 
     def _rounds(self, maxiter: int) -> None:
-        self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]))
+        self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]), AWAY)
         # From the prior a whole step of ten classes at once puts some of them far below the others,
         # where robust-max has no gradient any more.
         several = [o.likelihood.n_latent or 1 for o in observations(self.bound.model).values()]
         self._step_sites(20, FIRST_STEP if max(several, default=1) > SEVERAL else 1.0)
         slope = self.evaluation.gradient[: self.theta.size]
-        self._move_aside(alike(self.bound.processes, self.theta, slope))
+        self._move_aside(alike(self.bound.processes, self.theta, slope), SLIGHTLY)
         for i in range(maxiter):
             last = self.evaluation.value
             moving = self.n_Xu > 0 and i >= FIRST_MOVES
@@ -140,10 +141,10 @@ class Natural:
                 return
         self.message = f"Stopped after {maxiter} rounds. Raise maxiter, or restart from this."
 
-    def _move_aside(self, some: np.ndarray) -> None:
+    def _move_aside(self, some: np.ndarray, far: float) -> None:
         """Move some of theta, which would stay at a saddle otherwise."""
         if some.any():
-            aside = AWAY * np.random.default_rng(0).normal(size=self.theta.size)
+            aside = far * np.random.default_rng(0).normal(size=self.theta.size)
             self.theta = np.where(some, self.theta + aside, self.theta)
             self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
 
