@@ -28,7 +28,7 @@ import cases
 import envs
 import numpy as np
 
-from gradient import spread
+from gradient import launch, spread
 
 HERE = Path(__file__).resolve().parent
 SIZES = {"N": 60_000, "M": 500, "K": 10, "D": 784}
@@ -88,11 +88,11 @@ def gradient(sizes, repeat):
     import jax
 
     from pymc_vsgp.engine.sharded import mesh_of
-    from pymc_vsgp.fit.spread import spread
+    from pymc_vsgp.fit.spread import spread as on_devices
 
     model, source = model_of_digits(sizes)
     # Images that stay on the GPU, as they do while it samples.
-    model = spread(model, mesh_of(jax.devices()))
+    model = on_devices(model, mesh_of(jax.devices()))
     fn = model.logp_dlogp_function(ravel_inputs=True, mode="JAX")
     rng = np.random.default_rng(3)
     x = 0.1 * rng.normal(size=sum(np.size(v) for v in model.initial_point().values()))
@@ -147,15 +147,8 @@ class Worker:
         paths = [str(HERE.parent), os.environ.get("PYTHONPATH")]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.errors = tempfile.TemporaryFile("w+", errors="replace")
-        self.process = subprocess.Popen(
-            [sys.executable, HERE / "worker.py", baseline, case, *["--tiny"] * tiny],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=env,
-            cwd=HERE,
-        )
+        command = [sys.executable, HERE / "worker.py", baseline, case, *["--tiny"] * tiny]
+        self.process = launch(command, env, self.errors)
         self.asked = time.monotonic()
         self.answers = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()

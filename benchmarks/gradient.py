@@ -59,6 +59,19 @@ def ideal(work, limits, M, threads):
     return at_gemm + scalar, at_own + scalar
 
 
+def launch(command, env, errors):
+    """Start a process that answers what it is asked on its standard input."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=env,
+        cwd=HERE,
+    )
+
+
 class Worker:
     """A baseline's process."""
 
@@ -68,15 +81,7 @@ class Worker:
         command = [envs.python(envs.environment_of(baseline)), HERE / "worker.py", baseline, case]
         self.baseline = baseline
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            command + (["--tiny"] if tiny else []),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=env,
-            cwd=HERE,
-        )
+        self.process = launch(command + (["--tiny"] if tiny else []), env, self.errors)
 
     def read(self):
         """Return the next answer, or why there is none."""

@@ -207,21 +207,14 @@ def gpu(X, y, Xtest, ytest, options):
             compute_convergence_checks=False,
             **QUIET,
         )
-    stats, posterior = idata["sample_stats"], idata["posterior"]
-    gradients = int(stats["n_steps"].sum())
     results["chain"] = {
         "tune": options.tune,
         "draws": options.chain,
-        "gradients_per_draw": gradients / options.chain,
-        "divergences": int(stats["diverging"].sum()),
-        "step_size": float(stats["step_size"].mean()),
         "clock_seconds": time.perf_counter() - began,
-        "sampling_seconds": float(posterior.attrs["sampling_time"]),
-        "log_density_of_draws": [float(x) for x in stats["logp"].values.ravel()],
-        "theta": summary_of(idata, ["lengthscale", "white"]),
+        **of_chain(idata),
     }
     (moved,) = stage.Xu.values()
-    draws = {name: posterior[name].values for name in ("lengthscale", "white", "u")}
+    draws = {name: idata["posterior"][name].values for name in ("lengthscale", "white", "u")}
     np.savez(options.out / "mnist_draws.npz", Z=moved, **draws)
     yield results
 
@@ -269,24 +262,31 @@ def chain(X, y, Xtest, ytest, options):
             **QUIET,
         )
         seconds = time.process_time() - began
-    stats = idata["sample_stats"]
-    gradients = int(stats["n_steps"].sum())
     return {
         "M": options.inducing,
         "steps_of_stage": stage.n_steps,
         "theta_of_stage": {k: float(v) for k, v in stage.theta.items()},
         "tune": options.chain,
-        "gradients_of_draws": gradients,
-        "gradients_per_draw": gradients / options.chain,
-        "divergences": int(stats["diverging"].sum()),
-        "step_size": float(stats["step_size"].mean()),
         "cpu_seconds": seconds,
         "clock_seconds": time.perf_counter() - clock,
-        "sampling_seconds": float(idata["posterior"].attrs["sampling_time"]),
-        "log_density_of_draws": [float(x) for x in stats["logp"].values.ravel()],
-        "theta": summary_of(idata, ["lengthscale", "white"]),
+        **of_chain(idata),
         "gaussian": closed_form(stage, Xtest, ytest),
         "free_form": by_draws(idata, Xtest, ytest, model, options.chain),
+    }
+
+
+def of_chain(idata):
+    """Return what the sampler took, and where it went."""
+    stats, posterior = idata["sample_stats"], idata["posterior"]
+    gradients = int(stats["n_steps"].sum())
+    return {
+        "gradients_of_draws": gradients,
+        "gradients_per_draw": gradients / stats["n_steps"].size,
+        "divergences": int(stats["diverging"].sum()),
+        "step_size": float(stats["step_size"].mean()),
+        "sampling_seconds": float(posterior.attrs["sampling_time"]),
+        "log_density_of_draws": [float(x) for x in stats["logp"].values.ravel()],
+        "theta": summary_of(idata, ["lengthscale", "white"]),
     }
 
 

@@ -298,7 +298,7 @@ def _gpu(part, settings):
     c, stage = g["chain"], g["gaussian"]
     density = np.array(c["log_density_of_draws"])
     first, last = c["halves"]
-    most = c["draws"] * c["gradients_per_draw"] + c["tune"] * c["gradients_per_draw"]
+    most = (c["draws"] + c["tune"]) * c["gradients_per_draw"]
     n, m, d = settings["train"], g["M"], 784
     operations = 4.0 * n * m * d + 3.0 * n * m**2
     return f"""
