@@ -10,7 +10,7 @@ from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_colum
 from pymc_vsgp.likelihoods import Likelihood, Poisson, as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import MEAN_AT_F, Noise, make_plan
-from pymc_vsgp.results.prediction import LARGEST_JOINT, carry_out, predict, rows_of
+from pymc_vsgp.results.prediction import carry_out, check_joint, predict, rows_of
 
 __all__ = ["draw_intensity"]
 
@@ -54,22 +54,18 @@ def draw_intensity(
     if not joint:
         return predict(idata, X, "mean", likelihood=unit, **options).rename("intensity")
     rows = rows_of(fit, X)
-    if (n := len(rows.X)) > LARGEST_JOINT:
-        raise ValueError(
-            f"There are {n} inputs, and joint draws take a matrix of all of them. "
-            f"Pass at most {LARGEST_JOINT} as Xnew, or joint=False."
-        )
+    check_joint(rows)
     fit = Fitted(idata, model, var_name, unit, num_samples, new=rows.dim)
     if not fit.likelihood.has_mean_at_f:
         raise ValueError(
             f"{fit.likelihood.title} does not define the mean of y given f. "
             "Pass a likelihood that does, such as vsgp.Poisson()."
         )
-    fit.check_rows(n, "Xnew")
+    fit.check_rows(len(rows.X), "Xnew")
     # Not of draws of "f", which are the functions before they are mixed.
     plan = make_plan(fit, MEAN_AT_F, "", (), None, joint=True)
     noise = Noise(random_seed, fit.draws.n)
-    return carry_out(fit, plan, rows, noise, n, progressbar)[0].rename("intensity")
+    return carry_out(fit, plan, rows, noise, len(rows.X), progressbar)[0].rename("intensity")
 
 
 def _in_order(X: Any, order: list[int]) -> Any:

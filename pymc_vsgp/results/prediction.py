@@ -182,11 +182,7 @@ def predict(
     if joint:
         if what not in ("f", "y"):
             raise ValueError(f"joint=True is for draws, not for {what!r}. Ask for 'f' or 'y'.")
-        if len(rows.X) > LARGEST_JOINT:
-            raise ValueError(
-                f"Xnew has {len(rows.X)} rows, and joint draws take a matrix of all of them. "
-                f"Pass at most {LARGEST_JOINT} rows, or joint=False."
-            )
+        check_joint(rows)
         chunk_size = len(rows.X)
     noise = Noise(random_seed, fit.draws.n)
     arrays = carry_out(fit, plan, rows, noise, chunk_size, progressbar)
@@ -418,6 +414,15 @@ def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:
     if rows and Xnew is not None and fit.likelihood is fit.of_model:
         raise ValueError(fit.likelihood.anew(rows[0]))
     fit.check_rows(n_rows, "X" if Xnew is None else "Xnew")
+
+
+def check_joint(rows: Rows) -> None:
+    """Raise where a matrix of all rows would be too large."""
+    if len(rows.X) > LARGEST_JOINT:
+        raise ValueError(
+            f"Xnew has {len(rows.X)} rows, and joint draws take a matrix of all of them. "
+            f"Pass at most {LARGEST_JOINT} rows, or joint=False."
+        )
 
 
 def _check_chunk_size(size: int | None) -> None:
