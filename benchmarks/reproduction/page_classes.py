@@ -111,8 +111,8 @@ logarithm) that only the ELBO counts; the image experiment has Gamma(1.1, 1) pri
 {_moved(results["ringnorm"])}
 
 Splits of thyroid, heart and diabetes are our own: none are published with the data. Heart is
-Statlog's and diabetes is Pima's, which are scaled otherwise. Twonorm and ringnorm are simulated
-anew from Breiman's definition. The thesis has no number of titanic, and of banana a figure.
+Statlog's and diabetes is Pima's, which are scaled otherwise. Twonorm, ringnorm and waveform are
+simulated anew from Breiman's definitions. The thesis has no number of titanic, and of banana a figure.
 
 Free-form, with Gamma(1.1, 1) priors:
 
