@@ -464,6 +464,48 @@ def test_weights_against_quadrature():
     assert abs(posterior.attrs["log_evidence"] - log_z) < 0.1
 
 
+def log_probability(K, signs, u):
+    """Of these signs of normal values with unit noise: importance draws in sequence (GHK)."""
+    L = np.linalg.cholesky(signs[:, None] * (K + np.eye(len(K))) * signs)
+    e, log_p = np.empty(u.T.shape), np.zeros(len(u))
+    for i, column in enumerate(u.T):
+        p = np.maximum(scipy.special.ndtr(L[i, :i] @ e[:i] / L[i, i]), 1e-300)
+        e[i] = -scipy.special.ndtri(np.clip(column * p, 1e-300, 1.0 - 1e-16))
+        log_p += np.log(p)
+    return scipy.special.logsumexp(log_p) - np.log(len(u))
+
+
+@pytest.mark.slow
+def test_short_lengthscales_are_seen_where_the_stage_is_of_a_long_one():
+    """Labels may be a smooth function or noise: the second had a hundredth of its mass."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(size=(50, 2))
+    square = ((X[:, None] - X) ** 2).sum(axis=-1)
+    root = np.linalg.cholesky(2.0 * np.exp(-0.5 * square / 0.35**2) + 1e-8 * np.eye(50))
+    y = (root @ rng.normal(size=50) + rng.normal(size=50) > 0.0).astype(int)
+    with pm.Model():
+        ls = pm.Gamma("ls", 1.0, 1.0 / np.sqrt(2.0))
+        gp = pm.gp.VariationalSparse(cov_func=3.0 * pm.gp.cov.ExpQuad(2, ls=ls))
+        gp.prior("u", Xu=X, jitter=1e-6)
+        gp.likelihood("y", vsgp.Bernoulli("probit"), X=X, y=y)
+        stage = vsgp.fit_gaussian(random_seed=1, progressbar=False)
+        options = {"method": "importance", "random_seed": 1, "progressbar": False}
+        post = vsgp.sample(500, stage=stage, **options)["posterior"]
+    t = np.linspace(-6.0, 3.5, 39)
+    log_p = t - np.exp(t) / np.sqrt(2.0)  # of the prior, with the Jacobian
+    u = scipy.stats.qmc.Sobol(50, seed=1).random(2048)
+    for i, of in enumerate(np.exp(t)):
+        K = 3.0 * (np.exp(-0.5 * square / of**2) + 1e-6 * np.eye(50))
+        log_p[i] += log_probability(K, 2.0 * y - 1.0, u)
+    w = np.exp(log_p - scipy.special.logsumexp(log_p))
+    drawn, mean = np.log(post["ls"].values), w @ t
+    assert stage.theta["ls"] > 1.0
+    assert w[t < -2.0].sum() > 0.03
+    assert (drawn < -2.0).mean() > 0.02
+    error = np.sqrt(w @ (t - mean) ** 2 / post.attrs["importance_ess"])
+    assert abs(drawn.mean() - mean) < 5.0 * error
+
+
 def apart(n=200):
     """Counts at inputs so far apart that their values are independent given the amplitude."""
     X = 10.0 * np.arange(n)[:, None]
@@ -1099,6 +1141,23 @@ def test_means_do_not_hide_the_tail_of_single_weights(rng):
     assert not weights.refusal(log_w, light.ravel())
     assert not weights.doubt_of(log_w, light.ravel()).what
     assert weights.shape(log_w, log_w) == weights.shape(log_w, ())  # one for each theta
+
+
+def test_where_no_epsilon_lands_is_told_by_those_nearby(rng):
+    """A theta has ten of epsilon, whose weights may look alike by chance."""
+    theta = rng.normal(size=(2000, 2))
+    far = theta[:, 0] > 1.5
+    inner = np.where(far, 6.0, 1.0)[:, None] * rng.normal(size=(2000, 10))
+    inner[far] -= 18.0  # so that each has about a mean weight of one
+    inner[5] = -np.inf
+    batch = Batch(theta, inner, np.zeros((2000, 1)), inner[:, 0])
+    found = batch.rough(batch.log_marginal)
+    assert np.isin(np.flatnonzero(theta[:, 0] > 1.8), found).mean() > 0.95
+    assert not np.isin(np.flatnonzero(theta[:, 0] < 0.5), found).any()
+    few = Batch(theta[:50], inner[:50], inner[:50], inner[:50, 0])
+    one = Batch(theta, inner[:, :1], inner, inner[:, 0])
+    for batch in (few, one):
+        assert not batch.rough(batch.log_marginal).size
 
 
 DOUBT = weights.Doubt("k-hat 0.45 ± 0.11", of_tail=True, times=4)

@@ -4,11 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scipy.spatial import cKDTree
 from scipy.special import gammaincinv, logsumexp
 
 from pymc_vsgp.fit.weights import finite
 
 __all__ = ["Batch"]
+
+NEAR, TOGETHER = 25, 150  # of theta that are near one, and of epsilon at these, at least
+WORTH = 0.02  # of their number, for estimates of the marginal to be of any use
+LARGEST_POWER = 300.0
 
 
 @dataclass
@@ -70,6 +75,28 @@ class Batch:
         # The median of variances of normal numbers is less than the variance.
         less = 2.0 * gammaincinv(more / 2.0, 0.5) / more
         return float(np.median(np.nan_to_num(each, nan=np.inf)) / less)
+
+    def rough(self, log_w) -> np.ndarray:
+        """Return where theta are at which epsilon hardly ever lands near its posterior.
+
+        There the marginal is estimated too low as a rule, and no weight tells. One theta has too
+        few of epsilon to show it: those that are near one another do together.
+        """
+        n, K = self.inner.shape
+        near = max(NEAR, -(-TOGETHER // K))
+        w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
+        if K == 1 or n < 4 * near or not self.theta.shape[1]:
+            return np.empty(0, int)
+        mean = w @ self.theta
+        standard = (self.theta - mean) / np.sqrt(w @ (self.theta - mean) ** 2)
+        if not np.isfinite(standard).all():
+            return np.empty(0, int)
+        of = cKDTree(standard).query(standard, k=near)[1]
+        with np.errstate(invalid="ignore"):
+            size = self.inner - np.median(self.inner, axis=1, keepdims=True)
+        size = np.exp(np.clip(np.nan_to_num(size, nan=-np.inf), None, LARGEST_POWER))
+        first, second = (x.sum(axis=1)[of].sum(axis=1) for x in (size, size**2))
+        return np.flatnonzero(first**2 < WORTH * near * K * second)
 
     def single(self, log_w) -> np.ndarray:
         """Weights of each epsilon by itself, of which those of theta are the means."""

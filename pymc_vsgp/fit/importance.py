@@ -218,15 +218,18 @@ def weigh(
     refused = refused or found
     told = len(log_w) >= FEW and np.isfinite(log_w).any()
     may_refit = told and batch.theta.shape[1] > 0 and not noisy
-    while (refused or doubt.what) and not (interrupted or hopeless):
-        again = may_refit and bool(refused or doubt.of_tail)
+    may_go_on = may_refit and not (interrupted or hopeless)
+    unseen = may_go_on and not weigher.sees_all(q, batch, log_w)
+    while (refused or doubt.what or unseen) and not (interrupted or hopeless):
+        again = may_refit and bool(refused or doubt.of_tail or unseen)
         if not again and (refused or for_nuts):
             break
-        why = refused or f"{doubt.what} of {len(log_w)} proposals leaves a doubt"
-        _log.info("importance: %s", why)
+        why = refused or (doubt.what and f"{doubt.what} of {len(log_w)} proposals leaves a doubt")
+        _log.info("importance: %s", why or "coordinates of the stage do not fit all of theta")
         if again:
             # As many from a density that is fitted to all so far cost less than more from this one.
-            may_refit, proposal, size = False, refit(q, batch), len(log_w)
+            may_refit = unseen = False
+            proposal, size = refit(q, batch), len(log_w)
         else:
             proposal, size = q, (doubt.times - 1) * len(log_w)
         with progress("Importance", size, progressbar) as advance:

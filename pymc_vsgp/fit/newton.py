@@ -81,7 +81,7 @@ def refined_logp(model: Model) -> list[Variable]:
         after = before
         for length in STEPS:
             after = _stepped(logp, after, length)
-        v = {name: n.at(epsilon[name].reshape(n.shape)) for name, n in after.items()}
+        v = {n: q.at(epsilon[n].reshape(before[n].shape)) for n, q in after.items()}
         factors = [n.L for n in after.values()]
     log_det = sum(pt.log(pt.diagonal(L, axis1=1, axis2=2)).sum() for L in factors)
     stage = pt.concatenate([(times(v[n], old.L) - old.half).ravel() for n, old in before.items()])

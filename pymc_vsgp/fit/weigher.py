@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc.logprob.transforms import CircularTransform
 from pymc.model.core import Model
+from scipy.special import logsumexp
 
 from pymc_vsgp.compile import building
 from pymc_vsgp.fit.adaptation import moments, of_epsilon, of_moments
@@ -22,6 +23,8 @@ KEPT = 1000  # numbers in the draws of epsilon at a theta, where these are more 
 LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for, ...
 NOISIEST_OF_CHAINS = 2.8  # ... and where chains draw epsilon, so that it grows with theta
+ROUGH, PROBED = 25, 200  # theta whose weights tell little, and of these at most
+UNSEEN = 0.005  # of the posterior: more moves means by more than their error
 OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
 
 
@@ -121,6 +124,26 @@ class Weigher:
             self.take(self.points.refined())
         except NotImplementedError:
             return False
+        return True
+
+    def sees_all(self, q, batch: Batch, log_w) -> bool:
+        """Whether these coordinates show all of the posterior; from here on those are used that do.
+
+        Where they do not fit, fitted ones tell how much of the posterior is there.
+        """
+        at = batch.rough(log_w)
+        if self.chains is not None or len(at) < ROUGH or self.density is not self.plain:
+            return True
+        before, some = (self.epsilon, self.moments), self.rng.permutation(at)[:PROBED]
+        if not self.refine():
+            return True
+        fitted = self.more(batch.theta[some], batch.inner.shape[1])
+        if fitted is not None:
+            there = logsumexp(fitted.log_marginal - q.logpdf(fitted.theta))
+            if np.exp(there - logsumexp(log_w)) * len(at) / len(some) > UNSEEN:
+                return False
+        self.take(self.plain)
+        self.epsilon, self.moments = before
         return True
 
     def walk(self, theta) -> bool:
