@@ -213,8 +213,14 @@ def command(name):
     return " ".join(["python", f"benchmarks/reproduction/{name}.py", *sys.argv[1:]])
 
 
-def write(name, options, settings, results, began):
-    """Write numbers, settings and versions to a file, replacing what an earlier run left."""
+MADE_BY = "command", "seconds", "commit", "versions"
+
+
+def write(name, options, settings, results, began, earlier=()):
+    """Write numbers, settings and versions to a file, replacing what an earlier run left.
+
+    A part of the numbers may be of earlier runs.
+    """
     options.out.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command(name),
@@ -236,6 +242,8 @@ def write(name, options, settings, results, began):
             **{package: version(package) for package in PACKAGES},
         },
     }
+    if earlier:
+        record["earlier"] = [{k: run[k] for k in MADE_BY} for run in earlier]
     path = options.out / f"{name}.json"
     path.write_text(json.dumps(record, indent=1, default=_plain) + "\n", encoding="utf-8")
     return path

@@ -6,6 +6,7 @@ from common import PAGES
 from page_classes import image, mnist, raetsch, three_classes
 from page_counts import coal, pines, snelson
 from page_parts import load
+from page_pseudo_marginal import pseudo_marginal
 from page_summary import summary
 
 PAGE = PAGES.with_suffix(".md")
@@ -47,44 +48,7 @@ another computer and of an unknown definition of ESS.
 
 `python benchmarks/reproduction/hmc_gibbs.py`
 
-## Pseudo-marginal steps
-
-Tables I and III of Filippone and Girolami (2014), who compare [such samplers](step_methods.md) on
-simulated labels, a probit, and priors of their own. ESS is the smallest of the parameters, per
-10,000 iterations. An operation is a Cholesky factorization of an n x n matrix or a product of that
-size, which is what they count. AA is `"ancillary"`, SURR `"surrogate"`, LA and EP the
-approximations with that many importance samples. The last rows are those of `vsgp.sample`, with
-`Xu` at all inputs. For n = 50 and one lengthscale there are means by quadrature, too, in numpy
-alone.
-
-```{include} ../benchmarks/results/pseudo_marginal.md
-```
-
-* Do pseudo-marginal steps give a larger ESS per operation than AA? The paper says so, and its
-  tables say the opposite: in the first table the published ratios are below one. Ours are to AA
-  with one elliptical slice and with ten, as in the paper's section 5. Slices take no factorization,
-  so ten are the fair comparison. EP (64) then has a larger ESS in one block of eight, about the
-  same in two, and a smaller one in five. **The claim does not hold.** Per CPU second, where slices
-  count, EP (64) is ahead of AA with one lengthscale, and not with ARD.
-* With each update repeated 20 times, EP (64) is ahead of AA in six of the eight blocks, and in five
-  of the published ones. That count takes 20 updates for one operation, as the paper does.
-* Laplace with one sample looks best, and is not: with n = 50, d = 10 and one lengthscale its means
-  are far from those of quadrature, at an R-hat of 1.03. Its weights have too heavy a tail where the
-  variance is large. With EP the means are right.
-* NUTS of `vsgp.sample` has the largest ESS of all samplers whose draws are kept, in each block and
-  on both sets of real data. In five of them its ESS is larger than the number of draws.
-* Importance weights are accepted in three of the ten: they cost fewest operations there, and the
-  least time on simulated data. *Refused* says why `vsgp.sample` would not keep them, and takes
-  NUTS. Such draws are shown all the same. With n = 50 and d = 10 they are wrong; with n = 200 they
-  are right, so that the rule errs on the side of NUTS.
-* Where R-hat is above 1.1, only the order of magnitude of the ESS is meaningful. ARD with d = 10
-  has eleven parameters, and no random walk mixes over them. On the Breast and Pima data
-  pseudo-marginal steps have an ESS of 300 to 500 in 10,000. That of NUTS exceeds 10,000.
-* There are four chains in place of ten, with fewer iterations; the column of draws has the number
-  after tuning. The data sets are our own simulations, since theirs are not published.
-* Seconds leave out tuning, compiling and the Gaussian stage.
-
-`python benchmarks/reproduction/pseudo_marginal.py`
+{pseudo_marginal}
 
 ## Not run
 
@@ -106,7 +70,8 @@ def page():
     """Return the page as it should be."""
     records = {name: load(name) for name in SECTIONS}
     parts = [SECTIONS[name](record) for name, record in records.items() if record is not None]
-    last = LAST.replace("{not_run}", not_run(records))
+    last = LAST.replace("{pseudo_marginal}", pseudo_marginal())
+    last = last.replace("{not_run}", not_run(records))
     return reflow("\n".join([HEAD, summary(records), *parts, last]))
 
 

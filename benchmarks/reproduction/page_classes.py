@@ -112,13 +112,14 @@ logarithm) that only the ELBO counts; the image experiment has Gamma(1.1, 1) pri
 
 Splits of thyroid, heart and diabetes are our own: none are published with the data. Heart is
 Statlog's and diabetes is Pima's, which are scaled otherwise. Twonorm, ringnorm and waveform are
-simulated anew from Breiman's definitions. The thesis has no number of titanic, and of banana a figure.
+simulated anew from Breiman's definitions. The thesis has no number of titanic, and of banana a
+figure.
 
 Free-form, with Gamma(1.1, 1) priors:
 
 {table(["set", "inducing", "free-form", "splits", "R-hat", "ESS", "div."], sampled)}
 
-{made_by(record)}"""
+{"".join(made_by(run) for run in [*record.get("earlier", []), record])}"""
 
 
 def _same_splits(sets):

@@ -2,12 +2,16 @@
 
 import json
 
-from common import PAGES
+from common import PAGES, envs
 
 
 def load(name):
     path = PAGES / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def result(name):
+    return json.loads((envs.HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def table(head, rows):

@@ -1,11 +1,8 @@
 """The table on top of the page: what was published, what was found, and whether they agree."""
 
-import json
-
 import numpy as np
 
-from common import envs
-from page_parts import table
+from page_parts import result, table
 
 
 def summary(records):
@@ -129,7 +126,7 @@ def _three_classes(records):
 
 def _gibbs(records):
     """Effective samples of theta a second: which of both samplers has more of them."""
-    runs = _result("hmc_gibbs")
+    runs = result("hmc_gibbs")
     for kernel, first in (("ARD", "HMC"), ("isotropic", "Gibbs")):
         sizes = sorted({int(key.split(",")[1]) for key in runs})
         rate, ess = (
@@ -147,7 +144,7 @@ def _gibbs(records):
 
 def _by_operation(records):
     """Where pseudo-marginal steps give more effective samples an operation than those of AA."""
-    blocks = [b for b in _result("pseudo_marginal").values() if "AA" in b and "PM EP (64)" in b]
+    blocks = [b for b in result("pseudo_marginal").values() if "AA" in b and "PM EP (64)" in b]
     both = [
         [b[name]["ess"] / b[name]["operations"] for name in ("PM EP (64)", "AA 10")] for b in blocks
     ]
@@ -155,7 +152,3 @@ def _by_operation(records):
     ours = f"more for EP (64) than for AA in {n} of {len(blocks)} blocks"
     verdict = "reproduced" if n == len(blocks) else "other"
     yield ["pseudo-marginal steps", "more effective samples an operation", ours, verdict]
-
-
-def _result(name):
-    return json.loads((envs.HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))

@@ -173,7 +173,9 @@ def main(argv=None):
     options = arguments(__doc__, argv, splits=10, free=0, gamma=0, sets=len(SETS), first=0)
     began = time.perf_counter()
     path = options.out / "raetsch.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    known = json.loads(path.read_text()) if path.exists() else {"results": {}}
+    results, earlier = known["results"], known.get("earlier", [])
+    earlier = [*earlier, known] if "command" in known else earlier
     results["published"] = PUBLISHED
     splits = 1 if options.smoke else options.splits
     prior = "gamma" if options.gamma else "maximum"
@@ -188,7 +190,8 @@ def main(argv=None):
                 # A run that is stopped keeps its splits; those with other priors stay in any case.
                 entry[prior] = summary(rows) | {"runs": rows}
                 print(name, label, summary(rows), flush=True)
-                write("raetsch", options, {"sets": list(SETS)} | BY_DEFAULT, results, began)
+                settings = {"sets": list(SETS)} | BY_DEFAULT
+                write("raetsch", options, settings, results, began, earlier)
     return results
 
 
