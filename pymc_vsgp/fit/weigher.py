@@ -24,6 +24,7 @@ LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for, ...
 NOISIEST_OF_CHAINS = 2.8  # ... and where chains draw epsilon, so that it grows with theta
 ROUGH, PROBED = 25, 200  # theta whose weights tell little, and of these at most
+FEW = 10  # of them that have most of their weight, which is chance
 UNSEEN = 0.005  # of the posterior: more moves means by more than their error
 OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
 
@@ -139,8 +140,12 @@ class Weigher:
             return True
         fitted = self.more(batch.theta[some], batch.inner.shape[1])
         if fitted is not None:
-            there = logsumexp(fitted.log_marginal - q.logpdf(fitted.theta))
-            if np.exp(there - logsumexp(log_w)) * len(at) / len(some) > UNSEEN:
+            found = log_w[some], fitted.log_marginal - q.logpdf(fitted.theta)
+            plain, there = (np.exp(x - logsumexp(log_w)) * len(at) / len(some) for x in found)
+            few = plain.sum() ** 2 < FEW * (plain**2).sum()
+            error = np.sqrt((plain**2 + there**2).sum())
+            differs = abs(there.sum() - plain.sum()) > max(UNSEEN, 2.0 * error)
+            if there.sum() > UNSEEN and (few or differs):
                 return False
         self.take(self.plain)
         self.epsilon, self.moments = before
