@@ -345,6 +345,20 @@ def test_weights_of_one_function_whose_shape_no_type_says(make, rng):
     np.testing.assert_array_equal(again, mean)
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_draws_of_a_stage_say_that_random_weights_widen_them(random, caplog):
+    with pm.Model() as model:
+        weights = pm.Normal("W", shape=W.shape) if random else W
+        pm.Normal("other")
+        mixed_process(weights).likelihood("y", vsgp.Gaussian(1.0), X=X, y=Y, dims=("obs", "output"))
+    stage = vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
+    caplog.clear()
+    stage.to_datatree(2, random_seed=1)
+    said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(said) == random
+    assert not random or said[0].endswith("mixing matrix is random. Use vsgp.sample.")
+
+
 def test_predictive_is_of_its_own_weights():
     """A component of a sum, and other outputs, follow the likelihood with these weights."""
     with pm.Model() as model:

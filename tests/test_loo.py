@@ -110,6 +110,18 @@ def test_groups_are_used_without_the_model(fitted):
     assert there.elpd == loo(idata, model=model, **quiet).elpd
 
 
+def test_groups_of_two_likelihoods_are_told_apart_by_name(fitted):
+    model, idata, _, _ = fitted
+    tree = idata.copy()
+    compute_pointwise(tree, model=model, **quiet)
+    for group in ("log_potential", "log_predictive"):
+        both = tree[group].to_dataset()
+        tree[group] = xr.DataTree(both.assign(lab_y=both["y"]))
+    with pytest.raises(ValueError, match=r"2 likelihoods. Say which one: .* \['y', 'lab_y'\]"):
+        loo(tree)
+    assert loo(tree, var_name="lab_y").elpd == loo(tree, var_name="y").elpd
+
+
 def test_several_chains(fitted):
     """The relative efficiency comes from all chains; independent draws have one of about 1."""
     model, idata, _, _ = fitted

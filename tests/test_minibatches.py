@@ -6,11 +6,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import scipy.stats
 
 from modes import RAW
 
 import pymc_vsgp as vsgp
 import pymc_vsgp.fit.approximation
+import pymc_vsgp.fit.minibatch
 
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.held import Held, from_sites, stepped, stepped_on_jax
@@ -225,6 +227,71 @@ def test_each_row_has_its_turn():
     batches = Batches(10, 4, np.random.default_rng(1))
     rows = np.concatenate([next(batches) for _ in range(5)])
     np.testing.assert_array_equal(np.sort(rows.reshape(2, 10), axis=1), [np.arange(10)] * 2)
+
+
+def of_a_line(n, noise=0.5):
+    """Normal noise and no parameters: the model, and its exact log evidence."""
+    rng = np.random.default_rng(1)
+    x = np.sort(rng.uniform(0.0, 10.0, n))
+    y = np.sin(x) + 0.4 * rng.standard_t(3, n)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.5))
+        gp.prior("u", Xu=np.linspace(0.0, 10.0, 12)[:, None])
+        gp.likelihood("y", vsgp.Gaussian(noise), X=x[:, None], y=y)
+    cov = np.exp(-0.5 * ((x[:, None] - x) / 1.5) ** 2) + noise**2 * np.eye(n)
+    return model, scipy.stats.multivariate_normal.logpdf(y, np.zeros(n), cov)
+
+
+@pytest.mark.parametrize("n", [160, 157])
+@pytest.mark.parametrize("parts", ["whole", "in parts"])
+def test_the_elbo_is_a_lower_bound(n, parts, monkeypatch):
+    """Of all rows where it ended, also where batches don't divide them: it was 10 nats off."""
+    if parts == "in parts":
+        monkeypatch.setattr(pymc_vsgp.fit.minibatch, "BATCHES", 3)  # 60, 60, and what is left
+    model, evidence = of_a_line(n)
+    settings = {"batch_size": 20, "tol": 0.0, "maxiter": 400, "progressbar": False, "copy": True}
+    stage = vsgp.fit_gaussian(model=model, random_seed=1, **settings)
+    assert evidence - 0.3 < stage.elbo < evidence + 0.05
+    assert stage.elbo == stage.elbo_history[-1]
+    assert stage.elbo_error == 0.0
+    assert f"ELBO {stage.elbo:.2f} after 400 steps" in repr(stage)
+
+
+def test_each_row_counts_once_in_the_end(monkeypatch):
+    """Where that is too much, a random part of them does, and how far off it may be is known."""
+    n, rows = 203, []
+    bound = Bound(of_a_line(n)[0], n_rows=4, mode=RAW, held=True)
+    rng, real = np.random.default_rng(1), bound.where_it_is
+    fit = Minibatches(bound, bound.start, bound.no_sites(), [], 0.0, lambda *_: None, rng, 4)
+    arguments = fit.theta, fit.sites, fit.moved
+    each = np.array([bound(*arguments, np.array([i])).value for i in range(n)])
+
+    def noted(*args):
+        rows.append(args[-1])
+        return real(*args)
+
+    monkeypatch.setattr(bound, "where_it_is", noted)
+    monkeypatch.setattr(pymc_vsgp.fit.minibatch, "BATCHES", 2)  # parts of 8, and one of 3
+    fit.taken = 4 * 2 * 26
+    elbo, error = fit._evaluate_the_end()
+    np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(n))
+    np.testing.assert_allclose(elbo, each.mean(), rtol=1e-10)
+    assert (len(rows), error) == (26, 0.0)
+    for fit.taken, number in ((4 * 2 * 24, 24), (3, 20)):
+        rows.clear()
+        elbo, error = fit._evaluate_the_end()
+        known = np.concatenate(rows)
+        assert len(np.unique(known)) == len(known) == 8 * number
+        np.testing.assert_allclose(elbo, each[known].mean(), rtol=1e-10)
+        wanted = each[known].std() * np.sqrt((1.0 - 8 * number / n) / (8 * number))
+        assert 0.5 < error / wanted < 2.0
+
+
+def test_an_elbo_of_some_rows_is_shown_with_its_error(monkeypatch):
+    monkeypatch.setattr(pymc_vsgp.fit.minibatch, "BATCHES", 1)
+    stage = fitted(of_a_line(203)[0], maxiter=2)
+    assert stage.elbo_error > 0.0
+    assert f"ELBO {stage.elbo:.2f} ± {stage.elbo_error:.2f} after 2 steps" in repr(stage)
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.results.inducing_check import check_inducing
 from pymc_vsgp.results.plots import plot_elbo, plot_function, plot_inducing
+from pymc_vsgp.results.plots.style import legend
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
 N = 30
@@ -75,6 +76,41 @@ def test_bands_hold_the_data(line):
     bare = plot_function(idata, data=False, inducing=False, model=model)
     assert not bare.get_title()
     assert bare.get_ylabel() == "mean of y"
+
+
+@pytest.mark.parametrize("Xnew", [[[2.0]], [[2.0], [2.0]]])
+def test_a_single_input_has_bars(Xnew, line):
+    """The panel has a width, so that they can be seen."""
+    model, _, idata = line
+    options = {"model": model, "random_seed": 1}
+    ax = plot_function(idata, Xnew, what="y", n_lines=3, ci_prob=[0.5, 0.9], **options)
+    wide, narrow = (np.array(c.get_segments())[:, :, 1].T for c in ax.collections[:2])
+    found = [wide[0], narrow[0], ax.lines[0].get_ydata(), narrow[1], wide[1]]
+    q = [0.05, 0.25, 0.5, 0.75, 0.95]
+    wanted = vsgp.predict(idata, Xnew, "quantiles", quantiles=q, of="y", **options)
+    np.testing.assert_allclose(found, wanted)
+    assert np.ptp(ax.get_xlim()) > 5.0  # that of the data
+    bare = plot_function(idata, Xnew, what="y", data=False, inducing=False, model=model)
+    for some in (ax, bare):
+        some.figure.canvas.draw()
+        (low, high), (left, right) = some.get_ylim(), some.get_xlim()
+        at = np.concatenate([s for c in some.collections[:2] for s in c.get_segments()])
+        assert low < at[:, 1].min() and at[:, 1].max() < high
+        assert left < 2.0 < right
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_a_legend_is_within_its_figure_and_above_a_power_of_ten(big):
+    _, ax = plt.subplots(figsize=(4.0, 3.0), layout="constrained")
+    for k in range(9):
+        ax.plot([0, 1], [0, 1e6 if big else 1.0], label=f"class {k}")
+    legend(ax, above=True)
+    ax.figure.canvas.draw()
+    box, offset = ax.get_legend().get_window_extent(), ax.yaxis.get_offset_text()
+    assert ax.figure.bbox.x0 <= box.x0 and box.x1 <= ax.figure.bbox.x1
+    assert box.y1 <= ax.figure.bbox.y1
+    assert bool(offset.get_text()) == big
+    assert not (big and box.overlaps(offset.get_window_extent()))
 
 
 @pytest.mark.parametrize("family", [vsgp.Gaussian(0.2), vsgp.Poisson()])

@@ -1187,6 +1187,16 @@ def test_plots(polygon, events, coal, fitted):
     plt.close(fig)
 
 
+def test_a_plot_of_one_bin_has_its_level():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    pattern = vsgp.point_process([[1.0], [2.0]], (0.0, 5.0), bins=1)
+    ax = vsgp.plot_intensity(pattern, [[3.0], [5.0]], ci_prob=0.5)
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[0.0, 4.0], [5.0, 4.0]])
+    band = ax.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose([band.min(axis=0), band.max(axis=0)], [[0.0, 3.5], [5.0, 4.5]])
+    plt.close(ax.figure)
+
+
 # --- what goes wrong -----------------------------------------------------------------------------
 
 

@@ -83,12 +83,14 @@ def fit_advi(
         covariances[p.u.name] = R @ S @ R.T
     hist = -np.asarray(approx.hist)
     converged, message = judge(hist)
+    late = hist[-1000:]
     if interrupted := len(hist) < n and not stopped:
         converged, message = False, f"Interrupted after {len(hist)} steps of {n}."
     before = inducing_inputs(bound)
     stage = GaussianStage(
         method=method,
-        elbo=float(hist[-min(len(hist), 1000) :].mean()),
+        elbo=float(late.mean()),
+        elbo_error=float(late.std() / np.sqrt(len(late))),
         elbo_history=hist[:: max(len(hist) // 200, 1)],
         n_steps=len(hist),
         converged=converged,

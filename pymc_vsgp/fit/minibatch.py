@@ -4,7 +4,8 @@ Here q(v) of inducing points stays where it is while theta moves, as in SVGP. It
 costs a third of one in which q follows theta, which many small steps do without.
 
 Rows are drawn without replacement until all had their turn. So the mean of the ELBO over an epoch
-has hardly any noise of sampling, and says when to stop.
+has little noise of sampling, and says when to stop. It is of parameters that moved meanwhile, so
+the ELBO of the result is evaluated in the end, on all rows where that takes a part of the fit.
 """
 
 from dataclasses import replace
@@ -32,12 +33,17 @@ WINDOW = 300  # steps at least, or a fourth, whose mean is compared with that of
 SMALLEST = 1 / 8  # part of the first steps: below it they end
 COOLING = 0.25  # of all steps: where they run out, their size falls to zero
 ROWS, BATCHES = 5000, 20  # at most, that say how the ELBO curves in the end
+FEWEST = 20  # times as many, at least, that say how large it is
+COSTLY = 1 / 4  # of the rows that steps took: more than that takes too long
 FAILURES = 20  # in a row, each with half the rate
 COUNTS = ("taken", "begun", "updates", "since", "failures", "part", "converged")
 
 
 class Minibatches(Natural):
     """Alternate steps of q with those of everything else, each for a few rows of the data."""
+
+    elbo_error = 0.0
+    """Standard error of the ELBO that it ended with."""
 
     def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, n_rows):
         bound.bring_data()
@@ -163,7 +169,7 @@ class Minibatches(Natural):
         if not some.any():
             return
         # Effects of groups may only be that of which the batch has no row.
-        self.rows = self._many_rows()
+        self.rows = self._parts()[0]
         some &= self._at_saddle(self.evaluate(self.theta, self.sites, self.moved).gradient)
         self.rows = rows
         self._move_aside(some, AWAY)
@@ -173,10 +179,15 @@ class Minibatches(Natural):
         slope = gradient[: self.theta.size]
         return without_slope(slope) | alike(self.bound.processes, self.theta, slope)
 
-    def _many_rows(self) -> np.ndarray:
-        """Return more rows than a batch, apart from the batches, which go on as they would."""
-        n = min(self.n_data, max(self.n_rows, min(ROWS, BATCHES * self.n_rows)))
-        return np.random.default_rng(self.taken).choice(self.n_data, n, replace=False)
+    def _parts(self) -> list[np.ndarray]:
+        """Return all rows once, in parts of more than a batch.
+
+        Batches go on as they would, and fits to the same data get the same parts: what differs
+        between their ELBOs has less noise.
+        """
+        n = max(self.n_rows, min(ROWS, BATCHES * self.n_rows))
+        rows = np.random.default_rng(0).permutation(self.n_data)
+        return np.split(rows, range(n, self.n_data, n))
 
     def _step(self, cooling: float) -> None:
         evaluate = self.bound.where_it_is if self.bound.on_jax else self.bound
@@ -238,7 +249,8 @@ class Minibatches(Natural):
         return -(-self.n_data // self.n_rows)
 
     def _mean(self) -> float:
-        return float(np.mean(self.noisy[-max(self.epoch, 20) :]))
+        passes = -(-20 // self.epoch)
+        return float(np.mean(self.noisy[-passes * self.epoch :]))
 
     def _finish(self) -> None:
         flat, self.message = judge(self.noisy, 0.0, self.epoch)
@@ -247,10 +259,25 @@ class Minibatches(Natural):
         elif self.interrupted:
             self.message = f"Interrupted after {self.taken} steps. Continue with start=stage."
         self.converged = self.converged or (flat and not self.interrupted)
-        self.rows = self._many_rows()
-        self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+        elbo, self.elbo_error = self._evaluate_the_end()
         self.follow()
-        self.history = np.append(self.history, self._mean())
+        self.history = np.append(self.history, elbo)
+
+    def _evaluate_the_end(self) -> tuple[float, float]:
+        """Evaluate where it ended; return the ELBO, and its error where that is of some rows."""
+        parts = self._parts()
+        most = int(COSTLY * self.taken * self.n_rows) // len(parts[0])
+        some = parts[: max(most, FEWEST)]
+        self.rows = some[0]
+        self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
+        values, at = [self.evaluation.value], (self.theta, self.sites, self.moved)
+        values += [self.bound.where_it_is(*at, rows).value for rows in some[1:]]
+        sizes = [len(rows) for rows in some]
+        elbo = float(np.average(values, weights=sizes))  # each is scaled to all rows
+        if len(some) == len(parts):
+            return elbo, 0.0
+        left = 1.0 - sum(sizes) / self.n_data
+        return elbo, float(np.sqrt(left * np.var(values, ddof=1) / len(values)))
 
     def in_model(self) -> list[Sites]:
         """Return the sites of u that make this q."""

@@ -1,5 +1,6 @@
 """What the Gaussian stage hands over."""
 
+import logging
 import weakref
 
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.inducing.coordinates import Diagonal, Rotated, Sites, SparseTied, Tied
 from pymc_vsgp.model.copies import data_of, with_data
-from pymc_vsgp.model.observation import parameters, processes
+from pymc_vsgp.model.observation import has_random_weights, parameters, processes
 from pymc_vsgp.model.variable import (
     NO_COLUMNS,
     NO_SITES,
@@ -36,6 +37,8 @@ from pymc_vsgp.model.variable import (
     is_sparse,
     whitened,
 )
+
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 LEAST = 1e-15  # eigenvalue of correlations that rounding leaves
 
@@ -51,8 +54,11 @@ class GaussianStage:
     ----------
     elbo : float
         ELBO: a lower bound of the log evidence, at a point estimate of the parameters.
+    elbo_error : float
+        Its standard error, where it is of a random part of the data or from ADVI; 0 otherwise.
     elbo_history : ndarray
-        The ELBO after each round, or every few steps.
+        The ELBO after each round, or every few steps. That of minibatches is the mean over the
+        last passes, and at the end `elbo`.
     n_steps : int
         Rounds of "natural", steps of the other methods.
     converged : bool
@@ -104,6 +110,7 @@ class GaussianStage:
     model: Model = field(repr=False)
     elsewhere: "tuple[GaussianStage, ...]" = ()
     interrupted: bool = False
+    elbo_error: float = 0.0
     state: State | None = field(default=None, repr=False)  # where minibatches go on
     # Data and coords of the model that it was fitted to.
     data: tuple[dict[str, np.ndarray], dict[str, Any]] | None = field(default=None, repr=False)
@@ -118,7 +125,7 @@ class GaussianStage:
         """Say what was reached, and what it changed."""
         number = f"{self.n_steps} {'rounds' if self.method == 'natural' else 'steps'}"
         lines = [
-            f"GaussianStage ({self.method}): ELBO {self.elbo:.2f} after {number}, "
+            f"GaussianStage ({self.method}): ELBO {self._shown()} after {number}, "
             f"{'converged' if self.converged else 'NOT converged'}, "
             f"{self.seconds:.1f} s and {self.compile_seconds:.1f} s to compile",
         ]
@@ -141,13 +148,17 @@ class GaussianStage:
                 what = "values given neighbors" if is_sparse(u) else "coefficients"
                 lines.append(f"  {name}: {number} {what}; coordinates set")
         if not self.marginal:
-            lines.append("  no ±: coefficients are independent here, which narrows parameters")
+            lines.append("  parameters have no ±: independent coefficients would narrow it")
         if not self.converged or self.method != "natural":
             lines.append(f"  {self.message}")
         for other in self.elsewhere:
             there = ", ".join(f"{k} {np.round(v, 3)}" for k, v in other.theta.items())
-            lines.append(f"  another optimum, ELBO {other.elbo:.2f}: {there}")
+            lines.append(f"  another optimum, ELBO {other._shown()}: {there}")
         return "\n".join(lines)
+
+    def _shown(self) -> str:
+        error = f" ± {self.elbo_error:.2f}" if self.elbo_error else ""
+        return f"{self.elbo:.2f}{error}"
 
     @property
     def log_mass(self) -> float:
@@ -225,6 +236,11 @@ class GaussianStage:
         rng = generator_of(random_seed)
         model = self.model if self.data is None else with_data(self.model, *self.data)
         stage, tree = replace(self, model=model), xr.DataTree()
+        if has_random_weights(model):
+            _log.warning(
+                "Draws of the stage spread outputs too widely where the mixing matrix is random. "
+                "Use vsgp.sample."
+            )
         with _applied(stage):
             variables = model.free_RVs + model.deterministics
             points = stage._points(self._draw_theta(draws, rng), 1.0, rng)
@@ -272,6 +288,7 @@ def dataset_of(stage: GaussianStage) -> xr.Dataset:
     attrs = {
         "method": stage.method,
         "elbo": stage.elbo,
+        "elbo_error": stage.elbo_error,
         "converged": int(stage.converged),
         "seconds": stage.seconds,
     }

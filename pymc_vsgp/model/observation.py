@@ -14,6 +14,7 @@ from pymc_vsgp.compile import at_points
 from pymc_vsgp.engine.streaming import BlockSum, block_sums
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Process
 from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.variable import inducing_variables, is_inducing
 
 MOST_PARAMETERS = 30
@@ -126,6 +127,13 @@ def parameters(model: Model, u: Variable) -> list[Variable]:
     some = [rv for rv in some if not any(map(is_inducing, ancestors([rv])))]
     sizes = model.eval_rv_shapes() if some else {}
     return some if sum(int(np.prod(sizes[rv.name])) for rv in some) <= MOST_PARAMETERS else []
+
+
+def has_random_weights(model: Model) -> bool:
+    """Whether outputs are mixtures of functions whose weights are random variables."""
+    of = (o.likelihood for o in observations(model).values())
+    weights = [m.params["W"] for m in of if isinstance(m, Mixed) and m.ndim_y]
+    return not set(model.root.free_RVs).isdisjoint(ancestors(weights))
 
 
 def find_observation(model: Model, name: str | None) -> Observation:

@@ -72,6 +72,8 @@ def plot_intensity(
     if n_dims == 1:
         ax = new_axes(ax)
         x = pattern.X[:, 0]
+        if len(x) == 1:  # its level, from end to end
+            x, values = pattern.edges[0][[0, -1]], values.isel({values.dims[-1]: [0, 0]})
         low, high = values.quantile([tail, 1.0 - tail], draws).to_numpy()
         ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{ci_prob:.0%}")
         ax.plot(x, getattr(values, what)(draws), color=BLUE, lw=1.8, label=what)

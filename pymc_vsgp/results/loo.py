@@ -244,7 +244,11 @@ def _warn_of_others(model: Model | None) -> None:
 
 def _pointwise_of(idata, model, name, progressbar) -> tuple[xr.Dataset, str]:
     """Both densities of each observation, and the name of the observed variable."""
-    if name is None and len(names := _observed(idata, model)) == 1:
+    if name is None and (names := _observed(idata, model)):
+        if len(names) > 1:
+            raise ValueError(
+                f"There are {len(names)} likelihoods. Say which one: pass var_name, one of {names}."
+            )
         name = names[0]
     known = _known_pointwise(idata)
     if isinstance(name, str) and name in known:

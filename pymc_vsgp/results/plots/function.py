@@ -155,7 +155,7 @@ def plot_function(
             strokes(ax, Xu[:, 0], ORANGE, "inducing inputs")
         ax.set_xlabel(_feature(fit, 0))
         ax.set_ylabel(_label(fit, what))
-        ax.set_xlim(grid[0, 0], grid[-1, 0])
+        _set_range(ax, grid[:, 0])
         legend(ax, above=True)
         if noise is None:
             return ax
@@ -189,8 +189,9 @@ def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
         bands = _draws(idata, grid, what, options).quantile(q, DRAWS)
     series = _series(fit, what, bands)
     lines = series if means is None else _series(fit, what, means)
-    for (color, label, b), (*_, line) in zip(series, lines, strict=True):
-        _fill(ax, x, b, None if means is None else line, ci_probs, color, label, len(series) == 1)
+    for k, ((color, label, b), (*_, line)) in enumerate(zip(series, lines, strict=True)):
+        line = None if means is None else line
+        _fill(ax, x, b, line, ci_probs, color, label, k, len(series))
     if n_lines:
         what_line = "f" if what == "y" else what
         step = max(len(grid) // 200, 1)  # joint draws take a matrix of all rows
@@ -201,7 +202,9 @@ def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
         lines = _draws(idata, grid[::step], what_line, few, joint=True)
         lines = lines.stack(sample=DRAWS).transpose("sample", ...)
         for color, _, each in _series(fit, what_line, lines):
-            ax.plot(x[::step], each.values[:n_lines].T, color=color, lw=0.6, alpha=0.5, zorder=2)
+            values, marker = each.values[:n_lines].T, "" if x[0] < x[-1] else "_"
+            style = {"color": color, "lw": 0.6, "alpha": 0.5, "zorder": 2, "marker": marker}
+            ax.plot(x[::step], values, ms=14, **style)
 
 
 def _noise_bands(ax, idata, fit, grid, noise, ci_probs, options):
@@ -209,10 +212,10 @@ def _noise_bands(ax, idata, fit, grid, noise, ci_probs, options):
     name, of_g = noise
     g = _draws(idata, grid, "f", options).quantile(_levels(ci_probs), DRAWS)
     g = g.isel({function_dim(fit)[0][0]: 1})
-    _fill(ax, grid[:, 0], of_g(g), None, ci_probs, BLUE, "median", alone=True)
+    _fill(ax, grid[:, 0], of_g(g), None, ci_probs, BLUE, "median")
     ax.set_xlabel(_feature(fit, 0))
     ax.set_ylabel(name)
-    ax.set_xlim(grid[0, 0], grid[-1, 0])
+    _set_range(ax, grid[:, 0])
     ax.set_ylim(0.0, None)
     plain(ax)
 
@@ -222,19 +225,39 @@ def _levels(ci_probs):
     return sorted({0.5, *((1 - p) / 2 for p in ci_probs), *((1 + p) / 2 for p in ci_probs)})
 
 
-def _fill(ax, x, quantiles, line, ci_probs, color, label, alone):
-    """Bands and a line, by default the median.
+def _fill(ax, x, quantiles, line, ci_probs, color, label, k=0, n_functions=1):
+    """Bands and a line, by default the median; bars and dots where all inputs are the same.
 
-    Only a function that is alone has its bands in the legend.
+    Only a function that is alone has its bands in the legend. Bars of others are side by side.
     """
+    from matplotlib.transforms import ScaledTranslation
+
+    single = x[0] == x[-1]
+    inches = 0.1 * (k - (n_functions - 1) / 2)
+    beside = ax.transData + ScaledTranslation(inches, 0.0, ax.figure.dpi_scale_trans)
     for i, p in enumerate(sorted(ci_probs, reverse=True)):
         low = quantiles.sel(quantile=(1 - p) / 2, method="nearest")
         high = quantiles.sel(quantile=(1 + p) / 2, method="nearest")
-        named = f"{p:.0%} interval" if alone else None
-        alpha = (0.18 if alone else 0.12) + 0.1 * i
-        ax.fill_between(x, low, high, color=color, alpha=alpha, lw=0, label=named, zorder=1)
+        style = {"color": color, "label": f"{p:.0%} interval" if n_functions == 1 else None}
+        if single:
+            ax.vlines(x, low, high, lw=1.4 + 2.2 * i, zorder=3, transform=beside, **style)
+            # Nothing in coordinates of its own counts for the limits.
+            ax.update_datalim([(x[0], np.min(low)), (x[0], np.max(high))])
+            ax.autoscale_view()
+        else:
+            alpha = (0.18 if n_functions == 1 else 0.12) + 0.1 * i
+            ax.fill_between(x, low, high, alpha=alpha, lw=0, zorder=1, **style)
     line = quantiles.sel(quantile=0.5, method="nearest") if line is None else line
-    ax.plot(x, line, color=color, lw=1.8, label=label, zorder=3)
+    marks: dict[str, Any] = {"lw": 1.8, "zorder": 3}
+    if single:
+        marks = {"marker": "o", "ls": "", "mec": "white", "ms": 7, "zorder": 4, "transform": beside}
+    ax.plot(x, line, color=color, label=label, **marks)
+
+
+def _set_range(ax, x):
+    """From the first input to the last; that of the data where all are the same."""
+    if x[0] < x[-1]:
+        ax.set_xlim(x[0], x[-1])
 
 
 def _draws(idata, grid, what, options, joint=False):

@@ -45,11 +45,27 @@ def legend(ax, above=False):
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    place: dict[str, Any] = {"loc": "best"}
-    if above:
-        place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.99), "ncols": len(handles)}
-        place |= {"columnspacing": 1.4, "handlelength": 1.4, "handletextpad": 0.5}
-    ax.legend(frameon=False, fontsize=8.5, **place)
+    style: dict[str, Any] = {"frameon": False, "fontsize": 8.5}
+    if not above:
+        ax.legend(loc="best", **style)
+        return
+    style |= {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.99), "bbox_transform": _above(ax)}
+    style |= {"columnspacing": 1.4, "handlelength": 1.4, "handletextpad": 0.5}
+    # A layout has not widened the axes yet.
+    room = ax.bbox.width * (1.0 if ax.figure.get_layout_engine() is None else 1.15)
+    for ncols in range(len(handles), 0, -1):
+        if ax.legend(ncols=ncols, **style).get_window_extent().width <= room:
+            break
+
+
+def _above(ax):
+    """Coordinates of the axes, above a power of ten that its labels may share."""
+    from matplotlib.transforms import ScaledTranslation
+
+    formatter = ax.yaxis.get_major_formatter()
+    formatter.format_ticks(ax.get_yticks())
+    points = 12.0 if formatter.get_offset() else 0.0
+    return ax.transAxes + ScaledTranslation(0.0, points / 72.0, ax.figure.dpi_scale_trans)
 
 
 def strokes(ax, x, color, label, height=0.0):
