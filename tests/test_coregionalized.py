@@ -402,3 +402,19 @@ def test_columns_of_data_are_not_repeated():
                 f.likelihood("y", vsgp.Poisson(effort), X=X, y=np.ones((N, P)))
         fixed = pm.Data("fixed", EFFORT[:, :1], shape=(None, 1))
         f.likelihood("y", vsgp.Poisson(fixed), X=X, y=np.ones((N, P)))
+
+
+def test_an_intercept_is_as_wide_as_functions_that_share_it_leave_it(rng):
+    """Each function followed it as if the other stayed, and its ± was twice as large."""
+    x = np.linspace(0.0, 4.0, 8)[:, None]
+    K = sum(np.exp(-0.5 * (x - x.T) ** 2 / ls**2) for ls in (1.0, 3.0)) + 0.3**2 * np.eye(8)
+    y = rng.multivariate_normal(np.ones(8), K)
+    with pm.Model():
+        b, gps = pm.Normal("b", 0.0, 3.0), []
+        for name, ls in (("u", 1.0), ("w", 3.0)):
+            gps.append(pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)))
+            gps[-1].prior(name, Xu=x, jitter=1e-8)
+        vsgp.likelihood("y", lambda f, g: pm.Normal.dist(f + g + b, 0.3), gps, X=x, y=y)
+        stage = vsgp.fit_gaussian(random_seed=1, progressbar=False)
+    exact = (1.0 / 9.0 + np.linalg.inv(K).sum()) ** -0.5
+    np.testing.assert_allclose(np.sqrt(stage.theta_covariance[0, 0]), exact, rtol=0.1)

@@ -20,9 +20,10 @@ from pymc_vsgp.fit.following import (
 from pymc_vsgp.fit.proposals import drawing
 from pymc_vsgp.fit.saddles import alike, without_slope
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
-from pymc_vsgp.model.observation import observations
+from pymc_vsgp.model.observation import n_sharing
 
 FIRST_STEP, SEVERAL = 0.25, 2  # of a natural gradient, where more functions share a likelihood
+SHARED = 3  # times as many after theta, where functions have to find each other
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 FAR = 200  # L-BFGS steps of many coefficients that are far from the data
 NARROWER = 15.0, 250.0  # precision that q starts with, in that of the prior, which has no ELBO
@@ -124,8 +125,7 @@ class Natural:
         self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]), AWAY)
         # From the prior a whole step of ten classes at once puts some of them far below the others,
         # where robust-max has no gradient any more.
-        several = [o.likelihood.n_latent or 1 for o in observations(self.bound.model).values()]
-        self._step_sites(20, FIRST_STEP if max(several, default=1) > SEVERAL else 1.0)
+        self._step_sites(20, FIRST_STEP if n_sharing(self.bound.model) > SEVERAL else 1.0)
         slope = self.evaluation.gradient[: self.theta.size]
         self._move_aside(alike(self.bound.processes, self.theta, slope), SLIGHTLY)
         for i in range(maxiter):
@@ -297,8 +297,7 @@ class Natural:
         That is how the bound curves once q is integrated out. Sites that are held make too little
         of it, so they take natural-gradient steps first.
         """
-        d = self.theta.size
-        if d == 0:
+        if not (d := self.theta.size):
             return np.empty((0, 0))
         own = self.bound.has_units()
         H = np.stack([self._bend(i, own[i]) for i in range(d)])
@@ -378,7 +377,7 @@ class Natural:
     def _slope(self, theta) -> np.ndarray:
         """Gradient in theta, where the sites have followed it."""
         sites = self.sites
-        for length in self.to_follow:
+        for length in self.to_follow * (SHARED if n_sharing(self.bound.model) > 1 else 1):
             sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
 

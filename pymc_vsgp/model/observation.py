@@ -129,6 +129,11 @@ def parameters(model: Model, u: Variable) -> list[Variable]:
     return some if sum(int(np.prod(sizes[rv.name])) for rv in some) <= MOST_PARAMETERS else []
 
 
+def n_sharing(model: Model) -> int:
+    """Return how many functions share a likelihood, at most."""
+    return max((o.likelihood.n_latent or 1 for o in observations(model).values()), default=1)
+
+
 def has_random_weights(model: Model) -> bool:
     """Whether outputs are mixtures of functions whose weights are random variables."""
     of = (o.likelihood for o in observations(model).values())
