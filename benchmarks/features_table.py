@@ -28,7 +28,7 @@ Medians, and ranges, of three runs of Fourier features with seeds of their own o
 pines32, pines64 and pines128; one run of everything else. The references are `LatentKron` and
 `Latent` of PyMC where there are any, else the finest features; that of beijing_air has not
 converged, and more features still change it: nothing is settled there.
-rows1e5 and rows1e6 were not run to the end. beijing_air is of an earlier commit, 2b1edf0.
+rows1e5 and rows1e6 were not run to the end.
 """
 
 CLOSE = 0.1  # of the reference's standard deviations, for the mean of the function
