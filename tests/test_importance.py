@@ -1154,10 +1154,69 @@ def test_where_no_epsilon_lands_is_told_by_those_nearby(rng):
     found = batch.rough(batch.log_marginal)
     assert np.isin(np.flatnonzero(theta[:, 0] > 1.8), found).mean() > 0.95
     assert not np.isin(np.flatnonzero(theta[:, 0] < 0.5), found).any()
+    assert np.isneginf(batch.log_marginal[5]) and 5 not in found
     few = Batch(theta[:50], inner[:50], inner[:50], inner[:50, 0])
     one = Batch(theta, inner[:, :1], inner, inner[:, 0])
     for batch in (few, one):
         assert not batch.rough(batch.log_marginal).size
+
+
+class Stub(Weigher):
+    """In coordinates in which the weights of some theta are rough, and in fitted ones."""
+
+    def __init__(self, rng, found):
+        self.rng, self.found, self.chains = rng, found, None
+        self.plain = self.density = "plain"
+        self.epsilon, self.moments = "adapted", ["found"]
+
+    def take(self, density):
+        self.density, self.epsilon, self.moments = density, "standard", []
+
+    def refine(self):
+        self.take("fitted")
+        return True
+
+    def more(self, theta, K, advance=None):
+        if self.found is None:
+            return None
+        level = np.full((len(theta), K), -1e3)
+        level[: self.found[0]] = self.found[1]
+        return Batch(theta, level, level, level)
+
+
+def rough_where_far(rng, level):
+    theta = rng.normal(size=(6000, 2))
+    far = theta[:, 0] > 1.5
+    inner = np.where(far, 8.0, 1.0)[:, None] * rng.normal(size=(6000, 10))
+    inner[far] += level
+    return Batch(theta, inner, inner, inner)
+
+
+@pytest.mark.parametrize(
+    ("level", "n", "fitted", "changes"),
+    [
+        (-50.0, None, 0.0, True),  # as likely as others
+        (-500.0, 2, 8.0, True),  # two have more than all others, which are without weight
+        (-20.0, None, 800.0, True),  # exp overflows
+        (-50.0, None, -20.0, False),  # there is next to nothing, as it seemed
+        (-50.0, 0, 0.0, False),
+    ],
+)
+def test_fitted_coordinates_take_over_where_they_find_more(level, n, fitted, changes, rng):
+    batch, weigher = rough_where_far(rng, level), Stub(rng, (n, fitted))
+    q = SimpleNamespace(logpdf=lambda theta: np.zeros(len(theta)))
+    assert weigher.change_coordinates(q, batch, batch.log_marginal) == changes
+    adapted = ("plain", "adapted", ["found"])
+    kept = (weigher.density, weigher.epsilon, weigher.moments)
+    assert kept == (("fitted", "standard", []) if changes else adapted)
+
+
+def test_an_interrupt_leaves_the_coordinates_as_they_were(rng):
+    batch, weigher = rough_where_far(rng, -50.0), Stub(rng, None)
+    q = SimpleNamespace(logpdf=lambda theta: np.zeros(len(theta)))
+    with pytest.raises(KeyboardInterrupt):
+        weigher.change_coordinates(q, batch, batch.log_marginal)
+    assert (weigher.density, weigher.epsilon, weigher.moments) == ("plain", "adapted", ["found"])
 
 
 DOUBT = weights.Doubt("k-hat 0.45 ± 0.11", of_tail=True, times=4)

@@ -294,6 +294,27 @@ def test_an_elbo_of_some_rows_is_shown_with_its_error(monkeypatch):
     assert f"ELBO {stage.elbo:.2f} ± {stage.elbo_error:.2f} after 2 steps" in repr(stage)
 
 
+def test_an_interrupt_of_the_last_evaluation_keeps_the_fit(monkeypatch):
+    monkeypatch.setattr(pymc_vsgp.fit.minibatch, "BATCHES", 1)
+    calls, where_it_is, end = [], Bound.where_it_is, Minibatches._evaluate_the_end
+
+    def interrupted(self, *args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return where_it_is(self, *args)
+
+    def of_the_end(self):
+        monkeypatch.setattr(Bound, "where_it_is", interrupted)
+        return end(self)
+
+    monkeypatch.setattr(Minibatches, "_evaluate_the_end", of_the_end)
+    stage = fitted(of_a_line(203)[0], maxiter=1)
+    assert stage.interrupted
+    assert np.isfinite(stage.elbo)
+    assert stage.elbo_error > 0.0
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_small_sets_end_where_natural_gradients_do():

@@ -11,6 +11,7 @@ from pymc_vsgp.fit.weights import finite
 
 __all__ = ["Batch"]
 
+MANY = 4000  # theta: more take seconds to compare, and tell no more
 NEAR, TOGETHER = 25, 150  # of theta that are near one, and of epsilon at these, at least
 WORTH = 0.02  # of their number, for estimates of the marginal to be of any use
 LARGEST_POWER = 300.0
@@ -77,24 +78,28 @@ class Batch:
         return float(np.median(np.nan_to_num(each, nan=np.inf)) / less)
 
     def rough(self, log_w) -> np.ndarray:
-        """Return where theta are at which epsilon hardly ever lands near its posterior.
+        """Return which of the first theta are where epsilon hardly ever lands near its posterior.
 
         There the marginal is estimated too low as a rule, and no weight tells. One theta has too
         few of epsilon to show it: those that are near one another do together.
         """
-        n, K = self.inner.shape
+        n, K = min(len(self.inner), MANY), self.inner.shape[1]
         near = max(NEAR, -(-TOGETHER // K))
-        w = np.exp(finite(log_w) - logsumexp(finite(log_w)))
         if K == 1 or n < 4 * near or not self.theta.shape[1]:
             return np.empty(0, int)
-        mean = w @ self.theta
-        standard = (self.theta - mean) / np.sqrt(w @ (self.theta - mean) ** 2)
-        if not np.isfinite(standard).all():
+        theta, inner, log_w = self.theta[:n], self.inner[:n], finite(log_w[:n])
+        w = np.exp(log_w - logsumexp(log_w))
+        mean = w @ theta
+        scale = np.sqrt(w @ (theta - mean) ** 2)
+        if not np.isfinite(scale).all() or not scale.all():
             return np.empty(0, int)
+        standard = (theta - mean) / scale
         of = cKDTree(standard).query(standard, k=near)[1]
-        with np.errstate(invalid="ignore"):
-            size = self.inner - np.median(self.inner, axis=1, keepdims=True)
-        size = np.exp(np.clip(np.nan_to_num(size, nan=-np.inf), None, LARGEST_POWER))
+        middle = np.median(inner, axis=1, keepdims=True)
+        middle = np.where(np.isfinite(middle), middle, inner.max(axis=1, keepdims=True))
+        with np.errstate(invalid="ignore"):  # of a theta with no weight
+            size = np.nan_to_num(inner - middle, nan=-np.inf)
+        size = np.exp(np.minimum(size, LARGEST_POWER))
         first, second = (x.sum(axis=1)[of].sum(axis=1) for x in (size, size**2))
         return np.flatnonzero(first**2 < WORTH * near * K * second)
 

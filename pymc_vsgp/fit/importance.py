@@ -15,6 +15,9 @@ the ratio of weights, has the posterior as its stationary distribution.
 Where epsilon has too many dimensions for normal proposals, chains at one theta draw it; see
 `chain`.
 
+Weights of theta are too small where epsilon hardly ever lands near its posterior. So in the end
+coordinates that are fitted at each theta tell how much is there, and may take over; see `weigher`.
+
 The weights also prove the result, or refuse it: by the shape of their tail (Pareto k-hat), by what
 their sample is worth, and by whether halves of them agree.
 """
@@ -57,6 +60,7 @@ GOOD = 0.6  # of the proposals: where their sample is worth that, another round 
 GAIN = 1.1  # of the best ESS, below which it is chance
 MOST = 16  # of epsilon for a theta
 SOME = 0.05
+UNFIT = "coordinates of the stage do not fit all of theta"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
@@ -219,16 +223,19 @@ def weigh(
     told = len(log_w) >= FEW and np.isfinite(log_w).any()
     may_refit = told and batch.theta.shape[1] > 0 and not noisy
     may_go_on = may_refit and not (interrupted or hopeless)
-    unseen = may_go_on and not weigher.sees_all(q, batch, log_w)
+    try:
+        unseen = UNFIT if may_go_on and weigher.change_coordinates(q, batch, log_w) else ""
+    except KeyboardInterrupt:
+        unseen, interrupted = "", True
     while (refused or doubt.what or unseen) and not (interrupted or hopeless):
         again = may_refit and bool(refused or doubt.of_tail or unseen)
         if not again and (refused or for_nuts):
             break
         why = refused or (doubt.what and f"{doubt.what} of {len(log_w)} proposals leaves a doubt")
-        _log.info("importance: %s", why or "coordinates of the stage do not fit all of theta")
+        _log.info("importance: %s", why or unseen)
         if again:
             # As many from a density that is fitted to all so far cost less than more from this one.
-            may_refit = unseen = False
+            may_refit = False
             proposal, size = refit(q, batch), len(log_w)
         else:
             proposal, size = q, (doubt.times - 1) * len(log_w)
@@ -236,7 +243,9 @@ def weigh(
             more = weigher.more(proposal.draw(size, rng), K, advance)
         interrupted = more is None
         if more is None:
+            refused = refused or unseen
             break
+        unseen = ""
         if again:
             q, batch = proposal, more
         else:

@@ -33,8 +33,8 @@ WINDOW = 300  # steps at least, or a fourth, whose mean is compared with that of
 SMALLEST = 1 / 8  # part of the first steps: below it they end
 COOLING = 0.25  # of all steps: where they run out, their size falls to zero
 ROWS, BATCHES = 5000, 20  # at most, that say how the ELBO curves in the end
-FEWEST = 20  # times as many, at least, that say how large it is
-COSTLY = 1 / 4  # of the rows that steps took: more than that takes too long
+FEWEST = 20  # parts of them, at least, that say how large it is, ...
+COSTLY = 1 / 4  # ... or all, where these are at most that part of the rows that steps took
 FAILURES = 20  # in a row, each with half the rate
 COUNTS = ("taken", "begun", "updates", "since", "failures", "part", "converged")
 
@@ -266,18 +266,24 @@ class Minibatches(Natural):
     def _evaluate_the_end(self) -> tuple[float, float]:
         """Evaluate where it ended; return the ELBO, and its error where that is of some rows."""
         parts = self._parts()
-        most = int(COSTLY * self.taken * self.n_rows) // len(parts[0])
-        some = parts[: max(most, FEWEST)]
-        self.rows = some[0]
-        self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
-        values, at = [self.evaluation.value], (self.theta, self.sites, self.moved)
-        values += [self.bound.where_it_is(*at, rows).value for rows in some[1:]]
-        sizes = [len(rows) for rows in some]
-        elbo = float(np.average(values, weights=sizes))  # each is scaled to all rows
-        if len(some) == len(parts):
-            return elbo, 0.0
-        left = 1.0 - sum(sizes) / self.n_data
-        return elbo, float(np.sqrt(left * np.var(values, ddof=1) / len(values)))
+        most = 0 if self.interrupted else int(COSTLY * self.taken * self.n_rows) // len(parts[0])
+        self.rows, at = parts[0], (self.theta, self.sites, self.moved)
+        self.evaluation = self.evaluate(*at)
+        values = [self.evaluation.value]
+        try:
+            for rows in parts[1 : max(most, FEWEST)]:
+                values.append(self.bound.where_it_is(*at, rows).value)
+        except KeyboardInterrupt:  # the fit has ended, and has an estimate
+            self.interrupted = True
+        # As in steps, rows that are far from q may have no ELBO.
+        some = np.isfinite(values) if np.isfinite(values).any() else np.ones(len(values), bool)
+        sizes = np.array([len(rows) for rows in parts[: len(values)]])[some]
+        found = np.array(values)[some]
+        elbo = float(np.average(found, weights=sizes))  # each is scaled to all rows
+        left = 1.0 - sizes.sum() / self.n_data
+        if not left or len(found) == 1:
+            return elbo, np.inf if left else 0.0
+        return elbo, float(np.sqrt(left * np.var(found, ddof=1) / len(found)))
 
     def in_model(self) -> list[Sites]:
         """Return the sites of u that make this q."""

@@ -60,7 +60,7 @@ class Natural:
     def __init__(self, bound: Bound, theta, sites, Xu, tolerance, report, rows=None):
         self.bound, self.theta, self.sites = bound, theta, sites
         self.moved = [*Xu, *bound.no_offsets()]
-        self.n_Xu = len(Xu)
+        self.n_Xu, self.n_sharing = len(Xu), n_sharing(bound.model)
         self.tolerance, self.report, self.rows = tolerance, report, rows
         self.history: Any = []
         self.units = np.ones(theta.size)
@@ -125,7 +125,7 @@ class Natural:
         self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]), AWAY)
         # From the prior a whole step of ten classes at once puts some of them far below the others,
         # where robust-max has no gradient any more.
-        self._step_sites(20, FIRST_STEP if n_sharing(self.bound.model) > SEVERAL else 1.0)
+        self._step_sites(20, FIRST_STEP if self.n_sharing > SEVERAL else 1.0)
         slope = self.evaluation.gradient[: self.theta.size]
         self._move_aside(alike(self.bound.processes, self.theta, slope), SLIGHTLY)
         for i in range(maxiter):
@@ -377,7 +377,7 @@ class Natural:
     def _slope(self, theta) -> np.ndarray:
         """Gradient in theta, where the sites have followed it."""
         sites = self.sites
-        for length in self.to_follow * (SHARED if n_sharing(self.bound.model) > 1 else 1):
+        for length in self.to_follow * (SHARED if self.n_sharing > 1 else 1):
             sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
         return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
 

@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 
 from pymc_vsgp.compile import building
 from pymc_vsgp.fit.adaptation import moments, of_epsilon, of_moments
-from pymc_vsgp.fit.batch import Batch
+from pymc_vsgp.fit.batch import MANY, Batch
 from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
 from pymc_vsgp.fit.density import Points
@@ -24,7 +24,8 @@ LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for, ...
 NOISIEST_OF_CHAINS = 2.8  # ... and where chains draw epsilon, so that it grows with theta
 ROUGH, PROBED = 25, 200  # theta whose weights tell little, and of these at most
-FEW = 10  # of them that have most of their weight, which is chance
+LEAST_ESS = 10  # of these, below which their weight is chance
+SURELY = 0.0  # logarithm of a part of the posterior that a single one does not have by chance
 UNSEEN = 0.005  # of the posterior: more moves means by more than their error
 OF_CHAINS = 4.0  # what they take for an epsilon, over the density at a theta
 
@@ -123,33 +124,34 @@ class Weigher:
             return False
         try:
             self.take(self.points.refined())
-        except NotImplementedError:
+        except (NotImplementedError, TypeError, ValueError):  # as of ops of others
             return False
         return True
 
-    def sees_all(self, q, batch: Batch, log_w) -> bool:
-        """Whether these coordinates show all of the posterior; from here on those are used that do.
+    def change_coordinates(self, q, batch: Batch, log_w) -> bool:
+        """Take fitted coordinates where those of the stage miss a part of the posterior.
 
-        Where they do not fit, fitted ones tell how much of the posterior is there.
+        Fitted ones tell how much of it is where weights of epsilon are rough. Returns whether
+        coordinates have changed; raises KeyboardInterrupt with those that there were.
         """
-        at = batch.rough(log_w)
-        if self.chains is not None or len(at) < ROUGH or self.density is not self.plain:
-            return True
-        before, some = (self.epsilon, self.moments), self.rng.permutation(at)[:PROBED]
-        if not self.refine():
-            return True
-        fitted = self.more(batch.theta[some], batch.inner.shape[1])
-        if fitted is not None:
-            found = log_w[some], fitted.log_marginal - q.logpdf(fitted.theta)
-            plain, there = (np.exp(x - logsumexp(log_w)) * len(at) / len(some) for x in found)
-            few = plain.sum() ** 2 < FEW * (plain**2).sum()
-            error = np.sqrt((plain**2 + there**2).sum())
-            differs = abs(there.sum() - plain.sum()) > max(UNSEEN, 2.0 * error)
-            if there.sum() > UNSEEN and (few or differs):
+        if self.chains is not None or self.density is not self.plain:
+            return False
+        if len(at := batch.rough(log_w)) < ROUGH:
+            return False
+        before, misses = (self.epsilon, self.moments), False
+        some = self.rng.permutation(at)[:PROBED]
+        try:
+            if not self.refine():
                 return False
-        self.take(self.plain)
-        self.epsilon, self.moments = before
-        return True
+            if (fitted := self.more(batch.theta[some], batch.inner.shape[1])) is None:
+                raise KeyboardInterrupt
+            plain, there = log_w[some], fitted.log_marginal - q.logpdf(fitted.theta)
+            misses = _misses(plain, there, logsumexp(log_w[:MANY]), len(at) / len(some))
+        finally:
+            if not misses:
+                self.take(self.plain)
+                self.epsilon, self.moments = before
+        return misses
 
     def walk(self, theta) -> bool:
         """Let chains at this theta draw epsilon."""
@@ -225,6 +227,21 @@ class Weigher:
         if not self.n_noise:
             draws = draws[np.arange(n)[:, None], np.argmax(score, axis=2)]
         return Batch(theta[:n], inner, draws, score.max(axis=2), proposed[:n])
+
+
+def _misses(plain, fitted, log_total: float, times: float) -> bool:
+    """Whether some weights are less than fitted ones say, or too few to tell, and are many."""
+    if not np.isfinite(fitted).any():
+        return False
+    if np.fmax.reduce(fitted) - log_total > SURELY:
+        return True
+    before, there = (
+        np.exp(np.where(np.isfinite(x), x, -np.inf) - log_total) * times for x in (plain, fitted)
+    )
+    few = any(x.sum() ** 2 <= LEAST_ESS * (x**2).sum() for x in (before, there))
+    error = np.sqrt((before**2 + there**2).sum())
+    differs = abs(there.sum() - before.sum()) > max(UNSEEN, 2.0 * error)
+    return bool(there.sum() > UNSEEN and (few or differs))
 
 
 def _is_circular(transform: Any) -> bool:
