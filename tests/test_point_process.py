@@ -1051,7 +1051,7 @@ def test_joint_draws_of_an_intensity(link, rate, events):
     for likelihood, X, match in (
         (unclear, None, "does not define the mean of y given f. Pass a likelihood"),
         (vsgp.Poisson(np.ones(5)), None, "exposure of Poisson has 5 entries, but Xnew has 8 rows"),
-        (None, np.zeros((4001, 2)), "4001 inputs, .* Pass at most 4000"),
+        (None, np.zeros((4001, 2)), "4001 rows, .* Pass at most 4000"),
     ):
         with pytest.raises(ValueError, match=match):
             pattern.intensity(idata, X, likelihood=likelihood, **kwargs)
