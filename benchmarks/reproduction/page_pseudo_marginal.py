@@ -13,8 +13,8 @@ def pseudo_marginal():
     found = result("pseudo_marginal")
     blocks = {name: rows for name, rows in found.items() if "AA" in rows}
     real = [rows for name, rows in found.items() if name not in blocks]
-    ahead = [_per_operation(r, "PM EP (64)") / _per_operation(r, "AA 10") for r in blocks.values()]
-    claim = "holds" if min(ahead) > 1.0 else "does not hold"
+    ahead, of = ahead_of_aa()
+    claim = "holds" if ahead == of else "does not hold"
     kernels = {
         kernel: [_faster(r) for name, r in blocks.items() if name.endswith(kernel)]
         for kernel in ("iso", "ARD")
@@ -31,8 +31,8 @@ def pseudo_marginal():
 * Do pseudo-marginal steps give a larger ESS per operation than AA? The paper says so, and its
   tables say the opposite: in the first table the published ratios are below one. Ours are to AA
   with one elliptical slice and with ten, as in the paper's section 5. Slices take no factorization,
-  so ten are the fair comparison. EP (64) then has a larger ESS in {WORDS[_above(ahead)]} of
-  {WORDS[len(ahead)]} blocks. **The claim {claim}.** Per CPU second, where slices count, EP (64) is
+  so ten are the fair comparison. EP (64) then has a larger ESS in {WORDS[ahead]} of
+  {WORDS[of]} blocks. **The claim {claim}.** Per CPU second, where slices count, EP (64) is
   ahead of AA in {WORDS[sum(kernels["iso"])]} of {WORDS[len(kernels["iso"])]} blocks with one
   lengthscale, and in {WORDS[sum(kernels["ARD"])]} of {WORDS[len(kernels["ARD"])]} with ARD.
 * With each update repeated 20 times, EP (64) is ahead of AA in {WORDS[thrice]} of
@@ -69,6 +69,13 @@ alone.
 `python benchmarks/reproduction/pseudo_marginal.py`"""
 
 
+def ahead_of_aa():
+    """In how many blocks, and of how many, EP gives more for an operation than AA (ten slices)."""
+    blocks = [rows for rows in result("pseudo_marginal").values() if "AA" in rows]
+    of_each = [[_per_operation(rows, m) for m in ("PM EP (64)", "AA 10")] for rows in blocks]
+    return sum(ep > aa for ep, aa in of_each), len(blocks)
+
+
 def _filled(bullets):
     items = [" ".join(item.split()) for item in bullets.split("\n* ")[1:]]
     return "\n".join(fill("* " + item, 100, subsequent_indent="  ") for item in items)
@@ -84,10 +91,6 @@ def _per_operation(rows, name):
 
 def _per_second(rows, name):
     return rows[name]["ess"] * rows[name]["draws"] / rows[name]["seconds"]
-
-
-def _above(ratios):
-    return sum(r > 1.0 for r in ratios)
 
 
 def _faster(rows):

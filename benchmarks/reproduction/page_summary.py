@@ -3,6 +3,7 @@
 import numpy as np
 
 from page_parts import result, table
+from page_pseudo_marginal import ahead_of_aa
 
 
 def summary(records):
@@ -144,11 +145,7 @@ def _gibbs(records):
 
 def _by_operation(records):
     """Where pseudo-marginal steps give more effective samples an operation than those of AA."""
-    blocks = [b for b in result("pseudo_marginal").values() if "AA" in b and "PM EP (64)" in b]
-    both = [
-        [b[name]["ess"] / b[name]["operations"] for name in ("PM EP (64)", "AA 10")] for b in blocks
-    ]
-    n = sum(of_pm > of_aa for of_pm, of_aa in both)
-    ours = f"more for EP (64) than for AA in {n} of {len(blocks)} blocks"
-    verdict = "reproduced" if n == len(blocks) else "other"
+    n, of = ahead_of_aa()
+    ours = f"more for EP (64) than for AA in {n} of {of} blocks"
+    verdict = "reproduced" if n == of else "other"
     yield ["pseudo-marginal steps", "more effective samples an operation", ours, verdict]

@@ -388,7 +388,7 @@ class Fitter:
         return GaussianStage(
             method=self.method,
             elbo=float(fit.history[-1]),
-            elbo_error=getattr(fit, "elbo_error", 0.0),
+            elbo_error=fit.elbo_error,
             elbo_history=np.asarray(fit.history),
             n_steps=fit.n_steps,
             converged=fit.converged,

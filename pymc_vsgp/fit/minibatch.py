@@ -42,9 +42,6 @@ COUNTS = ("taken", "begun", "updates", "since", "failures", "part", "converged")
 class Minibatches(Natural):
     """Alternate steps of q with those of everything else, each for a few rows of the data."""
 
-    elbo_error = 0.0
-    """Standard error of the ELBO that it ended with."""
-
     def __init__(self, bound, theta, sites, Xu, tolerance, report, rng, n_rows):
         bound.bring_data()
         self.n_data = bound.n_data()

@@ -53,6 +53,8 @@ class Natural:
 
     slack = 0.0
     """What a step of the sites may lose to the error of variances."""
+    elbo_error = 0.0
+    """Standard error of the ELBO that it ended with."""
     to_follow: tuple[float, ...] = (1.0, 0.5)
     """Steps that sites take after theta. The half one damps what a full one overshoots, as where
     classes share a likelihood."""
