@@ -8,7 +8,8 @@ and what white noise adds to it is free.
 
 Free-form draws with all images take a minute each on a core: ``--chain 25`` takes a short chain of
 them, from the stage that an earlier run ended with. ``--free 30`` compares both stages on a random
-part of the images.
+part of the images. On a GPU ``--gpu 100000 --minutes 6 --chain 130 --tune 60`` takes all steps that
+fit into the minutes, then draws; ``--score 1`` scores these.
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ import pymc_vsgp as vsgp
 
 PUBLISHED = {"accuracy": 0.9804, "gaussian_log_density": -0.068, "free_form_log_density": -0.064}
 LEGS = (100, 100, 200, 400, 800, 1600, 3200, 6400)  # steps; each leg continues from the one before
+FIRST_ON_GPU = (200, 1000)  # steps that say how many more fit into the minutes
 N_CLASSES = 10
 
 
@@ -171,16 +173,26 @@ def gpu(X, y, Xtest, ytest, options):
     import jax
 
     model = model_of(X, y, start_images(X, options.inducing))
-    began = time.perf_counter()
-    with model:
-        stage = vsgp.fit_gaussian(
-            maxiter=options.gpu,
-            tol=0.0,
-            batch_size=options.batch,
-            random_seed=1,
-            progressbar=False,
-            compile_kwargs={"mode": "JAX"},
-        )
+    began, stage, legs = time.perf_counter(), None, []
+    while len(legs) < (3 if options.minutes else 1):
+        leg = time.perf_counter()
+        n = options.gpu
+        if options.minutes:
+            n = FIRST_ON_GPU[len(legs)] if len(legs) < 2 else _what_fits(legs[-1], began, options)
+        with model:
+            stage = vsgp.fit_gaussian(
+                maxiter=n,
+                tol=0.0,
+                batch_size=options.batch,
+                start=stage,
+                random_seed=1,
+                progressbar=False,
+                compile_kwargs={"mode": "JAX"},
+            )
+        seconds = time.perf_counter() - leg
+        scores = closed_form(stage, Xtest, ytest)
+        legs.append({"steps": n, "seconds": seconds, "compiling": stage.compile_seconds, **scores})
+        print(legs[-1], flush=True)
     results = {
         "device": jax.devices()[0].device_kind,
         "M": options.inducing,
@@ -189,7 +201,8 @@ def gpu(X, y, Xtest, ytest, options):
         "seconds": time.perf_counter() - began,
         "theta_of_stage": {k: float(v) for k, v in stage.theta.items()},
         "elbo": stage.elbo,
-        "gaussian": closed_form(stage, Xtest, ytest),
+        "gaussian": scores,
+        "legs": legs,
     }
     print(results, flush=True)
     yield results
@@ -219,8 +232,15 @@ def gpu(X, y, Xtest, ytest, options):
     yield results
 
 
-def score_of(path, X, y, Xtest, ytest, options):
-    """Score draws that a GPU left in a file."""
+def _what_fits(leg, began, options):
+    """Steps that take what is left of the minutes, at the speed of an earlier leg."""
+    each = (leg["seconds"] - leg["compiling"]) / leg["steps"]
+    left = 60.0 * options.minutes - (time.perf_counter() - began) - leg["compiling"]
+    return min(max(int(left / each), 1), options.gpu)
+
+
+def score_of(path, log_density, X, y, Xtest, ytest):
+    """Score draws that a GPU left in a file, and say how many they are worth."""
     with np.load(path) as file:
         Z, draws = file["Z"], {k: file[k] for k in ("lengthscale", "white", "u")}
     idata = az.from_dict({"posterior": draws})
@@ -228,9 +248,17 @@ def score_of(path, X, y, Xtest, ytest, options):
     n = draws["white"].size
     halves = [idata.isel(draw=slice(at, at + n // 2)) for at in (0, n // 2)]
     return {
+        "ess": ess_of(draws, log_density),
         "free_form": by_draws(idata, Xtest, ytest, model, n),
         "halves": [by_draws(half, Xtest, ytest, model, n // 2) for half in halves],
     }
+
+
+def ess_of(draws, log_density):
+    """Effective draws of parameters, of the log density, and of u: the median of its values."""
+    everything = {**draws, "log_density": np.array([log_density])}
+    ess = az.ess(az.from_dict({"posterior": everything}), relative=False)
+    return {name: float(np.median(ess[name])) for name in everything}
 
 
 def chain(X, y, Xtest, ytest, options):
@@ -344,7 +372,8 @@ def main(argv=None):
     if options.score:
         known = json.loads((options.out / "mnist.json").read_text())["results"]["gpu"]["results"]
         path = options.out / "mnist_draws.npz"
-        known["chain"] |= score_of(path, X, y, Xtest, ytest, options)
+        density = known["chain"]["log_density_of_draws"]
+        known["chain"] |= score_of(path, density, X, y, Xtest, ytest)
         save_part("gpu", known, settings, options, began)
         return []
     if options.chain:

@@ -302,19 +302,23 @@ def _gpu(part, settings):
     most = (c["draws"] + c["tune"]) * c["gradients_per_draw"]
     n, m, d = settings["train"], g["M"], 784
     operations = 4.0 * n * m * d + 3.0 * n * m**2
+    halves = density[: len(density) // 2], density[len(density) // 2 :]
+    ess = c["ess"]
     return f"""
 **On a GPU** ({g["device"]}, float64): {g["steps"]} steps of the Gaussian stage took
-{g["seconds"]:.0f} s with compiling, and score {stage["log_density"]:.3f} and
-{100 * stage["accuracy"]:.2f} %. The images went to the GPU with each step then; now they stay
-there. After it NUTS, with all images: {c["draws"]} draws after {c["tune"]} of tuning,
-{c["gradients_per_draw"]:.0f} gradients each, in {c["clock_seconds"]:.0f} s with compiling, so
-{1e3 * c["clock_seconds"] / most:.0f} ms or somewhat more a gradient of {operations / 1e12:.2f} 10¹²
-operations. {c["divergences"]} divergences. **This chain has not settled either**: the log density
-still rose by {density[len(density) // 2 :].mean() - density[: len(density) // 2].mean():.0f} from
-the first half of the draws to the second. All draws score {c["free_form"]["log_density"]:.3f} and
-{100 * c["free_form"]["accuracy"]:.2f} %, those of the first half {first["log_density"]:.3f} and
-{100 * first["accuracy"]:.2f} %, those of the second {last["log_density"]:.3f} and
-{100 * last["accuracy"]:.2f} %. `{part["command"]}`
+{g["seconds"]:.0f} s with compiling and scoring, and score {stage["log_density"]:.3f} and
+{100 * stage["accuracy"]:.2f} %. After it NUTS, with all images: {c["draws"]} draws after
+{c["tune"]} of tuning, {c["gradients_per_draw"]:.0f} gradients each, in {c["clock_seconds"]:.0f} s
+with compiling, so {1e3 * c["clock_seconds"] / most:.0f} ms or somewhat less a gradient of
+{operations / 1e12:.2f} 10¹² operations. {c["divergences"]} divergences, and a step size of
+{c["step_size"]:.2f}. The log density changed by {halves[1].mean() - halves[0].mean():+.0f} from the
+first half of the draws to the second, and its standard deviation is {density.std():.0f}. All draws
+score {c["free_form"]["log_density"]:.3f} and {100 * c["free_form"]["accuracy"]:.2f} %, those of the
+first half {first["log_density"]:.3f} and {100 * first["accuracy"]:.2f} %, those of the second
+{last["log_density"]:.3f} and {100 * last["accuracy"]:.2f} %. **These draws are too few for a
+posterior of the kernel**: ESS is {ess["lengthscale"]:.0f} for the lengthscale,
+{ess["white"]:.0f} for the white noise and {ess["u"]:.0f} for the median inducing value, of one
+chain. `{part["command"]}`
 """
 
 
