@@ -597,6 +597,22 @@ def test_the_stage_is_that_of_points(stages):
     assert "12 values given neighbors" in str(near)
 
 
+def test_parameters_move_where_an_observation_says_nothing_of_its_value():
+    """A site without precision made the gradient nan, and a fit could not move from its start."""
+    x, noise = np.linspace(0.0, 6.0, 20)[:, None], np.random.default_rng(1).normal(size=20)
+    y, elbos = np.sin(x[:, 0]) + 0.2 * noise, []
+    for how in ({"Xu": x}, {"inducing": vsgp.inducing.NearestNeighbors(x, 19)}):
+        with pm.Model():
+            sigma = pm.HalfNormal("sigma", 0.5)
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=2.0))
+            gp.prior("u", **how)
+            gp.likelihood("y", vsgp.StudentT(4.0, sigma), X=x, y=y)
+            stage = vsgp.fit_gaussian(progressbar=False)
+        assert stage.converged
+        elbos.append(stage.elbo)
+    np.testing.assert_allclose(*elbos, atol=0.05)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_importance(stages):

@@ -20,6 +20,7 @@ from pymc_vsgp.steps.random_walk import RandomWalk
 FAST = {"compile_kwargs": {"mode": REWRITTEN}}
 QUICK = {"compile_kwargs": {"mode": RAW}}
 LOG_THETA = 0.2, 0.3
+JITTER = 1e-6
 
 CASES = {
     "exact": (reference.latent, "f", reference.terms_of_latent("probit")),
@@ -136,7 +137,7 @@ def test_estimates_are_unbiased(which):
     step.setup_chain(np.random.default_rng(4), 0, 1)
     at = step.predictor.at(model.initial_point() | {"ls_log__": np.array(0.0)})
     q = step.approximate(step.predictor, at)
-    found = np.exp([step._estimate(at, q).log_evidence for _ in range(1500)])
+    found = np.exp([step._estimate(at, q).log_evidence for _ in range(2000)])
     assert abs(found.mean() - exact) < 4.0 * found.std() / np.sqrt(len(found))
     assert found.std() / np.sqrt(len(found)) < 0.003 * exact
 
@@ -193,9 +194,11 @@ def test_latent_values_of_others_are_kept(rng):
     model = reference.latent()
     step = PseudoMarginal([model["ls"]], n_importance=1, model=model, **FAST)
     step.setup_chain(rng, 0, 10)
-    step._left = {}
+    step._leave(point_of(model))
     point = point_of(model) | {"f": np.array([0.3, -0.2, 0.5])}
-    np.testing.assert_allclose(step._refresh(point)["f"], point["f"])
+    step._refresh(point)
+    kept = step.predictor.values_at(point, step.current.nu[0])
+    np.testing.assert_allclose(kept["f"], point["f"])
     after, _ = step.step(point)
     np.testing.assert_array_equal(after["sd_log__"], point["sd_log__"])
     before = step.current
@@ -203,6 +206,35 @@ def test_latent_values_of_others_are_kept(rng):
     moved = after | {"sd_log__": np.array(0.5)}
     step.step(moved)
     assert step.current.log_evidence != before.log_evidence
+
+
+@pytest.mark.slow
+def test_a_step_that_may_stay_is_right_beside_it(rng):
+    """Values were drawn anew only where the other step had moved, so those that hold it were lost.
+
+    Parameters hardly move here, so nothing else draws them.
+    """
+    n, jump, sigma = 4, 1.0, 0.8
+    x = np.linspace(0.0, 3.0, n)[:, None]
+    y = np.array([0.6, 1.4, 0.9, 0.2])
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 1e-3)
+        k = pm.Bernoulli("k", 0.5)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", x, jitter=1e-6)
+        pm.Normal("y", f + jump * k, sigma, observed=y)
+        steps = [PseudoMarginal([ls], tune=False, **FAST), pm.BinaryMetropolis([k], **QUICK)]
+    covariance = np.exp(-0.5 * (x - x.T) ** 2) + sigma**2 * np.eye(n)
+    p = [stats.multivariate_normal.pdf(y, np.full(n, jump * at), covariance) for at in (0, 1)]
+    point, found = model.initial_point(), []
+    for step in steps:
+        step.setup_chain(rng, 0, 2000)
+    for _ in range(2000):
+        for step in steps:
+            point, _ = step.step(point)
+        found.append(float(point["k"]))
+    error = np.std(found) / np.sqrt(az.ess(np.array([found])))
+    assert error < 0.03
+    assert abs(np.mean(found) - p[1] / sum(p)) < 4.0 * error
 
 
 def test_seed_and_pickle():

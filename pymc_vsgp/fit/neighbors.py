@@ -118,7 +118,10 @@ class NeighborsBound(Bound):
         u = mean + q.mean[0]
         evidence = of.conditional.posterior(args, mean, linear, root).evidence
         # An incomplete factor may be unstable. Sites integrate to their maximum at most.
-        most = pt.sum(pt.switch(pt.gt(root, 0.0), (linear / root) ** 2 / 2.0, np.inf))
+        said = pt.gt(root, 0.0)
+        # No division by zero, whose gradient would be nan though nothing comes of it.
+        peaks = (linear / pt.switch(said, root, 1.0)) ** 2 / 2.0
+        most = pt.sum(pt.switch(said, peaks, np.inf))
         evidence = pt.switch(pt.le(evidence, most + 1.0), evidence, np.float64(np.nan))
         return pt.sum(linear * u - root**2 * (u**2 + sd**2) / 2.0) - evidence
 

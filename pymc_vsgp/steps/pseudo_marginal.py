@@ -23,12 +23,18 @@ APPROXIMATIONS = {"laplace": laplace, "ep": expectation_propagation}
 
 
 class Estimate(NamedTuple):
-    """An importance-sampling estimate of the evidence, and a draw by its weights."""
+    """An importance-sampling estimate of the evidence, and its samples."""
 
     log_evidence: float
-    nu: np.ndarray
-    ess: float
     n_iterations: int
+    nu: np.ndarray
+    weights: np.ndarray
+    """They sum to one."""
+
+    @property
+    def ess(self) -> float:
+        """Return how many samples of equal weight they are worth."""
+        return float(1.0 / (self.weights**2).sum()) if len(self.weights) else 0.0
 
 
 class PseudoMarginal(WalkingStep):
@@ -122,12 +128,11 @@ class PseudoMarginal(WalkingStep):
         self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
         if approximation == "ep" and self.predictor.n_functions != 1:
             raise not_by_rows()
-        self.current = Estimate(-np.inf, np.empty(0), 0.0, 0)
+        self.current = Estimate(-np.inf, 0, np.empty(0), np.empty(0))
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Update parameters and latent values."""
-        if not self._left_at(point):
-            point = self._refresh(point)
+        self._refresh(point)
         (walk,) = self.walks
         theta = self.parameters.of(point)
         proposed = self.parameters.put(point, walk.propose(theta, self.rng))
@@ -135,8 +140,12 @@ class PseudoMarginal(WalkingStep):
         accept = acceptance(found.log_evidence - self.current.log_evidence)
         accepted = self.rng.random() < accept
         if accepted:
-            self.current = found
-            point = proposed | self.predictor.values_at(proposed, found.nu)
+            self.current, point = found, proposed
+        # Whatever happened: at new values only where something moved, those at which little does
+        # would be missing from the posterior.
+        weights = self.current.weights
+        nu = self.current.nu[self.rng.choice(len(weights), p=weights)]
+        point = point | self.predictor.values_at(point, nu)
         if self._tuning:
             walk.learn(self.parameters.of(point), accept)
         self._leave(point)
@@ -150,17 +159,19 @@ class PseudoMarginal(WalkingStep):
         }
         return point, [stats]
 
-    def _refresh(self, point) -> PointType:
-        """Estimate anew, current latent values being one of the samples but where a chain begins.
+    def _refresh(self, point) -> None:
+        """Estimate anew where others moved the point, current values being one of the samples.
 
-        There they are arbitrary, and one unlikely sample of a large weight would hold the chain.
+        But where a chain begins: there they are arbitrary, and one unlikely sample of a large
+        weight would hold the chain.
         """
+        if self._left_at(point):
+            return
         self.current = self._try(point, keep=self._left is not None)
         if not np.isfinite(self.current.log_evidence):
             raise ValueError(
                 "The log density is not finite at the current values. Pass initvals where it is."
             )
-        return point | self.predictor.values_at(point, self.current.nu)
 
     def _try(self, point, keep: bool = False) -> Estimate:
         """Estimate the evidence, which may be zero; `keep` the latent values as a sample."""
@@ -171,7 +182,7 @@ class PseudoMarginal(WalkingStep):
                 return self._estimate(at, q, at.nu if keep else None)
         except (FloatingPointError, np.linalg.LinAlgError):
             # A density that is not finite, or a kernel without a factor: PyMC rejects these, too.
-            return Estimate(-np.inf, np.empty(0), 0.0, 0)
+            return Estimate(-np.inf, 0, np.empty(0), np.empty(0))
 
     def _estimate(self, at: At, q: Approximation, kept: np.ndarray | None = None) -> Estimate:
         """Draw from the approximation, and weigh the draws."""
@@ -183,13 +194,11 @@ class PseudoMarginal(WalkingStep):
         log_w = np.where(np.isnan(log_w), -np.inf, log_w)
         total = logsumexp(log_w)
         if not np.isfinite(total):
-            return Estimate(-np.inf, nu[0], 0.0, q.n_iterations)
+            return Estimate(-np.inf, q.n_iterations, nu, np.zeros(len(nu)))
         w = np.exp(log_w - total)
-        chosen = nu[self.rng.choice(len(w), p=w / w.sum())]
-        ess = float(1.0 / (w**2).sum())
         # Tuning on estimates would take sticking for steps that are too long.
         log_evidence = q.log_evidence if self._tuning else float(total) - np.log(len(w))
-        return Estimate(log_evidence, chosen, ess, q.n_iterations)
+        return Estimate(log_evidence, q.n_iterations, nu, w / w.sum())
 
     def stop_tuning(self) -> None:
         """Go on with unbiased estimates."""
