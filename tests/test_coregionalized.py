@@ -418,3 +418,10 @@ def test_an_intercept_is_as_wide_as_functions_that_share_it_leave_it(rng):
         stage = vsgp.fit_gaussian(random_seed=1, progressbar=False)
     exact = (1.0 / 9.0 + np.linalg.inv(K).sum()) ** -0.5
     np.testing.assert_allclose(np.sqrt(stage.theta_covariance[0, 0]), exact, rtol=0.1)
+    # Together they make up for the intercept once, each for its part.
+    draws = stage.to_datatree(1000, random_seed=2)["posterior"]
+    level = draws["b"].values[0] - draws["b"].values.mean()
+    for name, ls in (("u", 1.0), ("w", 3.0)):
+        slope = level @ draws[name].values[0] / (level @ level)
+        expected = -np.exp(-0.5 * (x - x.T) ** 2 / ls**2) @ np.linalg.solve(K, np.ones(8))
+        np.testing.assert_allclose(slope, expected, atol=0.06)

@@ -26,7 +26,14 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
-from pymc_vsgp.fit.following import following, pulls, with_slopes
+from pymc_vsgp.fit.following import (
+    can_respond,
+    following,
+    here_of,
+    joint_pulls,
+    slopes_of,
+    with_slopes,
+)
 from pymc_vsgp.fit.natural import Natural, WithHeld
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
@@ -238,8 +245,11 @@ class Correlated(WithHeld):
     def in_model(self) -> list[Sites]:
         """Return the sites that the model is given: those of `coordinates.Rotated`."""
         found, ev = list(self.sites), self.evaluation
-        slopes: dict[int, np.ndarray] = {}
-        pulled = pulls(self, list(self.bound.products), self.sites)
+        others = [i for i, p in enumerate(self.bound.processes) if can_respond(p)]
+        others = others if self.n_sharing > 1 else []
+        some, here = [*self.bound.products, *others], here_of(self, self.sites)
+        pulled = joint_pulls(self, some, here)
+        slopes = slopes_of(self, here, {i: pulled[i] for i in others if i in pulled})
         for i, (mean, sd) in self.bound.priors(self.theta).items():
             n = len(sd)
             linear, root = np.empty((len(ev.whole[i]), n)), np.empty((len(ev.whole[i]), n + 1, n))

@@ -23,7 +23,17 @@ from scipy.sparse.linalg import LinearOperator, cg
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.inducing.coordinates import Sites
 
-__all__ = ["a_step", "coefficients_following", "following", "pulls", "resistance", "with_slopes"]
+__all__ = [
+    "a_step",
+    "can_respond",
+    "following",
+    "here_of",
+    "in_the_end",
+    "joint_pulls",
+    "resistance",
+    "slopes_of",
+    "with_slopes",
+]
 
 SHIFT = 1e-4  # of a parameter, and of coefficients in their deviations
 TOO_LONG, SHORTER, SHORTEST = 1.0, 1e-3, 1e-12  # in standard deviations; what is tried then
@@ -37,7 +47,7 @@ def following(fit: Any, sites: list[Sites], folded: bool = False) -> list[Sites]
     Those of `folded` coefficients are left as they are, unless they are asked for.
     """
     processes, slopes = fit.bound.processes, {}
-    here = [s.at(fit.theta[p.at]) for s, p in zip(sites, processes, strict=True)]
+    here = here_of(fit, sites)
     some = [i for i, p in enumerate(processes) if not p.diagonal and (folded or not p.folded)]
     for i, (pulled, means) in pulls(fit, some, here).items():
         slopes[i] = pulled
@@ -46,21 +56,57 @@ def following(fit: Any, sites: list[Sites], folded: bool = False) -> list[Sites]
     return with_slopes(fit, here, slopes)
 
 
-def coefficients_following(fit: Any, sites: list[Sites]) -> list[Sites]:
-    """Return the same for many coefficients, whose sites say something of each alone.
+def in_the_end(fit: Any, sites: list[Sites]) -> list[Sites]:
+    """Return the same for the model, with what rounds of a fit do without.
 
-    Their best q has correlations, so it is found by conjugate gradients.
+    Sites of many coefficients say something of each alone, and their best q has correlations.
+    Functions that share a likelihood make up for each other: each would follow an intercept as if
+    the others stayed, and their sum would be far from it.
     """
-    some, slopes = [i for i, p in enumerate(fit.bound.processes) if p.diagonal], {}
-    for i, (pulled, means) in pulls(fit, some, sites).items():
-        R, precision = fit.evaluation.R[i], sites[i].root ** 2
-        square = 1.0 + R**2 * precision
-        slopes[i] = np.empty_like(pulled)
-        for j in range(pulled.shape[2]):
-            v = _solved(fit, i, R * pulled[..., j], square)
-            # What the diagonal makes of the center has to move like that.
-            slopes[i][..., j] = square * v / R + precision * means[..., j]
-    return with_slopes(fit, sites, slopes)
+    of = fit.bound.processes
+    some = [i for i, p in enumerate(of) if p.diagonal or (fit.n_sharing > 1 and can_respond(p))]
+    here = here_of(fit, sites)
+    return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, some, here)))
+
+
+def here_of(fit: Any, sites: list[Sites]) -> list[Sites]:
+    """Return what sites are at the parameters of a fit."""
+    return [s.at(fit.theta[p.at]) for s, p in zip(sites, fit.bound.processes, strict=True)]
+
+
+def can_respond(p: Any) -> bool:
+    """Whether the sites of a process have the center that they make of the prior."""
+    return not (p.sparse or p.folded)
+
+
+def slopes_of(fit: Any, sites: list[Sites], found: dict[int, tuple]) -> dict[int, np.ndarray]:
+    """Return how the linear part of sites moves, where u is pulled and its prior mean moves."""
+    slopes = {}
+    for i, (pulled, means) in found.items():
+        moved = [_curved(fit, i, sites, means[..., j]) for j in range(means.shape[-1])]
+        slopes[i] = pulled + np.stack(moved, axis=-1)
+    return slopes
+
+
+def joint_pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
+    """Return `pulls`, less what others pull back and sites of a process do not say.
+
+    These are other functions that share its likelihood, and other coefficients.
+    """
+    pulled = pulls(fit, some, sites)
+    where = {i: fit.bound.processes[i].at.tolist() for i in pulled}
+    for j in sorted({j for at in where.values() for j in at}):
+        pull = {i: pulled[i][0][..., at.index(j)] for i, at in where.items() if j in at}
+        for group in [pull] if fit.n_sharing > 1 else [{i: x} for i, x in pull.items()]:
+            if fit.n_sharing == 1 and not fit.bound.processes[next(iter(group))].diagonal:
+                continue  # its sites say all of it
+            v = _response(fit, sites, group)
+            back = _pulled_back(fit, sites, v)
+            for i, x in group.items():
+                said = _curved(fit, i, sites, _unwhitened(fit.evaluation.R[i], v[i]))
+                # Through data, not through the inverse of R: that suits one theta alone.
+                pulled[i][0][..., where[i].index(j)] = x - back[i] + said
+    return pulled
 
 
 def with_slopes(fit: Any, sites: list[Sites], slopes: dict[int, np.ndarray]) -> list[Sites]:
@@ -126,7 +172,7 @@ def resistance(fit: Any, i: int, moved: np.ndarray) -> np.ndarray:
     if p.diagonal:
         scale = float(np.abs(moved).max())
         v = np.divide(moved, scale * ev.R[i], out=np.zeros_like(moved), where=moved != 0.0)
-        return scale * _pulled_back(fit, i, v)
+        return scale * _pulled_back(fit, fit.sites, {i: v})[i]
     if p.sparse:
         return ev.precision[i] * moved
     if p.independent:
@@ -135,27 +181,79 @@ def resistance(fit: Any, i: int, moved: np.ndarray) -> np.ndarray:
     return solve((ev.precision[i] @ solve(moved.T).T[:, :, None])[:, :, 0].T, trans=1).T
 
 
-def _solved(fit: Any, i: int, b: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-    """Return x where its product with the precision of the best q(v) is `b`."""
+def _response(fit: Any, sites: list[Sites], pull: dict[int, np.ndarray]) -> dict:
+    """Return how v of the best q of some processes moves where u is pulled like that."""
+    processes, ev = fit.bound.processes, fit.evaluation
+    square = {i: 1.0 + (ev.R[i] * sites[i].root) ** 2 for i in pull if processes[i].diagonal}
+    ends = np.cumsum([x.size for x in pull.values()])
+
+    def split(x):
+        parts = np.split(x, ends[:-1])
+        return {i: a.reshape(b.shape) for a, (i, b) in zip(parts, pull.items(), strict=True)}
+
+    def joined(parts):
+        return np.concatenate([parts[i].ravel() for i in pull])
+
+    def alone(x):
+        found = split(x)
+        for i, b in found.items():
+            if i in square:
+                found[i] = b / square[i]
+            else:
+                pairs = zip(np.asarray(ev.factor[i]), b, strict=True)
+                found[i] = np.stack([scipy.linalg.cho_solve((L, True), row) for L, row in pairs])
+        return joined(found)
 
     def times(x):
-        x = x.reshape(b.shape)
-        return (x + fit.evaluation.R[i] * _pulled_back(fit, i, x)).ravel()
+        back = _pulled_back(fit, sites, split(x))
+        return x + joined({i: _whitened(ev.R[i], b) for i, b in back.items()})
 
-    n = b.size
-    A, M = (LinearOperator((n, n), f) for f in (times, lambda x: x / diagonal.ravel()))
-    return cg(A, b.ravel(), rtol=SMALL, maxiter=STEPS, M=M)[0].reshape(b.shape)
+    b = joined({i: _whitened(ev.R[i], x) for i, x in pull.items()})
+    A, M = (LinearOperator((b.size, b.size), f, dtype=float) for f in (times, alone))
+    return split(cg(A, b, rtol=SMALL, maxiter=STEPS, M=M)[0])
 
 
-def _pulled_back(fit: Any, i: int, v: np.ndarray) -> np.ndarray:
-    """Return how the data pull many coefficients back from such a step of their v, K x M."""
+def _pulled_back(fit: Any, sites: list[Sites], v: dict[int, np.ndarray]) -> dict:
+    """Return how the data pull u of some processes back from such a step of their v."""
     processes, ev = fit.bound.processes, fit.evaluation
-    at = fit.n_Xu + 2 * sum(p.diagonal for p in processes[:i])
-    h = SHIFT / max(float(np.abs(v).max()), 1e-300)
-    moved = list(fit.moved)
-    moved[at] = moved[at] + h * v * np.sqrt(1.0 + (ev.R[i] * fit.sites[i].root) ** 2)
-    there = fit.evaluate(fit.theta, fit.sites, moved)
-    return (_pull(ev, i, processes[i]) - _pull(there, i, processes[i])) / h
+    h = SHIFT / max(*(float(np.abs(x).max()) for x in v.values()), 1e-300)
+    there = [fit.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
+    for i, x in v.items():
+        far = x if processes[i].held else _linear_of(fit, i, sites, x)
+        there[i] = there[i]._replace(linear=there[i].linear + h * far)
+    to = fit.evaluate(fit.theta, there, fit.moved)
+    return {i: (_pull(ev, i, processes[i]) - _pull(to, i, processes[i])) / h for i in v}
+
+
+def _linear_of(fit: Any, i: int, sites: list[Sites], v: np.ndarray) -> np.ndarray:
+    """Return how far the linear part of sites moves v so far, K x M."""
+    R = fit.evaluation.R[i]
+    if R.ndim == 1:
+        # Coefficients of high frequencies may have no variance.
+        far = np.divide(v, R, out=np.zeros_like(v), where=R > 0.0)
+    else:
+        far = scipy.linalg.solve_triangular(R, v.T, lower=True, trans=1).T
+    return far + _curved(fit, i, sites, _unwhitened(R, v))
+
+
+def _unwhitened(R: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return how far u moves where v moves so far."""
+    return R * v if R.ndim == 1 else v @ R.T
+
+
+def _curved(fit: Any, i: int, sites: list[Sites], u: np.ndarray) -> np.ndarray:
+    """Return the product of the precision of sites with each row of u."""
+    p, root = fit.bound.processes[i], sites[i].root
+    if p.diagonal:
+        return root**2 * u
+    if p.folded:
+        return np.einsum("kij,kj->ki", root, u)
+    return np.einsum("kij,klj,kl->ki", root, root, u, optimize=True)
+
+
+def _whitened(R: np.ndarray, pull: np.ndarray) -> np.ndarray:
+    """Return the gradient in v of one in u."""
+    return R * pull if R.ndim == 1 else pull @ R
 
 
 def _mean(ev: Evaluation, i: int, p: Any) -> np.ndarray:

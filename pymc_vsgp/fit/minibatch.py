@@ -15,7 +15,7 @@ import numpy as np
 
 from pymc_vsgp.fit.bound import Evaluation
 from pymc_vsgp.fit.checkpoint import Checkpoint, State
-from pymc_vsgp.fit.following import coefficients_following, following
+from pymc_vsgp.fit.following import following, in_the_end
 from pymc_vsgp.fit.held import at_prior, from_sites, held, stepped, stepped_on_jax
 from pymc_vsgp.fit.natural import AWAY, Natural
 from pymc_vsgp.fit.saddles import alike, without_slope
@@ -298,7 +298,7 @@ class Minibatches(Natural):
             ]
             linear, root, _ = zip(*found, strict=True)
             out.append(Sites(np.stack(linear), np.stack(root)))
-        return coefficients_following(self, following(self, out))
+        return in_the_end(self, following(self, out))
 
 
 class Batches:

@@ -13,8 +13,8 @@ from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, of_prior
 from pymc_vsgp.fit.following import (
     TOO_LONG,
     a_step,
-    coefficients_following,
     following,
+    in_the_end,
     resistance,
 )
 from pymc_vsgp.fit.proposals import drawing
@@ -198,7 +198,7 @@ class Natural:
 
     def in_model(self) -> list[Sites]:
         """Return the sites that the model is given."""
-        return coefficients_following(self, self.sites)
+        return in_the_end(self, self.sites)
 
     def follow(self) -> None:
         """Let the sites of coefficients say what q is now, so that it follows theta.
