@@ -19,6 +19,7 @@ from pymc_vsgp.checks import (
     generator_of,
 )
 from pymc_vsgp.inducing.fourier import MOST_FEATURES, Fourier, left_out
+from pymc_vsgp.inducing.graphs import JITTER
 from pymc_vsgp.inducing.grids import Cells, Grid, Product, find_grid
 from pymc_vsgp.inducing.kernel_values import draws_of
 from pymc_vsgp.inducing.kernels import check_methods, is_free_of_noise, parts_of
@@ -26,12 +27,14 @@ from pymc_vsgp.inducing.neighbors import NearestNeighbors
 from pymc_vsgp.inducing.placement import kmeans, pivots
 from pymc_vsgp.inducing.scattered import Scattered
 from pymc_vsgp.inducing.spectrum import active_columns, check_even, of_columns, spectral_density
+from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.window import WIDTH
 
 # Share of a variance beyond which a difference is white noise.
 ROUNDING = 1e-6
-# Rows and points that the rank of the kernel matrix is found from.
-SOME_ROWS, MOST_POINTS = 800, 400
+TINY = np.finfo("float64").tiny
+# Rows that points are chosen from, the most points, and rows where what they leave is measured.
+SOME_ROWS, MOST_POINTS, MEASURED = 800, 400, 400
 
 # Of one core: operations a second in products of large and of small matrices, seconds that a row
 # takes besides, and those of an evaluation however small. Fitted to `benchmarks/features_cost.py`,
@@ -67,7 +70,8 @@ class Suggestion:
     options : dict
         All types that were looked at.
     prior_kwargs : dict
-        Arguments for ``gp.prior``: inducing points, or features.
+        Arguments for ``gp.prior``: inducing points, or features. Points are inputs that the kernel
+        chooses, or centers of k-means, whichever leave less.
     """
 
     best: str
@@ -109,8 +113,8 @@ def suggest_inducing(
         The kernel. Its parameters may be random variables: what is suggested is enough for most of
         their prior. :func:`check_inducing` says whether it is enough for the posterior.
     residual : float
-        Share of the prior variance at the data that may stay unexplained. Where neither points nor
-        features leave so little, nearest neighbors are suggested.
+        Share of the prior variance that may stay unexplained, at the distinct inputs of the data.
+        Where neither points nor features leave so little, nearest neighbors are suggested.
     quantile : float
         Part of the prior for which that holds.
     draws : int
@@ -152,11 +156,12 @@ def suggest_inducing(
         )
 
     distinct = X[np.unique(own, axis=0, return_index=True)[1]]
-    points, left = _points(distinct, cov_func, residual, quantile, draws, rng)
+    Xu, left = _points(X, distinct, active, cov_func, residual, quantile, draws, rng)
+    points = len(Xu)
     # Three products with M^2 entries a row, and what is done to M x M matrices.
     seconds = 6.0 * n * points**2 / LARGE + 10.0 * points**3 / LARGE + n * ROW + LEAST
     options["points"] = Option("points", points, left, seconds, left <= 1.05 * residual)
-    kwargs["points"] = {"Xu": _places(table, X, active, points, rng)}
+    kwargs["points"] = {"Xu": _with_names(table, Xu)}
 
     try:
         if n_columns > 3:
@@ -210,14 +215,11 @@ def suggest_inducing(
     return Suggestion(best.kind, options, kwargs[best.kind], tuple(notes))
 
 
-def _places(table, X, active, number, rng):
-    """Return inducing points, near each other in what the kernel sees."""
-    if len(active) == X.shape[1]:
-        return kmeans(table, number, random_seed=rng)
-    centers = kmeans(X[:, active], number, random_seed=rng)
-    Xu = np.tile(X.mean(axis=0), (len(centers), 1))
-    Xu[:, active] = centers
-    return _with_names(table, Xu)
+def _in_columns(X, active, places):
+    """Return inputs with these values in the columns of the kernel, and means in the others."""
+    Xu = np.tile(X.mean(axis=0), (len(places), 1))
+    Xu[:, active] = places
+    return Xu
 
 
 def _with_names(table, Xu):
@@ -226,30 +228,59 @@ def _with_names(table, Xu):
     return Xu if names is None else pd.DataFrame(Xu, columns=list(names))
 
 
-def _points(X, cov_func, residual, quantile, draws, rng) -> tuple[int, float]:
-    """Return how many points explain enough of most kernel matrices, and what they leave."""
-    rows = pt.constant(X[rng.permutation(len(X))[:SOME_ROWS]])
-    K = cov_func(rows)
-    graphs = [K, K if is_free_of_noise(cov_func) else cov_func(rows, rows)]
-    seeds = rng.integers(2**31, size=draws)
-    most = min(MOST_POINTS, rows.type.shape[0])
-    curves = np.stack([_variance_left(draws_of(graphs, 1, int(s)), most) for s in seeds])
-    left = np.quantile(curves, quantile, axis=0)
-    enough = left <= residual
-    points = int(np.argmax(enough)) + 1 if enough.any() else most
-    return points, float(left[points - 1])
+def _points(X, distinct, active, cov_func, residual, quantile, draws, rng):
+    """Return points that explain enough of most of the prior, and the share that they leave.
 
-
-def _variance_left(matrices, most) -> np.ndarray:
-    """Share of the variance that the best 1, 2, ... rows leave, by a pivoted Cholesky.
-
-    White noise, which the values at points have too, is no part of it: the first of the matrices
-    has it, and the second has not.
+    The kernel chooses inputs, until these are enough. As many centers of k-means, which know no
+    kernel, take their place if they leave less.
     """
-    noisy, K = matrices
-    total, out = np.trace(K), np.zeros(most)
-    noise = np.diag(noisy) - np.diag(K)
-    noise = np.where(noise > ROUNDING * np.diag(noisy), noise, 0.0)
-    for i, (_, left) in enumerate(pivots(K, most, 1e-12 * total, noise)):
-        out[i] = left.sum() / total
-    return out
+    order = rng.permutation(len(distinct))
+    rows = distinct[order[:SOME_ROWS]]
+    # Of many inputs, others than those that are chosen from: points explain themselves.
+    others, seed = distinct[order[-MEASURED:]], int(rng.integers(2**31))
+    chosen = _in_columns(X, active, rows[_best_rows(rows, cov_func, draws, rng)][:, active])
+    left = _share_left(chosen, others, cov_func, quantile, draws, seed)
+    enough = left <= residual
+    number = int(np.argmax(enough)) + 1 if enough.any() else len(chosen)
+    centers = _in_columns(X, active, kmeans(X[:, active], number, random_seed=rng))
+    centers_left = _share_left(centers, others, cov_func, quantile, draws, seed)[-1]
+    if centers_left < left[number - 1]:
+        return centers, float(centers_left)
+    return chosen[:number], float(left[number - 1])
+
+
+def _best_rows(rows, cov_func, draws, rng) -> list[int]:
+    """Return rows in the order of a pivoted Cholesky of the mean of the kernel's matrices.
+
+    Each counts alike. Values at points have the kernel's white noise, which nothing explains.
+    """
+    x = pt.constant(rows)
+    noisy = cov_func(x)
+    K = noisy if is_free_of_noise(cov_func) else cov_func(x, x)
+    total = pt.maximum(pt.sum(pt.diagonal(K)), TINY)
+    graphs = [K / total, pt.diagonal(noisy) / total]
+    mean, beside = np.zeros((len(rows), len(rows))), np.zeros(len(rows))
+    for seed in rng.integers(2**31, size=draws):
+        matrix, diagonal = draws_of(graphs, 1, int(seed))
+        mean += matrix / draws
+        beside += diagonal / draws
+    noise = beside - np.diag(mean)
+    noise = np.where(noise > ROUNDING * beside, noise, 0.0)
+    floor = 1e-12 * np.trace(mean)
+    return [row for row, _ in pivots(mean, MOST_POINTS, floor, noise)] or [0]
+
+
+def _share_left(Xu, rows, cov_func, quantile, draws, seed) -> np.ndarray:
+    """Return the share of the variance at rows that the first 1, 2, ... points leave.
+
+    The same seed gives the same draws of the kernel for all points.
+    """
+    z, x = pt.constant(Xu), pt.constant(rows)
+    free = is_free_of_noise(cov_func)
+    variance = cov_func(x, diag=True) if free else pt.diagonal(cov_func(x, x))
+    total = pt.sum(variance.astype("float64"))
+    A = pt.linalg.solve_triangular(factor(cov_func(z), JITTER)[0], cov_func(z, x), lower=True)
+    left = (total - pt.cumsum(pt.sum(A**2, axis=1))) / pt.maximum(total, TINY)
+    # A single draw comes without an axis of draws.
+    found = np.reshape(draws_of(left, draws, seed), (draws, len(Xu)))
+    return np.quantile(np.maximum(found, 0.0), quantile, axis=0)
