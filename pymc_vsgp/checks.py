@@ -138,14 +138,16 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             )
 
 
-def _not_numbers(dtype: Any, what: str) -> TypeError:
+def _not_numbers(dtype: Any, what: str, need: str = "a kernel needs float64") -> TypeError:
     todo = f"Convert it with {what}.astype('float64')."
     if dtype.kind in "mM":
         start = f"({what} - {what}.min())" if dtype.kind == "M" else what
         todo = f"Pass the time in a unit, such as {start} / np.timedelta64(1, 'D')."
+    elif isinstance(dtype, pd.PeriodDtype):
+        todo = f"With t = {what}.dt.to_timestamp(), pass (t - t.min()) / np.timedelta64(1, 'D')."
     elif dtype.kind != "f":
         todo = f"Code categories as numbers and convert them with {what}.astype('float64')."
-    return TypeError(f"{what} has dtype {dtype}, but a kernel needs float64. {todo}")
+    return TypeError(f"{what} has dtype {dtype}, but {need}. {todo}")
 
 
 def as_inputs(X: Any, what: str = "X") -> np.ndarray:
@@ -197,8 +199,7 @@ def as_target(
             f"Pass {todo}."
         )
     if array.dtype.kind not in "fiub":
-        todo = "Encode labels as integers first." if ndim == 1 else f"Pass {what}.astype(float)."
-        raise TypeError(f"{what} has dtype {array.dtype}, but numbers are needed. {todo}")
+        raise _not_numbers(array.dtype, what, "numbers are needed")
     if n_rows is not None and len(array) != n_rows:
         raise ValueError(
             f"{rows_of} has {n_rows} rows but {what} has {len(array)} entries. "

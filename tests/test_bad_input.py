@@ -316,7 +316,17 @@ MISTAKES = {
     "string y": (
         lambda: observed(vsgp.Bernoulli(), y=["no", "yes"] * 6),
         TypeError,
-        ["y has dtype <U3", "Encode"],
+        ["y has dtype <U3", "Code categories as numbers"],
+    ),
+    "y of objects": (
+        lambda: observed(y=COUNTS.astype(object)),
+        TypeError,
+        ["y has dtype object", "numbers are needed", "y.astype('float64')"],
+    ),
+    "spans of time as y": (
+        lambda: observed(y=pd.Series(pd.to_timedelta(COUNTS, unit="D"))),
+        TypeError,
+        ["y has dtype timedelta64", "y / np.timedelta64(1, 'D')"],
     ),
     "random y": (
         lambda: observed(y=pm.Poisson("k", 1.0, shape=N)),
@@ -400,6 +410,11 @@ MISTAKES = {
         lambda: observed(X=pd.DataFrame({"t": pd.date_range("2020", periods=N)})),
         TypeError,
         ["datetime64", "(X['t'] - X['t'].min()) / np.timedelta64(1, 'D')"],
+    ),
+    "periods": (
+        lambda: observed(X=pd.DataFrame({"t": pd.period_range("2020", periods=N, freq="M")})),
+        TypeError,
+        ["t = X['t'].dt.to_timestamp()", "(t - t.min()) / np.timedelta64(1, 'D')"],
     ),
     "spans of time": (
         lambda: observed(X=np.arange(N).astype("timedelta64[h]")[:, None]),

@@ -120,7 +120,7 @@ def test_missing_entries_of_every_kind_are_nan(y):
 
 
 def test_objects_as_observations_say_what_to_do():
-    with pytest.raises(TypeError, match=r"y has dtype object, .* Pass y.astype\(float\)."):
+    with pytest.raises(TypeError, match=r"y has dtype object, .* with y.astype\('float64'\)."):
         observed(np.where(MISSING, None, 1), None)
 
 

@@ -838,6 +838,27 @@ def test_a_short_period_is_told():
     assert "The period is short" in check.advice
 
 
+@pytest.mark.parametrize(
+    ("n_frequencies", "periodic", "advised"),
+    [(10, False, False), (11, False, True), (11, True, False)],
+)
+def test_points_are_advised_where_there_are_as_few(n_frequencies, periodic, advised):
+    X, y = data_of(1)
+    X[1] = X[0]  # 22 inputs of 23 rows; coefficients are 21 and 23
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=0.1))
+        gp.prior("u", inducing=vsgp.inducing.Fourier(2.0, n_frequencies, 0.5, periodic))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+    options = {"nested": False, "progressbar": False, "model": model}
+    check = vsgp.check_inducing(prior_draws(model, 2), **options)
+    for structure, missing in ((0.0, 1.0), (0.0, 99.0), (9.0, 0.0)):
+        missed = np.full(2, missing)
+        found = replace(check, structure=structure, missing=missed, wrap=0.0).advice
+        assert ("se Xu = X (exact)" in found) == advised
+        assert ("twice as many" in found) == (not advised and missing != 1.0)
+        assert ("raise n_frequencies" in found) == (structure == 0.0)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("most_dense", [0, 1000])
 def test_minibatches(most_dense, monkeypatch):

@@ -664,6 +664,34 @@ def test_the_dimension_of_bins_is_never_guessed(events):
             pattern.expected_count(xr.DataArray(np.ones(shape), dims=dims))
 
 
+@pytest.mark.parametrize("bins", [5, (4, 3)])
+def test_labels_of_bins_say_which_they_are(events, bins):
+    at = events[:, :1] if bins == 5 else events
+    pattern = vsgp.point_process(at, BOX[:1] if bins == 5 else BOX, bins=bins)
+    n = len(pattern.X)
+    numbers = np.arange(2.0 * n).reshape(2, n)
+    rate = xr.DataArray(numbers, dims=["draw", "bin"], coords=pattern.coords)
+    turned = rate.isel(bin=np.random.default_rng(3).permutation(n))
+    wanted = numbers @ pattern.exposure
+    np.testing.assert_allclose(pattern.expected_count(turned), wanted)
+    np.testing.assert_array_equal(pattern.to_grid(turned), numbers.reshape(2, *pattern.shape))
+    # A region, too: of the first bins by their labels.
+    first = turned[0] < 2.0
+    np.testing.assert_allclose(
+        pattern.expected_count(turned, first), numbers[:, :2] @ pattern.exposure[:2]
+    )
+    assert pattern.count(first) == pattern.counts[:2].sum()
+    # A dimension of another name has labels of its own.
+    renamed = rate.rename(bin="y_obs").assign_coords(y_obs=np.arange(n)[::-1])
+    np.testing.assert_allclose(pattern.expected_count(renamed), wanted)
+    twice = rate.bin.to_numpy()[[0, *range(n - 1)]]
+    for labels in (twice, np.arange(n) + 0.123, list("abcdefghijkl")[:n]):
+        other = rate.assign_coords(bin=labels)
+        with pytest.raises(ValueError, match=r"not those of pattern.coords.* values.drop_vars"):
+            pattern.expected_count(other)
+        np.testing.assert_allclose(pattern.expected_count(other.drop_vars("bin")), wanted)
+
+
 def test_arguments_that_have_no_use(events):
     pytest.importorskip("matplotlib")
     pattern = vsgp.point_process(events, BOX, bins=4)
@@ -1194,6 +1222,21 @@ def test_a_plot_of_one_bin_has_its_level():
     np.testing.assert_allclose(ax.lines[0].get_xydata(), [[0.0, 4.0], [5.0, 4.0]])
     band = ax.collections[0].get_paths()[0].vertices
     np.testing.assert_allclose([band.min(axis=0), band.max(axis=0)], [[0.0, 3.5], [5.0, 4.5]])
+    plt.close(ax.figure)
+
+
+def test_a_plot_has_gaps_where_the_window_has():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    mask = np.array([1, 1, 0, 0, 1, 0, 1, 1, 1, 0], bool)
+    pattern = vsgp.point_process([[1.0], [7.0]], (0.0, 10.0), bins=10, mask=mask)
+    rate = np.array([[1.0], [3.0]]) * np.arange(1.0, 7.0)
+    ax = vsgp.plot_intensity(pattern, rate, ci_prob=0.5)
+    line = ax.lines[0].get_xydata()
+    np.testing.assert_array_equal(line[:, 0], [0.5, 1.5, np.nan, 4, 5, np.nan, 6.5, 7.5, 8.5])
+    shown = ~np.isnan(line[:, 0])  # of a bin alone its level, from end to end
+    np.testing.assert_allclose(line[shown, 1], [2, 4, 6, 6, 8, 10, 12])
+    spans = [p.vertices[:, 0] for p in ax.collections[0].get_paths()]
+    assert [(s.min(), s.max()) for s in spans] == [(0.5, 1.5), (4, 5), (6.5, 8.5)]
     plt.close(ax.figure)
 
 

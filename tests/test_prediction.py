@@ -466,8 +466,9 @@ def test_parameters_of_the_rows_are_not_those_of_others(data):
     for likelihood, pass_it in (
         (family, r"likelihood=vsgp.Poisson\(exposure=...\)"),
         (own, "Pass a callable"),
+        (vsgp.Weibull(1.4, censored=y > 2), r"likelihood=vsgp.Weibull\(alpha\), with censored of"),
     ):
-        model, gp = build(likelihood, X, y)
+        model, gp = build(likelihood, X, y + 0.5 * (likelihood not in (family, own)))
         idata = prior_draws(model, 2)
         said = f"has one entry for each row of the data, and Xnew has others. .*{pass_it}"
         with pytest.raises(ValueError, match=said):

@@ -191,6 +191,8 @@ class Conditional(ABC):
     """Whether `spread` and `pull` take a `Covariance` in place of a root."""
     by: str | None = None
     """Dimension of the groups that have a function each."""
+    repeats: bool = False
+    """Whether f repeats, as it would not with points."""
     distinct: Sequence[int] = ()
     """Columns in which no two points may be equal."""
     kept: Sequence[str] = ()

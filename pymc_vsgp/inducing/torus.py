@@ -200,7 +200,7 @@ class GivenCoefficients(Conditional):
         self, process, n_columns, features, active, mean: Kernel, covariance: Kernel, layout=None
     ):
         super().__init__(process, n_columns, active)
-        self.features = features
+        self.features, self.repeats = features, any(features.periodic)
         self.mean, self.covariance, self.layout = mean, covariance, layout
         n_mean, n_prior = len(mean.inner_inputs) - 1, len(covariance.inner_inputs) - 2
         self.theta = slice(REST, REST + n_mean)

@@ -38,6 +38,14 @@ class Weibull(LogLink):
         """Times of events alone."""
         return self.replace(censored=0.0) if "censored" in self.params else self
 
+    def _call_for_others(self, name):
+        if name != "censored":
+            return super()._call_for_others(name)
+        return (
+            "Pass likelihood=vsgp.Weibull(alpha), with censored of Xnew "
+            "only to score times that are censored."
+        )
+
     def _combine(self, h, hazard, y):
         event = pt.log(self.alpha) - pt.log(y) + h
         if "censored" in self.params:

@@ -71,9 +71,8 @@ def plot_intensity(
     tail = (1.0 - check_real("ci_prob", ci_prob, 0.0, 1.0)) / 2.0
     if n_dims == 1:
         ax = new_axes(ax)
-        x = pattern.X[:, 0]
-        if len(x) == 1:  # its level, from end to end
-            x, values = pattern.edges[0][[0, -1]], values.isel({values.dims[-1]: [0, 0]})
+        x, at = _line(pattern)
+        values = values.isel({values.dims[-1]: at})
         low, high = values.quantile([tail, 1.0 - tail], draws).to_numpy()
         ax.fill_between(x, low, high, color=BLUE, alpha=0.22, lw=0, label=f"{ci_prob:.0%}")
         ax.plot(x, getattr(values, what)(draws), color=BLUE, lw=1.8, label=what)
@@ -104,6 +103,21 @@ def plot_intensity(
     ax.set_xlabel(_axis_label(pattern, 0))
     plain(ax)
     return ax
+
+
+def _line(pattern: PointProcess) -> tuple[np.ndarray, np.ndarray]:
+    """Where the line is, nan at a hole of the window, and the bin that it has the value of."""
+    x: list[np.ndarray] = []
+    at: list[np.ndarray] = []
+    holes = np.flatnonzero(np.diff(pattern.cell) > 1) + 1
+    for bins in np.split(np.arange(len(pattern.cell)), holes):
+        where = pattern.X[bins, 0]
+        if len(bins) == 1:  # its level, from end to end
+            (cell,) = pattern.cell[bins]
+            bins, where = np.repeat(bins, 2), pattern.edges[0][cell : cell + 2]
+        x += [where, np.array([np.nan])]
+        at += [bins, bins[-1:]]
+    return np.concatenate(x)[:-1], np.concatenate(at)[:-1]
 
 
 def _axis_label(pattern: PointProcess, d: int) -> str:

@@ -233,8 +233,8 @@ class PointProcess:
         ----------
         values : array_like or DataArray, shape (..., N)
             A value for each bin on the last axis of an array; of a DataArray on ``bin`` or
-            ``point``, or on its only dimension of that length. Others, such as chain and draw,
-            stay in front.
+            ``point``, or on its only dimension of that length. Labels of ``bin`` are those of
+            `coords`, in any order. Other dimensions, such as chain and draw, stay in front.
 
         Returns
         -------
@@ -266,6 +266,7 @@ class PointProcess:
             others = [d for d in values.dims if d not in ("chain", "draw")]
             found = [d for d in named or others if values.sizes[d] == len(self.X)]
             if found and (named or len(found) == 1):
+                values = self._in_order(values) if found[0] == "bin" else values
                 return values.transpose(..., found[0])
             shape: tuple[int, ...] = tuple(values.shape)
         else:
@@ -279,6 +280,19 @@ class PointProcess:
             f"The values have shape {shape}, and there are {len(self.X)} bins. "
             "Pass one value for each bin: on the last axis, or on the dimension 'bin'."
         )
+
+    def _in_order(self, values: xr.DataArray) -> xr.DataArray:
+        """Return values with the labels of bins, where they have such, in the order of `coords`."""
+        labels, own = values.indexes.get("bin"), pd.Index(self.coords["bin"])
+        if labels is None or labels.equals(own):
+            return values
+        order = own.get_indexer(labels)
+        if not np.array_equal(np.sort(order), np.arange(len(self.X))):
+            raise ValueError(
+                "The labels of 'bin' are not those of pattern.coords. "
+                "Pass values.drop_vars('bin') if they are in the order of the bins."
+            )
+        return values.isel(bin=np.argsort(order))
 
     def intensity(self, idata: Any, Xnew: Any = None, **kwargs) -> xr.DataArray:
         """

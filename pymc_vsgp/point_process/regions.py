@@ -99,7 +99,7 @@ def _of_bins(pattern: Any, region: Any) -> np.ndarray | None:
         return None
     of_cells = region.shape == pattern.shape and getattr(region, "dims", ()) == pattern.dims
     if region.shape == pattern.counts.shape and not of_cells:
-        return np.asarray(region)
+        return pattern._of_bins(region).to_numpy()
     return as_grid(region, pattern.edges, pattern.dims, "region").ravel()[pattern.cell]
 
 

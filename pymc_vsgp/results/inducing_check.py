@@ -21,14 +21,13 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import kind
 from pymc_vsgp.fit.weights import smooth_weights
-from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.certificate import check_bound, evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.exactness import GOOD_K
 from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, prior_of, slopes_of
 from pymc_vsgp.results.predicted import Noise
-from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by, others_of
+from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by, others_of, shift_of
 
 NEIGHBORS = 4
 FARTHER = 1e6  # standard deviations that groups are apart
@@ -47,7 +46,8 @@ class InducingCheck:
     missing : ndarray, shape (num_samples,)
         T, the estimate of the divergence to the exact posterior in nats, for each draw.
     unexplained : ndarray, shape (N,)
-        Variance of the function given u, over its prior variance: mean over draws.
+        Variance of the function given u, over its prior variance: mean over draws. With several
+        functions in a likelihood it is the largest share, without their weights.
     nats : ndarray, shape (N,)
         What each observation adds to T: mean over draws.
     gain : float
@@ -109,6 +109,7 @@ class InducingCheck:
     weakest: str = ""
     others: list[str] = field(default_factory=list)
     nouns: dict[str, str] = field(default_factory=dict)
+    points_are_exact: bool = False
     obs_dim: str = "obs"
     coords: dict[str, Any] = field(default_factory=dict)
 
@@ -158,10 +159,13 @@ class InducingCheck:
         if self.verdict == "enough":
             return f"{n} are enough: the exact posterior is hardly different."
         waves = sum(self.numbers.values()) > sum(len(z) for z in self.Xu.values())
+        exact = "Xu = X (exact)" if self.points_are_exact else ""
         where = "; check.added says where" if more else "; spread them over the data"
         if waves:
             fourier = "Fourier coefficients" in self.nouns.values()
             where = "; raise n_frequencies" if fourier else ""
+        if exact:
+            where = "; if that is too slow, raise n_frequencies"
         if self.wrap > WRAPPED:
             return (
                 f"The period is short: opposite ends of the data are correlated by {self.wrap:.2f} "
@@ -172,19 +176,20 @@ class InducingCheck:
             moved = f"; {name} may move by {shift:.2f} sd" if name and shift > 0.1 else ""
             return (
                 f"{n} leave something out{moved}. "
-                f"For final results use more, and see if they change{where}."
+                f"For final results use {exact or 'more'}, and see if they change{where}."
             )
         if self.structure > STRUCTURED:
             return (
                 f"{n} are too few, or the kernel is too smooth: observations close "
-                "to each other miss the function on the same side. Use twice as many, and "
-                "if that is still so, a prior that allows shorter lengthscales."
+                "to each other miss the function on the same side. "
+                f"Use {exact or 'twice as many'}, and if that is still so, a prior that allows "
+                "shorter lengthscales."
             )
         given = "nearest-neighbor inputs" in self.nouns.values()
         other = "" if given else " For a rough function see vsgp.inducing.NearestNeighbors."
         return (
             f"{n} are too few: the posterior of the parameters and of the function "
-            f"is not to be relied on. Use twice as many and check again{where}.{other}"
+            f"is not to be relied on. Use {exact or 'twice as many'} and check again{where}.{other}"
         )
 
     def __repr__(self):
@@ -370,7 +375,7 @@ def check_inducing(
             missing=missing,
             unexplained=fraction,
             nats=nats,
-            shift=_shift(fit, missing),
+            shift=shift_of(fit, missing),
             structure=_structure(X, residual, any(p.conditional.by is not None for p in parts)),
             weakest=parts[int(of_process.argmax())].u.name if len(parts) > 1 else "",
             wrap=_wrap(fit, X),
@@ -378,6 +383,7 @@ def check_inducing(
             coords=fit.coords_of(fit.y_dims[:1]),
             others=others_of(fit),
         )
+        check.points_are_exact = _points_are_exact(check.numbers, parts, X)
         if has_bounds(fit):
             M = sum(check.numbers.values())
             bounds = [evidence_bounds(fit, some, X, y) for some in fit.slabs(M**2)]
@@ -432,6 +438,16 @@ def _look(fit: Fitted, at: slice, X, y, start) -> _Seen:
     return _Seen(phi, residual.reshape(shape), nats.sum(axis=2), fraction.max(axis=2), of_process)
 
 
+def _points_are_exact(numbers: dict[str, int], parts, X) -> bool:
+    """Whether Xu = X takes no more inducing variables than Fourier coefficients, and is exact."""
+    found = []
+    for p in parts:
+        if (given := p.conditional).noun == "Fourier coefficients":
+            distinct = len(np.unique(X[:, given.active], axis=0))
+            found.append(numbers[p.u.name] >= distinct and not given.repeats)
+    return bool(found) and all(found)
+
+
 def _wrap(fit: Fitted, X) -> float:
     """Correlation of opposite ends of the data around a torus."""
     low, high = X.min(axis=0), X.max(axis=0)
@@ -467,31 +483,3 @@ def _structure(X: np.ndarray, residual: np.ndarray, grouped: bool) -> float:
     products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
     products = products.reshape(len(pairs), -1).sum(axis=1)
     return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))
-
-
-def _shift(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
-    """How far parameters move when each draw is given back what it lacks.
-
-    The sparse posterior of theta is the exact one times exp(-KL), and T estimates that KL.
-    """
-    w = np.exp(missing - missing.max())
-    w = w / w.sum()
-    skip = {rv.name for rv in inducing_variables(fit.model)}
-    out = {}
-    for rv in fit.model.free_RVs:
-        if rv.name in skip or rv.name not in fit.draws.posterior:
-            continue
-        array = fit.draws.posterior[rv.name].transpose("chain", "draw", ...)[0, 0]
-        x = fit.draws.values(rv.name).reshape(fit.draws.n, array.size).astype("float64")
-        if array.size > 50:
-            continue
-        dims = list(fit.model.named_vars_to_dims.get(rv.name) or array.dims)
-        known = fit.coords_of(dims) | {d: x.values for d, x in array.coords.items()}
-        for column, at in zip(x.T, np.ndindex(array.shape), strict=True):
-            sd = column.std()
-            # By the label of the dimension where it has one, else by number.
-            inside = (str(known[d][i] if d in known else i) for d, i in zip(dims, at, strict=True))
-            if sd > 0:
-                label = f"{rv.name}[{', '.join(inside)}]" if at else rv.name
-                out[label] = float(abs(w @ column - column.mean()) / sd)
-    return out

@@ -4,6 +4,7 @@ Given theta the best Gaussian of the whitened inducing values has the precision
 :math:`\Lambda = I + A W A^\top` and the mean :math:`\Lambda^{-1} A (g + W (\mu - m))`, with g and
 -W/2 the derivatives of the potentials in the mean and in the variance of f. More points are more
 rows of A. Exact for normal noise; for other likelihoods the Gaussian stage at fixed parameters.
+:func:`shift_of` says how far the parameters would move.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.stage import sites_of_all
 from pymc_vsgp.model.copies import as_sampled, copy_of
 from pymc_vsgp.model.observation import processes
+from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.nested import TINY, given_more, number_of, slopes_of
 from pymc_vsgp.results.predicted import Mean, Spread
@@ -174,3 +176,31 @@ def _slopes(fit: Fitted, draw: slice, y, mu, gamma, single: bool):
         m, v = (x[at, 0] if single else x[at] for x in (mu, gamma))
         found.append(slopes_of(fit, draw, m[None], v[None], y[at], a))
     return (np.concatenate(x, axis=1).reshape(len(y), -1) for x in zip(*found, strict=True))
+
+
+def shift_of(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
+    """How far parameters move when each draw is given back what it lacks.
+
+    The sparse posterior of theta is the exact one times exp(-KL), and T estimates that KL.
+    """
+    w = np.exp(missing - missing.max())
+    w = w / w.sum()
+    skip = {rv.name for rv in inducing_variables(fit.model)}
+    out = {}
+    for rv in fit.model.free_RVs:
+        if rv.name in skip or rv.name not in fit.draws.posterior:
+            continue
+        array = fit.draws.posterior[rv.name].transpose("chain", "draw", ...)[0, 0]
+        x = fit.draws.values(rv.name).reshape(fit.draws.n, array.size).astype("float64")
+        if array.size > 50:
+            continue
+        dims = list(fit.model.named_vars_to_dims.get(rv.name) or array.dims)
+        known = fit.coords_of(dims) | {d: x.values for d, x in array.coords.items()}
+        for column, at in zip(x.T, np.ndindex(array.shape), strict=True):
+            sd = column.std()
+            # By the label of the dimension where it has one, else by number.
+            inside = (str(known[d][i] if d in known else i) for d, i in zip(dims, at, strict=True))
+            if sd > 0:
+                label = f"{rv.name}[{', '.join(inside)}]" if at else rv.name
+                out[label] = float(abs(w @ column - column.mean()) / sd)
+    return out
