@@ -227,6 +227,7 @@ def test_the_function_returns_to_its_prior_beyond_the_window():
         drawn = pm.sample_posterior_predictive(
             many,
             var_names=["y", "f"],
+            freeze_vars=["u"],  # these draws come without the data that they are of
             predictions=True,
             random_seed=1,
             progressbar=False,
