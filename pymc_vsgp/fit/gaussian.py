@@ -378,6 +378,7 @@ class Fitter:
                     fit.evaluation = bound.with_q(fit.theta)
             fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
             theta_covariance = insist(fit.curvature)
+            in_model = insist(fit.in_model)
         if self.batch_size is None:
             fit.look_back(theta_covariance)
         ev = fit.evaluation
@@ -404,7 +405,7 @@ class Fitter:
                 for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
             },
             covariance={p.u.name: _covariance(p, ev, i) for i, p in enumerate(bound.processes)},
-            sites=dict(zip(names, fit.in_model(), strict=True)),
+            sites=dict(zip(names, in_model, strict=True)),
             Xu_before=before,
             Xu=after,
             model=self.model,
