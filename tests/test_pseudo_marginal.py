@@ -20,7 +20,6 @@ from pymc_vsgp.steps.random_walk import RandomWalk
 FAST = {"compile_kwargs": {"mode": REWRITTEN}}
 QUICK = {"compile_kwargs": {"mode": RAW}}
 LOG_THETA = 0.2, 0.3
-JITTER = 1e-6
 
 CASES = {
     "exact": (reference.latent, "f", reference.terms_of_latent("probit")),

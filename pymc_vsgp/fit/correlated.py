@@ -27,9 +27,9 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.following import (
-    can_respond,
     following,
     here_of,
+    in_company,
     joint_pulls,
     slopes_of,
     with_slopes,
@@ -245,10 +245,8 @@ class Correlated(WithHeld):
     def in_model(self) -> list[Sites]:
         """Return the sites that the model is given: those of `coordinates.Rotated`."""
         found, ev = list(self.sites), self.evaluation
-        others = [i for i, p in enumerate(self.bound.processes) if can_respond(p)]
-        others = others if self.n_sharing > 1 else []
-        some, here = [*self.bound.products, *others], here_of(self, self.sites)
-        pulled = joint_pulls(self, some, here)
+        others, here = in_company(self), here_of(self, self.sites)
+        pulled = joint_pulls(self, [*self.bound.products, *others], here)
         slopes = slopes_of(self, here, {i: pulled[i] for i in others if i in pulled})
         for i, (mean, sd) in self.bound.priors(self.theta).items():
             n = len(sd)

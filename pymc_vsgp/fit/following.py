@@ -25,9 +25,9 @@ from pymc_vsgp.inducing.coordinates import Sites
 
 __all__ = [
     "a_step",
-    "can_respond",
     "following",
     "here_of",
+    "in_company",
     "in_the_end",
     "joint_pulls",
     "resistance",
@@ -63,10 +63,8 @@ def in_the_end(fit: Any, sites: list[Sites]) -> list[Sites]:
     Functions that share a likelihood make up for each other: each would follow an intercept as if
     the others stayed, and their sum would be far from it.
     """
-    of = fit.bound.processes
-    some = [i for i, p in enumerate(of) if p.diagonal or (fit.n_sharing > 1 and can_respond(p))]
     here = here_of(fit, sites)
-    return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, some, here)))
+    return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, in_company(fit), here)))
 
 
 def here_of(fit: Any, sites: list[Sites]) -> list[Sites]:
@@ -74,9 +72,16 @@ def here_of(fit: Any, sites: list[Sites]) -> list[Sites]:
     return [s.at(fit.theta[p.at]) for s, p in zip(sites, fit.bound.processes, strict=True)]
 
 
-def can_respond(p: Any) -> bool:
-    """Whether the sites of a process have the center that they make of the prior."""
-    return not (p.sparse or p.folded)
+def in_company(fit: Any) -> list[int]:
+    """Return the processes whose sites do not say all that pulls them back.
+
+    Sites of sparse and of folded values are no precision that makes a center of the prior.
+    """
+    return [
+        i
+        for i, p in enumerate(fit.bound.processes)
+        if p.diagonal or (fit.n_sharing > 1 and not p.sparse and not p.folded)
+    ]
 
 
 def slopes_of(fit: Any, sites: list[Sites], found: dict[int, tuple]) -> dict[int, np.ndarray]:
@@ -126,10 +131,9 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
     """
     processes, ev = fit.bound.processes, fit.evaluation
     some = [i for i in some if len(processes[i].at)]
-    held = [fit.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
-    shifted = {}
+    q, shifted = _as_q(fit, sites), {}
     for j in {int(j) for i in some for j in processes[i].at}:
-        shifted[j] = a_step(lambda to: fit.evaluate(to, held, fit.moved), ev, fit.theta, j, SHIFT)
+        shifted[j] = a_step(lambda to: fit.evaluate(to, q, fit.moved), ev, fit.theta, j, SHIFT)
     out = {}
     for i in some:
         p, pulled, means = processes[i], [], []
@@ -217,12 +221,17 @@ def _pulled_back(fit: Any, sites: list[Sites], v: dict[int, np.ndarray]) -> dict
     """Return how the data pull u of some processes back from such a step of their v."""
     processes, ev = fit.bound.processes, fit.evaluation
     h = SHIFT / max(*(float(np.abs(x).max()) for x in v.values()), 1e-300)
-    there = [fit.sites[i] if p.held else sites[i] for i, p in enumerate(processes)]
+    there = _as_q(fit, sites)
     for i, x in v.items():
         far = x if processes[i].held else _linear_of(fit, i, sites, x)
         there[i] = there[i]._replace(linear=there[i].linear + h * far)
     to = fit.evaluate(fit.theta, there, fit.moved)
     return {i: (_pull(ev, i, processes[i]) - _pull(to, i, processes[i])) / h for i in v}
+
+
+def _as_q(fit: Any, sites: list[Sites]) -> list[Any]:
+    """Return what evaluations take for sites: of q(v) that is held, itself."""
+    return [fit.sites[i] if p.held else sites[i] for i, p in enumerate(fit.bound.processes)]
 
 
 def _linear_of(fit: Any, i: int, sites: list[Sites], v: np.ndarray) -> np.ndarray:

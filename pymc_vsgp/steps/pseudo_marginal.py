@@ -37,6 +37,9 @@ class Estimate(NamedTuple):
         return float(1.0 / (self.weights**2).sum()) if len(self.weights) else 0.0
 
 
+NO_EVIDENCE = Estimate(-np.inf, 0, np.empty(0), np.empty(0))
+
+
 class PseudoMarginal(WalkingStep):
     r"""Metropolis-Hastings over parameters, with the latent values integrated out.
 
@@ -128,7 +131,7 @@ class PseudoMarginal(WalkingStep):
         self.predictor = Predictor(self.latents, by_rows=approximation == "ep")
         if approximation == "ep" and self.predictor.n_functions != 1:
             raise not_by_rows()
-        self.current = Estimate(-np.inf, 0, np.empty(0), np.empty(0))
+        self.current = NO_EVIDENCE
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Update parameters and latent values."""
@@ -182,7 +185,7 @@ class PseudoMarginal(WalkingStep):
                 return self._estimate(at, q, at.nu if keep else None)
         except (FloatingPointError, np.linalg.LinAlgError):
             # A density that is not finite, or a kernel without a factor: PyMC rejects these, too.
-            return Estimate(-np.inf, 0, np.empty(0), np.empty(0))
+            return NO_EVIDENCE
 
     def _estimate(self, at: At, q: Approximation, kept: np.ndarray | None = None) -> Estimate:
         """Draw from the approximation, and weigh the draws."""
