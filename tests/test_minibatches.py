@@ -134,7 +134,8 @@ def test_a_fit_on_jax_is_that_of_numpy(tmp_path):
     assert all(isinstance(x, np.ndarray) for x in some)
 
 
-def test_a_fit_goes_on_from_sites_and_gives_them_back():
+def test_a_fit_goes_on_from_sites_and_gives_them_back(monkeypatch):
+    monkeypatch.setattr("pymc_vsgp.fit.joint.FEW", 0)  # those of each function
     model, sites = of_classes(mean=0.4), some_sites()
     bound = Bound(model, n_rows=N, mode=RAW, held=True)
     rng = np.random.default_rng(1)

@@ -24,7 +24,12 @@ from pymc_vsgp.checks import known_value
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.inducing.coordinates import Rotated
 from pymc_vsgp.inducing.neighbors import PLACES
-from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
+from pymc_vsgp.model.variable import (
+    inducing_variables,
+    is_independent,
+    is_sparse,
+    number_together,
+)
 from pymc_vsgp.ops.mapped import mapped_array
 from pymc_vsgp.ops.row_integral import RowIntegral
 
@@ -192,6 +197,8 @@ def _operations(model: Model, collapsed: bool) -> Operations:
             away = sum(_away(node, p) for node, p in parts if p.conditional.process == u.name)
             sparse += (m + away) * REGRESSION * near * (near + KERNEL) * several
         plain += (rows * (row + ROW) + factor) * several
+    sizes = {v: np.shape(start[v.name]) for v in model.value_vars}
+    plain += FACTOR * number_together(model, sizes) ** 3
     return Operations(plain, sparse, n_data * integral)
 
 

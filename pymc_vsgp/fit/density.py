@@ -33,7 +33,12 @@ from pymc_vsgp.fit.compiled import Compiled, Jax, Numba, OnDevices, adopted, com
 from pymc_vsgp.fit.newton import refined_logp
 from pymc_vsgp.inducing.coordinates import Rotated
 from pymc_vsgp.inducing.graphs import frontier
-from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
+from pymc_vsgp.model.variable import (
+    inducing_variables,
+    is_independent,
+    is_sparse,
+    number_together,
+)
 from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
 from pymc_vsgp.ops.row_integral import RowIntegral
@@ -177,7 +182,8 @@ class AtPoints:
         self._rows = max((size for size, _ in sizes[len(loops) :]), default=1)
         self._widest = _widest(points.shapes.values())
         alone = _alone(points.model)
-        self._square = _widest(s for v, s in points.shapes.items() if v not in alone)
+        square = [s for v, s in points.shapes.items() if v not in alone]
+        self._square = _widest([*square, (number_together(points.model, points.shapes),)])
         a, b = (sum(x) for x in zip(*sizes[: len(loops)], strict=True)) if loops else (1, 0)
         of_theta, of_epsilon = (INTEGRAL * sum(x[k] for x in integrals) for k in (0, 1))
         of_theta += a * (3.0 + self._widest / 8.0)

@@ -21,6 +21,7 @@ import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, cg
 
 from pymc_vsgp.fit.bound import Evaluation
+from pymc_vsgp.fit.joint import shared_sites
 from pymc_vsgp.inducing.coordinates import Sites
 
 __all__ = [
@@ -63,8 +64,12 @@ def in_the_end(fit: Any, sites: list[Sites]) -> list[Sites]:
     Functions that share a likelihood make up for each other: each would follow an intercept as if
     the others stayed, and their sum would be far from it.
     """
-    here = here_of(fit, sites)
-    return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, in_company(fit), here)))
+    here, some = here_of(fit, sites), in_company(fit)
+    if fit.n_sharing > 1:
+        shared = shared_sites(fit, pulls(fit, some, here))
+        if shared is not None:
+            return with_slopes(fit, *shared)
+    return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, some, here)))
 
 
 def here_of(fit: Any, sites: list[Sites]) -> list[Sites]:

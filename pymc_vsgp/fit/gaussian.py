@@ -24,6 +24,7 @@ from pymc_vsgp.fit.checkpoint import Checkpoint
 from pymc_vsgp.fit.collapsed import integrable
 from pymc_vsgp.fit.correlated import Correlated, CorrelatedBound, can_correlate, knows_much
 from pymc_vsgp.fit.exact import ExactBound, ResponseBound
+from pymc_vsgp.fit.joint import own_sites
 from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
@@ -337,9 +338,8 @@ class Fitter:
         first = FIRST
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
-            sites = [start.sites[p.u.name] for p in bound.processes]
-            first = 0 if any(s.rotated for s in sites) else first
-            sites = [Sites(s.linear, s.root[:, 0], s.slope) if s.rotated else s for s in sites]
+            sites = _sites_of(start, bound, theta)
+            first = 0 if any(s.rotated for s in start.sites.values()) else first
         if tol is None:
             tol = 1e-3
             if self.batch_size is not None:
@@ -412,6 +412,16 @@ class Fitter:
             interrupted=fit.interrupted,
             state=getattr(fit, "reached", None),
         )
+
+
+def _sites_of(start: GaussianStage, bound: Any, theta: np.ndarray) -> list[Sites]:
+    """Return sites of each process alone, as a fit takes them."""
+    names = [p.u.name for p in bound.processes]
+    sites = [start.sites[name] for name in names]
+    if any(s.shared for s in sites):
+        here = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
+        return own_sites(here, [start.mean[name] for name in names])
+    return [Sites(s.linear, s.root[:, 0], s.slope) if s.rotated else s for s in sites]
 
 
 def _resume(fit: Minibatches, start: GaussianStage | None, checkpoint: Checkpoint | None) -> None:

@@ -22,7 +22,7 @@ from pymc_vsgp.compile import function, simplify
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.exact import moments_of, standard_normals
 from pymc_vsgp.fit.natural import WithHeld
-from pymc_vsgp.fit.stage import site_names, sites_put_in
+from pymc_vsgp.fit.sites import site_names, sites_put_in
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import parameters, processes
 from pymc_vsgp.model.variable import inducing_variables, is_sparse

@@ -13,6 +13,7 @@ Several functions take one step together. The stage has them independent, and da
 them: classes tell only differences, an observation of a sum only the sum.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytensor.tensor as pt
@@ -26,8 +27,9 @@ from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import Expected, stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import split, whitened_coordinates
-from pymc_vsgp.inducing.coordinates import apply_sites, divide, inverse_transpose, times
-from pymc_vsgp.model.variable import inducing_variables, is_sparse
+from pymc_vsgp.fit.sites import given_sites, of_all
+from pymc_vsgp.inducing.coordinates import Together, apply_sites, divide, inverse_transpose, times
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 
 STEPS = 1.0, 0.7  # the second is shorter: where classes are separable whole ones go back and forth
 JOINT = 400  # numbers in inducing values that are correlated across functions
@@ -66,7 +68,7 @@ def refined_logp(model: Model) -> list[Variable]:
     Both are graphs of the values of the model, those of the inducing values being epsilon.
     """
     us = inducing_variables(model)
-    before = {u.name: _of_stage(model, u) for u in us}
+    before, to_stage = _of_stage(model, us)
     with whitened_coordinates(model):
         logp = simplify(model.logp())
     values = {u.name: model.rvs_to_values[u] for u in us}
@@ -84,26 +86,49 @@ def refined_logp(model: Model) -> list[Variable]:
         v = {n: q.at(epsilon[n].reshape(before[n].shape)) for n, q in after.items()}
         factors = [n.L for n in after.values()]
     log_det = sum(pt.log(pt.diagonal(L, axis1=1, axis2=2)).sum() for L in factors)
-    stage = pt.concatenate([(times(v[n], old.L) - old.half).ravel() for n, old in before.items()])
+    stage = to_stage(v)
     placed = {value: v[n] if value.type.ndim == 2 else v[n][0] for n, value in values.items()}
     (logp,) = graph_replace([logp], placed)
     moved = {epsilon[name]: value for name, value in values.items()}
     return list(simplify(graph_replace([logp - log_det, stage], moved, strict=False)))
 
 
-def _of_stage(model: Model, u) -> _Normal:
-    """Densities of v that the sites of the model make at theta."""
-    mean, R, *sites = model.replace_rvs_by_values(list(u.owner.inputs[1:5]))
-    if R.type.ndim == 1 or is_sparse(u):
+def _of_stage(model: Model, us) -> tuple[dict[str, _Normal], Callable]:
+    """Return densities of v that the sites of the model make at theta, and what makes epsilon of v.
+
+    Of functions that share sites the densities are those of each, given the others.
+    """
+    if any(is_independent(u) or is_sparse(u) for u in us):
         raise NotImplementedError("Steps of coefficients, and given neighbors, are left out.")
-    return _Normal(*apply_sites(mean, R, *sites))
+    graphs = [x for u in us for x in (*u.owner.inputs[1:3], *given_sites(model, u))]
+    shared = [u for u in us if isinstance(model.rvs_to_transforms[u], Together)]
+    where: list[slice] = []
+    if shared:
+        *normal, where = of_all(model, shared)
+        graphs += normal
+    graphs = model.replace_rvs_by_values(graphs)
+    found = {u.name: _Normal(*apply_sites(*graphs[4 * i : 4 * i + 4])) for i, u in enumerate(us)}
+    names = [u.name for u in shared]
+    for name, at in zip(names, where, strict=True):
+        L, center = found[name].L, divide(graphs[-2], graphs[-1])
+        found[name] = _Normal(times(center[at].reshape(L.type.shape[:2]), L), L)
+
+    def to_stage(v) -> Variable:
+        epsilon = {n: times(v[n], old.L) - old.half for n, old in found.items() if n not in names}
+        if names:
+            flat = pt.concatenate([v[name].ravel() for name in names])
+            flat = times(flat, graphs[-1]) - graphs[-2]
+            epsilon |= {name: flat[at] for name, at in zip(names, where, strict=True)}
+        return pt.concatenate([epsilon[u.name].ravel() for u in us])
+
+    return found, to_stage
 
 
 def _stepped(logp, before: dict[str, _Normal], length) -> dict[str, _Normal]:
     """Return where a step of each process leads, on its own."""
     found: dict[str, list] = {name: [] for name in before}
     for node in block_sums(logp):
-        names, new = _expected(node, before)
+        names, new = expected(node, before)
         for name, *step in zip(names, new.slopes, new.grams, strict=True):
             found[name].append(step)
     if not all(found.values()):
@@ -123,7 +148,7 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     if not several or len(loops) != 1 or not loops[0].op.recipe.likelihood.coupled:
         return None
     try:
-        names, new = _expected(loops[0], before, joint=True)
+        names, new = expected(loops[0], before, joint=True)
     except NotImplementedError:
         return None
     if len(names) < len(before) or new.joint is None:
@@ -134,7 +159,7 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     return names, _Normal(center[None], eye[None]).stepped(1.0, slope[None], new.joint[None])
 
 
-def _expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str], Expected]:
+def expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str], Expected]:
     """Return the processes of a loop, and one like it where they have these densities."""
     names = [p.conditional.process for p in node.op.recipe.parts]
     if not set(names) <= set(before):

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 
 from arviz_base import dict_to_dataset
@@ -23,19 +21,17 @@ from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.checks import check_number, generator_of, model_of
-from pymc_vsgp.fit.bound import Variables, split, unconstrained
+from pymc_vsgp.fit.bound import Variables, split
 from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.inducing.coordinates import Diagonal, Rotated, Sites, SparseTied, Tied
+from pymc_vsgp.fit.sites import put_sites, sites_of_all, sites_put_in, take_sites
+from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.copies import data_of, with_data
-from pymc_vsgp.model.observation import has_random_weights, parameters, processes
+from pymc_vsgp.model.observation import has_random_weights
 from pymc_vsgp.model.variable import (
-    NO_COLUMNS,
-    NO_SITES,
     inducing_variables,
     is_independent,
     is_sparse,
-    whitened,
 )
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
@@ -279,7 +275,8 @@ def dataset_of(stage: GaussianStage) -> xr.Dataset:
         variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
         # Correlations of many coefficients are large, and among the data of the model.
         root = sites.root[:, 0] if sites.rotated else sites.root
-        variables[f"{name}_sites_root"] = (dims[: root.ndim], root)
+        of_root = (*dims[:2], f"{name}_site") if sites.shared else dims[: root.ndim]
+        variables[f"{name}_sites_root"] = (of_root, root)
         if sites.slope is not None:
             variables[f"{name}_sites_slope"] = ((*dims[:2], f"{name}_parameter"), sites.slope)
         variables[f"{name}_mean"] = (dims[:2], stage.mean[name])
@@ -293,27 +290,6 @@ def dataset_of(stage: GaussianStage) -> xr.Dataset:
         "seconds": stage.seconds,
     }
     return xr.Dataset(variables, attrs=attrs)
-
-
-@contextmanager
-def sites_put_in(model: Model, sites: dict[str, Sites]) -> Iterator[None]:
-    """Context in which a model has sites of its own, apart from those that it has otherwise."""
-    kept = {}
-    for u in inducing_variables(model):
-        data = [model[name] for name in site_names(u) if name in model.named_vars]
-        kept[u] = model.rvs_to_transforms[u], list(u.owner.inputs), data
-        _set_sites(model, u, None)
-        _set_sites(model, u, sites.get(u.name))
-    try:
-        yield
-    finally:
-        # The variables themselves: what was compiled before looks at them.
-        for u, (transform, inputs, data) in kept.items():
-            _set_sites(model, u, None)
-            model.rvs_to_transforms[u] = transform
-            u.owner.inputs[:] = inputs
-            for x in data:
-                model.register_data_var(x)
 
 
 @contextmanager
@@ -340,9 +316,7 @@ def insist(what: Callable, *args):
 
 def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) -> None:
     """Set coordinates and inducing inputs of a model."""
-    for u in inducing_variables(model):
-        if u.name in sites:
-            _set_sites(model, u, sites[u.name])
+    put_sites(model, sites)
     before = _BEFORE.setdefault(model, {})
     for name, value in Xu.items():
         shared = model[name]
@@ -360,69 +334,9 @@ def reset(model: Model | None = None) -> None:
         By default the model on the context stack.
     """
     model = model_of(model)
-    for u in inducing_variables(model):
-        _set_sites(model, u, None)
+    take_sites(model)
     for name, value in _BEFORE.pop(model, {}).items():
         model[name].set_value(value)
-
-
-def site_names(u) -> list[str]:
-    """Return the names of the data of a model that its sites are."""
-    return [f"{u.name}_sites_{what}" for what in Sites._fields]
-
-
-def sites_of_all(model: Model) -> set[str]:
-    """Return the names of the data of a model that sites are."""
-    return {name for u in inducing_variables(model) for name in site_names(u)}
-
-
-def _set_sites(model: Model, u, sites: Sites | None) -> None:
-    """Give a variable sites, or take them.
-
-    They are data of the model, so that they are saved with the draws that were taken in their
-    coordinates, and functions compiled for other sites can be used again.
-    """
-    names = site_names(u)
-    if sites is None:
-        model.rvs_to_transforms[u] = whitened(u)
-        u.owner.inputs[3:5] = [pt.constant(zeros) for zeros in NO_SITES]
-        if is_sparse(u):
-            u.owner.inputs[7] = pt.constant(NO_COLUMNS)
-        while model is not None:  # a model within another shares its variables with that
-            for name in names:
-                model.named_vars.pop(name, None)
-            for data in [d for d in model.data_vars if d.name in names]:
-                model.data_vars.remove(data)
-            model = model.parent
-        return
-    diagonal = sites.root.ndim == 2
-    if diagonal:
-        sites = sites._replace(root=sites.root[:, :, None])
-    values = {name: x for name, x in zip(names, sites, strict=True) if x is not None}
-    shapes = {name: x.shape for name, x in values.items()}
-    own = [model.named_vars[n] for n in names if n in model.named_vars]
-    # Of a model that was frozen they are constants, which can't be set.
-    own = [v for v in own if isinstance(v, SharedVariable)]
-    if shapes != {v.name: v.type.shape for v in own}:
-        _set_sites(model, u, None)
-        with model:
-            # With sizes, which JAX has to know.
-            linear, root, *slope = (pm.Data(n, x, shape=x.shape) for n, x in values.items())
-        for x in slope:
-            theta = unconstrained(model, parameters(model, u))
-            linear = linear + pt.dot(x, pt.concatenate([pt.as_tensor(t).ravel() for t in theta]))
-        u.owner.inputs[3:5] = [linear, root]
-    for name, value in values.items():
-        model[name].set_value(value)
-    if is_sparse(u):
-        if not isinstance(model.rvs_to_transforms[u], SparseTied):
-            of = processes(model)[u.name]
-            linear, root = u.owner.inputs[3][0], u.owner.inputs[4][0, :, 0]
-            mean = u.owner.inputs[1]
-            u.owner.inputs[7] = of.conditional.coordinates(of.args, mean, linear, root)
-        model.rvs_to_transforms[u] = SparseTied()
-        return
-    model.rvs_to_transforms[u] = Diagonal() if diagonal else Rotated() if sites.rotated else Tied()
 
 
 def inducing_inputs(bound: Variables) -> dict[str, np.ndarray]:

@@ -24,7 +24,8 @@ from pymc_vsgp.checks import generator_of
 from pymc_vsgp.engine.sharded import gathered
 from pymc_vsgp.fit.checkpoint import as_path
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover, with_inducing
-from pymc_vsgp.fit.stage import add_data, label, sites_of_all
+from pymc_vsgp.fit.sites import sites_of_all
+from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.model.copies import as_sampled
 from pymc_vsgp.model.variable import inducing_variables
 

@@ -170,6 +170,11 @@ class Sites(NamedTuple):
         """Whether these are of `Rotated`, whose root has a row more."""
         return self.root.ndim == 3 and self.root.shape[1] == self.root.shape[2] + 1
 
+    @property
+    def shared(self) -> bool:
+        """Whether these are of `Together`, whose root has columns for all values."""
+        return self.root.ndim == 3 and self.root.shape[1] < self.root.shape[2]
+
 
 class Tied(Whitened):
     r"""Coordinates in which the posterior of u looks like a standard normal, for every theta.
@@ -204,6 +209,34 @@ class Tied(Whitened):
         _, L = self._maps(value, inputs)
         L = L if L.type.ndim == value.type.ndim else diagonal(L)
         return super().log_jac_det(value, *inputs) - pt.log(L).sum(axis=-1)
+
+
+class Together(Whitened):
+    r"""Coordinates of functions that share data, as in `Tied`, by the sites of all of them.
+
+    Data of a sum say little of a function alone: one may be higher where the other is lower. With
+    B that has rows of all inducing values and a block diagonal R, P is that of all v. So by blocks
+    of L, epsilon of each function is
+
+    .. math:: \epsilon_i = L_{ii}^\top v_i + \sum_{j > i} L_{ji}^\top v_j - (L^{-1} h)_i
+
+    The last but one input of the variable is :math:`(L^{-1} h)_i` less the sum, and the last one
+    :math:`L_{ii}`.
+    """
+
+    def forward(self, value, *inputs):
+        _, mean, R, half, L = inputs
+        v = whiten(value, mean, R)
+        return (pt.dot(v.ravel(), L[0]) - half.ravel()).reshape(value.shape)
+
+    def backward(self, value, *inputs):
+        _, mean, R, half, L = inputs
+        v = divide(value.ravel() + half.ravel(), L[0])
+        return unwhiten(v.reshape(value.shape), mean, R)
+
+    def log_jac_det(self, value, *inputs):
+        logs = pt.log(pt.diagonal(inputs[4][0])).reshape(value.shape)
+        return super().log_jac_det(value, *inputs) - logs.sum(axis=-1)
 
 
 class Diagonal(Tied):
@@ -289,6 +322,22 @@ def apply_sites(mean, R, linear, root):
         G, h = pt.matmul(R.T, root), pt.dot(rest, R)
     L = cholesky(pt.matmul(G, G.mT) + pt.eye(R.shape[0], dtype="float64"), lower=True)
     return solve_triangular(L, h[..., None], lower=True, b_ndim=2)[..., 0], L
+
+
+def apply_shared_sites(means, factors, linear, root):
+    """Return the same for the sites of functions that share data, as one vector and one matrix.
+
+    Each argument has a part for each process; see `Together`.
+    """
+    pairs = list(zip(means, root, strict=True))
+    known = sum(pt.matmul(m, B).sum(axis=0) for m, B in pairs)
+    n = root[0].type.shape[-1]
+    G = [pt.matmul(R.T, B).reshape((-1, n)) for R, B in zip(factors, root, strict=True)]
+    parts = zip(factors, linear, root, strict=True)
+    h = [pt.dot(a - pt.dot(B, known), R).ravel() for R, a, B in parts]
+    G, h = pt.concatenate(G), pt.concatenate(h)
+    L = cholesky(pt.dot(G, G.T) + pt.eye(G.shape[0], dtype="float64"), lower=True)
+    return solve_triangular(L, h, lower=True, b_ndim=1), L
 
 
 def diagonal(L):

@@ -1,5 +1,8 @@
 """The inducing variables, values or coefficients of the function, as random variables."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytensor.tensor as pt
 
@@ -15,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.coordinates import (
     Sparse,
+    Together,
     Whitened,
     log_determinant,
     sparse_unwhiten,
@@ -133,6 +137,13 @@ def inducing_variable(name: str, prior: InducingPrior, **kwargs):
 def inducing_variables(model: Model) -> list[TensorVariable]:
     """Return the inducing values of the model's processes."""
     return [rv for rv in model.free_RVs if is_inducing(rv)]
+
+
+def number_together(model: Model, shapes: Mapping[TensorVariable, Any]) -> int:
+    """Return how many inducing values, of these shapes, share their coordinates."""
+    transforms = model.rvs_to_transforms
+    us = [u for u in inducing_variables(model) if isinstance(transforms[u], Together)]
+    return sum(int(np.prod(shapes[model.rvs_to_values[u]])) for u in us)
 
 
 def is_inducing(variable) -> bool:

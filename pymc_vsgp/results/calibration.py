@@ -37,7 +37,7 @@ from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.proposals import REDRAWS
 from pymc_vsgp.fit.sampling import sample
-from pymc_vsgp.fit.stage import site_names
+from pymc_vsgp.fit.sites import site_names
 from pymc_vsgp.fit.starts import search
 from pymc_vsgp.fit.walk import draws_of
 from pymc_vsgp.fit.weigher import Weigher

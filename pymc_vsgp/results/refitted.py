@@ -16,7 +16,7 @@ from pymc.model.core import Model
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
-from pymc_vsgp.fit.stage import sites_of_all
+from pymc_vsgp.fit.sites import sites_of_all
 from pymc_vsgp.model.copies import as_sampled, copy_of
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.model.variable import inducing_variables

@@ -1,0 +1,139 @@
+r"""Sites of functions that share data, together.
+
+The stage has these independent. Data of a sum, however, tell the sum: one function may be higher
+where the other is lower, and a sampler in coordinates from the sites of each would have to move one
+a little, then the other. With the gradient a of the expected log density at the mean m of q, and
+its second derivatives G in all v,
+
+.. math:: \exp(h^\top v + v^\top G v / 2), \quad h = a - G m
+
+are sites that know how functions correlate. They are exact where noise is normal.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.linalg
+
+from pytensor.graph.replace import graph_replace
+
+from pymc_vsgp.compile import ONCE, function, simplify
+from pymc_vsgp.engine.blocks import stream_gaussian
+from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.bound import split, whitened_coordinates
+from pymc_vsgp.inducing.coordinates import Sites, inverse_transpose, root_of
+
+__all__ = ["shared_sites"]
+
+FEW = 400  # inducing values in all, for which factors take little time
+LONGEST = 3.0  # standard deviations that a step is right for, where data are not normal
+FACTOR = 3.0  # operations of a gradient for n^3, in those for M^2 of a row
+
+
+def shared_sites(fit: Any, pulls: dict[int, tuple]) -> tuple[list[Sites], dict] | None:
+    """Return sites of the functions of a `Natural` fit together, where they share data.
+
+    And slopes of them in parameters that pull u and its prior mean; see `following`. None where
+    there are no such functions, or too many values.
+    """
+    processes, ev = fit.bound.processes, fit.evaluation
+    shapes = [(p.n_functions, p.n_inducing) for p in processes]
+    n = sum(K * M for K, M in shapes)
+    alone = any(p.independent or p.sparse for p in processes)
+    if alone or fit.n_sharing < 2 or fit.bound.mesh is not None:
+        return None
+    rows = max(fit.bound.sizes()) * sum(M**2 for _, M in shapes)
+    if n > FEW and FACTOR * n**3 > rows:
+        return None
+    try:
+        bend = _second_derivatives(fit, shapes)
+    except NotImplementedError:
+        return None
+    if bend is None or not np.isfinite(bend).all():
+        return None
+    root = root_of(-bend)
+    m = np.concatenate([x.ravel() for x in ev.mean])
+    h = split(m + root @ (root.T @ m) + _step(fit, root, m), shapes)
+    roots = []
+    for R, B in zip(ev.R, split(root.T, shapes), strict=True):
+        rows = B.transpose(1, 2, 0)
+        back = [scipy.linalg.solve_triangular(R, b, lower=True, trans=1) for b in rows]
+        roots.append(np.stack(back))
+    known = sum(_projected(B, m) for B, m in zip(roots, ev.prior_mean, strict=True))
+    sites, slopes = [], {}
+    for R, B, x in zip(ev.R, roots, h, strict=True):
+        back = scipy.linalg.solve_triangular(R, x.T, lower=True, trans=1).T
+        sites.append(Sites(back + B @ known, B))
+    moved: dict[int, Any] = {}
+    for i, (_, means) in pulls.items():
+        for j, mean in zip(processes[i].at.tolist(), np.moveaxis(means, -1, 0), strict=True):
+            moved[j] = moved.get(j, 0.0) + _projected(roots[i], mean)
+    for i, (pulled, _) in pulls.items():
+        together = [roots[i] @ moved[j] for j in processes[i].at.tolist()]
+        slopes[i] = pulled + np.stack(together, axis=-1)
+    return sites, slopes
+
+
+def _step(fit: Any, root: np.ndarray, m: np.ndarray) -> np.ndarray:
+    """Return what leads from the mean of q to where all functions move at once.
+
+    One after the other they come near to that slowly. A few rows of a minibatch do not tell it.
+    """
+    if fit.rows is not None:
+        return np.zeros_like(m)
+    ev = fit.evaluation
+    slopes = [a - (P @ v[..., None])[..., 0] for a, P, v in zip(*ev[2:5], strict=True)]
+    step = np.concatenate([a.ravel() for a in slopes]) - m
+    far = np.sqrt(step @ np.linalg.solve(np.eye(len(m)) + root @ root.T, step))
+    return step * min(1.0, LONGEST / far) if far > 0.0 else step
+
+
+def own_sites(sites: list[Sites], mean: list[np.ndarray]) -> list[Sites]:
+    """Return sites of each function alone, where u of all others are at their means."""
+    said = [np.einsum("kmn,km->kn", x.root, u) for x, u in zip(sites, mean, strict=True)]
+    known = sum(x.sum(axis=0) for x in said)
+    out = []
+    for x, own in zip(sites, said, strict=True):
+        linear = x.linear - (x.root @ (known - own)[..., None])[..., 0]
+        out.append(Sites(linear, np.stack([root_of(B @ B.T) for B in x.root])))
+    return out
+
+
+def _projected(root: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Return ``B^T u`` of the rows of a process, K x M x n; u may be the same of all K."""
+    return np.einsum("kmn,km->n", root, np.broadcast_to(u, root.shape[:2]))
+
+
+def _second_derivatives(fit: Any, shapes: list[tuple[int, int]]) -> np.ndarray | None:
+    """Return those of the expected log density in all v, or None where no data are of several."""
+    bound, ev = fit.bound, fit.evaluation
+    with whitened_coordinates(bound.model):
+        loops = block_sums(simplify(bound.model.logp()))
+    names = [p.u.name for p in bound.processes]
+    means = [pt.tensor(dtype="float64", shape=shape) for shape in shapes]
+    factors = [pt.tensor(dtype="float64", shape=(K, M, M)) for K, M in shapes]
+    where = split(np.arange(sum(K * M for K, M in shapes)), shapes)
+    outputs, at, any_coupled = [], [], False
+    for loop in loops:
+        of = [names.index(p.conditional.process) for p in loop.op.recipe.parts]
+        several = sum(shapes[i][0] for i in of) > 1
+        any_coupled |= several and loop.op.recipe.likelihood.coupled
+        roots = [inverse_transpose(factors[i]) for i in of]
+        new = stream_gaussian(loop, [means[i] for i in of], roots, joint=several)
+        if several:
+            outputs.append(new.joint)
+            at.append(np.concatenate([where[i].ravel() for i in of]))
+            continue
+        outputs.append(new.grams[0][0])
+        at.append(where[of[0]][0])
+    if not any_coupled:
+        return None
+    moved = dict(zip(bound.moving, fit.moved, strict=False))
+    outputs = graph_replace(outputs, {x: pt.constant(v) for x, v in moved.items()}, strict=False)
+    values = bound.unravel(fit.theta).values()
+    compiled = function([*bound.values, *means, *factors], simplify(outputs), ONCE)
+    total = np.zeros((ends := sum(K * M for K, M in shapes), ends))
+    for x, i in zip(compiled(*values, *ev.mean, *ev.factor), at, strict=True):
+        total[np.ix_(i, i)] += x
+    return (total + total.T) / 2.0

@@ -1,0 +1,306 @@
+"""Functions that share data have sites together: they make up for one another."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from marks import long
+from modes import RAW
+from scipy.special import logsumexp
+
+import pymc_vsgp as vsgp
+
+from pymc_vsgp.fit import joint
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.gaussian import _sites_of
+from pymc_vsgp.fit.stage import hand_over
+from pymc_vsgp.inducing.coordinates import Sites, Tied, Together, Whitened
+from pymc_vsgp.model.variable import inducing_variables
+
+X = np.linspace(0.0, 4.0, 8)[:, None]
+Y = np.random.default_rng(2).normal(size=8) + 1.0
+NOISE = 0.3
+
+
+def quadratic(ls, sd):
+    return sd**2 * np.exp(-0.5 * (X - X.T) ** 2 / ls**2)
+
+
+def summed(likelihood=None, y=Y, **kwargs):
+    """A sum of two functions and an intercept; each is exact where its inducing points are X."""
+    likelihood = likelihood or (lambda f, g, eta: pm.Normal.dist(f + g + eta, NOISE))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0.0, 3.0)
+        sd = pm.HalfNormal("sd", 1.0, shape=2)
+        slope, gps = pm.Normal("slope"), []
+        for i, (name, ls) in enumerate((("u", 0.7), ("w", 3.0))):
+            gps.append(
+                pm.gp.VariationalSparse(
+                    mean_func=pm.gp.mean.Linear(slope, 0.2),
+                    cov_func=sd[i] ** 2 * pm.gp.cov.ExpQuad(1, ls=ls),
+                )
+            )
+            gps[-1].prior(name, **(kwargs or {"Xu": X, "jitter": 1e-9}))
+        vsgp.likelihood("y", lambda f, g: likelihood(f, g, b), gps, X=X, y=y)
+    return model
+
+
+def counts(f, g, eta):
+    return pm.Poisson.dist(pm.math.exp(f + g + eta))
+
+
+def fitted(model, **kwargs):
+    return vsgp.fit_gaussian(model=model, progressbar=False, random_seed=1, **kwargs)
+
+
+def transforms(model):
+    return {type(model.rvs_to_transforms[u]) for u in inducing_variables(model)}
+
+
+def points(model, rng, n=3):
+    """Return unconstrained points of a model."""
+    start = model.initial_point()
+    return [{k: 0.5 * rng.normal(size=np.shape(v)) for k, v in start.items()} for _ in range(n)]
+
+
+def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(rng):
+    """Of normal noise, at any scales, intercept and slope of the means: all of them together."""
+    model = summed()
+    fitted(model, maxiter=3)
+    assert transforms(model) == {Together}
+    logp = model.compile_logp(mode=RAW)
+    names = [model.rvs_to_values[u].name for u in inducing_variables(model)]
+    for point in points(model, rng):
+        center = logp(point | {name: np.zeros(8) for name in names})
+        epsilon = np.concatenate([point[name] for name in names])
+        np.testing.assert_allclose(center - logp(point), epsilon @ epsilon / 2.0, rtol=1e-5)
+
+
+def of_sizes(rng):
+    """Two functions of one process, and one of another, and sites of all of them."""
+    with pm.Model() as model:
+        ls, slope = pm.Gamma("ls", 3.0, 5.0), pm.Normal("slope")
+        gps = []
+        for name, M, K in (("u", 5, 2), ("w", 4, 1)):
+            gps.append(
+                pm.gp.VariationalSparse(
+                    mean_func=pm.gp.mean.Linear(slope, 0.7),
+                    cov_func=pm.gp.cov.Matern52(1, ls=ls),
+                )
+            )
+            gps[-1].prior(name, X[:M], n_outputs=K)
+        vsgp.likelihood("y", vsgp.Softmax(3), gps, X=X, y=np.arange(8) % 3)
+    root = rng.uniform(0.1, 3.0) * rng.normal(size=(14, 14))
+    rows = {"u": root[:10].reshape(2, 5, 14), "w": root[10:].reshape(1, 4, 14)}
+    sites = {name: Sites(rng.normal(size=B.shape[:2]), B) for name, B in rows.items()}
+    return model, sites
+
+
+@pytest.mark.parametrize("mode", [RAW, *long("NUMBA", "JAX")])
+def test_the_density_does_not_depend_on_sites(mode, rng):
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    model, _ = of_sizes(rng)
+    us = inducing_variables(model)
+    values = [model.rvs_to_values[u] for u in us]
+    theta = points(model, rng, 1)[0]
+    target, densities = None, []
+    for i in range(3):
+        if i:
+            hand_over(model, of_sizes(rng)[1], {})
+            assert transforms(model) == {Together}
+        graphs = model.replace_rvs_by_values(us)
+        flat = pt.concatenate([g.ravel() for g in graphs])
+        settings = {"inputs": model.value_vars, "mode": RAW, "on_unused_input": "ignore"}
+        back = model.compile_fn([flat], **settings)
+
+        def at(epsilon):
+            parts = np.split(epsilon, [10])
+            shapes = zip(values, parts, ((2, 5), (4,)), strict=True)
+            return theta | {v.name: x.reshape(shape) for v, x, shape in shapes}
+
+        zero = back(at(np.zeros(14)))[0]
+        J = np.stack([back(at(e))[0] - zero for e in np.eye(14)], axis=1)
+        target = zero + J @ rng.normal(size=14) if target is None else target
+        epsilon = np.linalg.solve(J, target - zero)
+        logp = model.compile_logp(mode=mode if i == 2 else RAW)
+        densities.append(logp(at(epsilon)) - np.linalg.slogdet(J)[1])
+    np.testing.assert_allclose(densities[1:], densities[0], rtol=1e-8)
+
+
+def test_forward_is_the_inverse_of_backward(rng):
+    model, sites = of_sizes(rng)
+    hand_over(model, sites, {})
+    point = points(model, rng, 1)[0]
+    graphs = []
+    for u in inducing_variables(model):
+        inputs = [u.owner.inputs[0], *model.replace_rvs_by_values(list(u.owner.inputs[1:]))]
+        transform, value = model.rvs_to_transforms[u], model.rvs_to_values[u]
+        graphs.append(transform.forward(transform.backward(value, *inputs), *inputs) - value)
+    fn = model.compile_fn(graphs, inputs=model.value_vars, mode=RAW, on_unused_input="ignore")
+    for gap in fn(point):
+        np.testing.assert_allclose(gap, 0.0, atol=1e-9)
+
+
+def test_a_fit_goes_on_from_sites_of_each():
+    model = summed(counts, np.arange(8))
+    stage = fitted(model, maxiter=30)
+    bound = Bound(model, mode=RAW)
+    theta = bound.ravel(stage.theta_unconstrained)
+    sites = _sites_of(stage, bound, theta)
+    assert [s.root.shape for s in sites] == [(1, 8, 8)] * 2
+    found = bound(theta, sites)
+    # The precision of q is that of the rough expectation, which a step makes right.
+    np.testing.assert_allclose(found.value, stage.elbo, atol=0.05)
+    for p, m, R, prior in zip(bound.processes, found.mean, found.R, found.prior_mean, strict=True):
+        np.testing.assert_allclose(prior + m @ R.T, stage.mean[p.u.name], atol=0.01)
+    again = fitted(model, start=stage, maxiter=1)
+    assert again.elbo > stage.elbo - 1e-6
+
+
+def test_draws_of_a_stage_have_the_spread_of_a_sum():
+    """Independent functions make it too wide, and each of them too narrow."""
+    with pm.Model():
+        gps = []
+        for name, ls in (("u", 0.7), ("w", 3.0)):
+            gps.append(pm.gp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)))
+            gps[-1].prior(name, Xu=X, jitter=1e-9)
+        vsgp.likelihood("y", lambda f, g: pm.Normal.dist(f + g, NOISE), gps, X=X, y=Y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+    draws = stage.to_datatree(8000, random_seed=1)["posterior"]
+    u, w = draws["u"].values[0], draws["w"].values[0]
+    K = quadratic(0.7, 1.0), quadratic(3.0, 1.0)
+    gain = np.linalg.inv(K[0] + K[1] + NOISE**2 * np.eye(8))
+    for x, prior in ((u, K[0]), (w, K[1]), (u + w, K[0] + K[1])):
+        sd = np.sqrt(np.diagonal(prior - prior @ gain @ prior))
+        np.testing.assert_allclose(x.std(axis=0), sd, rtol=0.04)
+        np.testing.assert_allclose(x.mean(axis=0), prior @ gain @ Y, atol=0.05)
+    between = -K[0] @ gain @ K[1]
+    np.testing.assert_allclose((u - u.mean(0)).T @ (w - w.mean(0)) / 8000, between, atol=0.04)
+
+
+def classes(**kwargs):
+    with pm.Model() as model:
+        gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", X, n_outputs=3)
+        gp.likelihood("y", vsgp.Softmax(3), X=X, y=np.arange(8) % 3)
+    return model
+
+
+def location_and_scale():
+    with pm.Model() as model:
+        gps = [pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0)) for _ in range(2)]
+        for name, gp in zip("uw", gps, strict=True):
+            gp.prior(name, X)
+        vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), gps, X=X, y=Y)
+    return model
+
+
+def waves():
+    return summed(inducing=vsgp.inducing.Fourier(40.0, 30, center=2.0))
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"), [(classes, Together), (location_and_scale, Tied), *long((waves, Tied))]
+)
+def test_who_has_sites_together(build, kind):
+    """Not where data tell each function alone, and not of coefficients."""
+    model = build()
+    stage = fitted(model, maxiter=2)
+    assert transforms(model) == {kind}
+    assert all(s.shared == (kind is Together) for s in stage.sites.values())
+
+
+def test_too_many_values_for_the_data(monkeypatch):
+    monkeypatch.setattr(joint, "FEW", 0)
+    model = classes()
+    fitted(model, maxiter=2)
+    assert transforms(model) == {Tied}
+    monkeypatch.setattr(joint, "FACTOR", 0.0)
+    fitted(model, maxiter=2)
+    assert transforms(model) == {Together}
+
+
+@pytest.mark.slow
+def test_minibatches_have_them_too():
+    model = summed(counts, np.arange(8))
+    stage = fitted(model, batch_size=4, maxiter=50)
+    assert transforms(model) == {Together}
+    assert all(s.shared for s in stage.sites.values())
+
+
+def test_coordinates_come_and_go(rng):
+    """After a reset, in a copy, in a frozen model, and where other sites are put in."""
+    model, sites = of_sizes(rng)
+    plain = model.compile_logp(mode=RAW)
+    point = points(model, rng, 1)[0]
+    hand_over(model, sites, {})
+    tied = model.compile_logp(mode=RAW)
+    # The same variables: functions that are compiled look at new sites.
+    other = of_sizes(rng)[1]
+    before = tied(point)
+    hand_over(model, other, {})
+    np.testing.assert_allclose(tied(point), model.compile_logp(mode=RAW)(point), rtol=1e-12)
+    assert abs(tied(point) - before) > 1e-3
+    for made in (
+        pm.model.fgraph.clone_model(model),
+        pm.model.transform.optimization.freeze_dims_and_data(model),
+    ):
+        assert transforms(made) == {Together}
+        np.testing.assert_allclose(made.compile_logp(mode=RAW)(point), tied(point), rtol=1e-10)
+    alone = {name: Sites(s.linear, s.root[:, :, : s.root.shape[1]]) for name, s in sites.items()}
+    hand_over(model, alone, {})
+    assert transforms(model) == {Tied}
+    hand_over(model, sites, {})
+    vsgp.reset(model)
+    assert transforms(model) == {Whitened}
+    assert not {v.name for v in model.data_vars if "sites" in v.name}
+    np.testing.assert_allclose(model.compile_logp(mode=RAW)(point), plain(point), rtol=1e-12)
+
+
+def test_the_prior_is_drawn_as_before(rng):
+    model, sites = of_sizes(rng)
+    with model:
+        settings = {"random_seed": 1, "compile_kwargs": {"mode": RAW}}
+        before = pm.sample_prior_predictive(5, **settings)["prior"]
+        hand_over(model, sites, {})
+        after = pm.sample_prior_predictive(5, **settings)["prior"]
+    for name in "uw":
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-10)
+
+
+def marginal_moments(n=60):
+    """Means and deviations of the scales and the level, by quadrature over both scales."""
+    grid = (np.arange(n) + 0.5) * 5.0 / n
+    logp, level = np.empty((n, n)), np.empty((n, n))
+    for i, a in enumerate(grid):
+        for j, c in enumerate(grid):
+            K = quadratic(0.7, a) + quadratic(3.0, c) + NOISE**2 * np.eye(8) + 9.0
+            # Means of both have a slope of the inputs, with a prior, and a level.
+            K += 4.0 * X @ X.T
+            gap = Y - 0.4
+            logp[i, j] = -0.5 * gap @ np.linalg.solve(K, gap) - np.linalg.slogdet(K)[1] / 2.0
+            logp[i, j] -= (a**2 + c**2) / 2.0
+            level[i, j] = 9.0 * np.ones(8) @ np.linalg.solve(K, gap)
+    p = np.exp(logp - logsumexp(logp))
+    sd = [np.average(grid, weights=p.sum(axis=1 - k)) for k in range(2)]
+    return np.array([*sd, (p * level).sum()])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sampler", ["nutpie", "pymc"])
+def test_nuts_of_a_sum_mixes(sampler):
+    """In coordinates of each function alone it did not: effective draws were a tenth."""
+    if sampler == "nutpie":
+        pytest.importorskip("nutpie")
+    with summed() as model:
+        settings = {"random_seed": 1, "progressbar": False, "nuts_sampler": sampler}
+        idata = vsgp.sample(1000, tune=500, chains=2, method="nuts", **settings)
+    assert transforms(model) == {Together}
+    draws = idata["posterior"].to_dataset()[["sd", "b"]]
+    found = az.summary(draws, kind="all", round_to="none")
+    assert (found["ess_bulk"] > 400).all() and (found["r_hat"] < 1.02).all()
+    gap = found["mean"].loc[["sd[0]", "sd[1]", "b"]] - marginal_moments()
+    np.testing.assert_array_less(np.abs(gap), 4.0 * found["mcse_mean"].loc[gap.index] + 0.02)
