@@ -120,10 +120,10 @@ def run(name, seed, following=True):
     }
 
 
-def stopped_after(name, seed, following, limit):
+def stopped_after(name, seed, how, limit, script=__file__):
     """Run it in a process of its own."""
     env = envs.variables(1, str(RESULTS.parent / ".cache"))
-    work = [sys.executable, __file__, "--worker", name, str(seed), str(int(following))]
+    work = [sys.executable, script, "--worker", name, str(seed), str(how)]
     try:
         done = subprocess.run(work, env=env, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -195,7 +195,7 @@ def main():
                 key = f"{name}; {int(following)}; {seed}"
                 if key in results and not arguments.again:
                     continue
-                found = stopped_after(name, seed, following, arguments.limit)
+                found = stopped_after(name, seed, int(following), arguments.limit)
                 results[key] = found | {"limit": arguments.limit}
                 envs.save(path, json.dumps(results, indent=1) + "\n", kept=True)
                 envs.save(path.with_suffix(".md"), table(results), kept=True)
