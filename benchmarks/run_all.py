@@ -34,6 +34,7 @@ SCRIPTS = {
     "khat": [""],
     "optima": [""],
     "following": [""],
+    "sums": [""],
     "improve_inducing": [""],
     "inducing_check": [""],
     "bins": [""],
@@ -82,7 +83,7 @@ SCRIPTS = {
 # These go on where their results end, so results of an earlier package are taken away first.
 CONTINUE = {
     *("importance", "importance_exact", "improve_inducing", "calibration", "classes_accuracy"),
-    *("features", "features_cost", "types_of_features", "waiting", "following"),
+    *("features", "features_cost", "types_of_features", "waiting", "following", "sums"),
     *("reproduction/raetsch", "reproduction/mnist", "reproduction/image"),
     *("reproduction/pseudo_marginal", "reproduction/hmc_gibbs"),  # into results/
 }

@@ -2,7 +2,8 @@
 
 Usage: ``python sums.py [--cases A B ...] [--seeds 3] [--limit 600] [--again]``. Monthly counts, or
 numbers, have a trend and a season, and in one case rough changes besides. "together" is the package
-as it is, "alone" with sites of each function, as it was before. HSGP has as many basis functions.
+as it is, "alone" with sites of each function, as it was before. HSGP has as many basis
+functions as Riutort-Mayol et al. (2023) advise.
 Each run is a process of its own on one thread, with nutpie. What is in `results/sums.json` is kept,
 so that the table can be made in parts.
 """
@@ -52,9 +53,9 @@ def build(kind, n_functions, hsgp):
             covs.append(sd[2] ** 2 * pm.gp.cov.Matern32(1, ls=pm.InverseGamma("ls_changes", 4, 2)))
             points.append(np.linspace(0.0, 20.0, 40))
         if hsgp:
-            gps = [pm.gp.HSGP(m=[25], L=[15.0], cov_func=covs[0])]
+            gps = [pm.gp.HSGP(m=[40], L=[40.0], cov_func=covs[0])]
             gps.append(pm.gp.HSGPPeriodic(m=6, scale=sd[1], cov_func=season))
-            gps += [pm.gp.HSGP(m=[40], L=[15.0], cov_func=cov) for cov in covs[2:]]
+            gps += [pm.gp.HSGP(m=[80], L=[13.0], cov_func=cov) for cov in covs[2:]]
             f = level + sum(gp.prior(f"f{i}", X) for i, gp in enumerate(gps))
             if kind == "counts":
                 pm.Poisson("y", pm.math.exp(f), observed=y)
@@ -127,10 +128,8 @@ def table(results):
             cells += [following.spread([r[key] for r in ended], n) for key, n in columns]
             cells += [following.spread([r["ess"] / r["cpu"] for r in ended], 1)]
             lines.append("| " + " | ".join(cells) + " |")
-    text = (
-        "One thread, four chains of 500 draws after 500 to tune. ESS is the smallest of a scale, "
-    )
-    text += "of a lengthscale or of the noise. CPU seconds have the stage, and compiling. "
+    text = "One thread, four chains of 500 draws after 500 to tune. ESS is the smallest of a "
+    text += "scale, a lengthscale or the noise. CPU seconds have the stage, and compiling. "
     lines += ["", f"{text}Ranges are of seeds."]
     return "\n".join(lines) + "\n"
 
