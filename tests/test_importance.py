@@ -1023,6 +1023,7 @@ def test_noise_that_shows_late_calls_for_other_coordinates(monkeypatch, noise):
 def test_functions_that_share_data_are_proposed_together(monkeypatch):
     """By the moments of their proposals, where they take no step together."""
     monkeypatch.setattr(newton, "JOINT", 0)
+    monkeypatch.setattr("pymc_vsgp.fit.joint.FEW", 0)  # nor have sites together
     monkeypatch.setattr(density, "INTEGRAL", 0.0)  # so that there are many of epsilon
     rng = np.random.default_rng(5)
     X = np.linspace(0.0, 10.0, 40)[:, None]

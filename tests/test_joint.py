@@ -202,11 +202,16 @@ def waves():
     return summed(inducing=vsgp.inducing.Fourier(40.0, 30, center=2.0))
 
 
+def kinks():
+    return summed(lambda f, g, eta: pm.Laplace.dist(f + g + eta, 0.5))
+
+
 @pytest.mark.parametrize(
-    ("build", "kind"), [(classes, Together), (location_and_scale, Tied), *long((waves, Tied))]
+    ("build", "kind"),
+    [(classes, Together), (location_and_scale, Tied), *long((waves, Tied), (kinks, Tied))],
 )
 def test_who_has_sites_together(build, kind):
-    """Not where data tell each function alone, and not of coefficients."""
+    """Not where data tell each function alone, of coefficients, and of a density that is linear."""
     model = build()
     stage = fitted(model, maxiter=2)
     assert transforms(model) == {kind}

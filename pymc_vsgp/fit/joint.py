@@ -27,6 +27,7 @@ from pymc_vsgp.inducing.coordinates import Sites, inverse_transpose, root_of
 __all__ = ["shared_sites"]
 
 FEW = 400  # inducing values in all, for which factors take little time
+OFF = 2.0  # times as much as a function knows alone, or as little, is not of its density
 LONGEST = 3.0  # standard deviations that a step is right for, where data are not normal
 FACTOR = 3.0  # operations of a gradient for n^3, in those for M^2 of a row
 
@@ -50,7 +51,7 @@ def shared_sites(fit: Any, pulls: dict[int, tuple]) -> tuple[list[Sites], dict] 
         bend = _second_derivatives(fit, shapes)
     except NotImplementedError:
         return None
-    if bend is None or not np.isfinite(bend).all():
+    if bend is None or not _says_as_much(bend, ev.precision):
         return None
     root = root_of(-bend)
     m = np.concatenate([x.ravel() for x in ev.mean])
@@ -87,6 +88,19 @@ def _step(fit: Any, root: np.ndarray, m: np.ndarray) -> np.ndarray:
     step = np.concatenate([a.ravel() for a in slopes]) - m
     far = np.sqrt(step @ np.linalg.solve(np.eye(len(m)) + root @ root.T, step))
     return step * min(1.0, LONGEST / far) if far > 0.0 else step
+
+
+def _says_as_much(bend: np.ndarray, precision: list[np.ndarray]) -> bool:
+    """Whether second derivatives are those of each function, whose expectations are not rough.
+
+    Those of a density with kinks are zero almost everywhere.
+    """
+    rough = np.split(-np.diagonal(bend), np.cumsum([x.shape[0] * x.shape[1] for x in precision]))
+    pairs = [
+        (a.sum(), np.trace(b, axis1=1, axis2=2).sum())
+        for a, b in zip(rough, precision, strict=False)
+    ]
+    return all(b < OFF * a and a < OFF * b for a, b in pairs)
 
 
 def own_sites(sites: list[Sites], mean: list[np.ndarray]) -> list[Sites]:

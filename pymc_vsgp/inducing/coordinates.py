@@ -144,7 +144,8 @@ class Sites(NamedTuple):
     r"""Gaussian pseudo-observations of the inducing values.
 
     The density :math:`\exp(\lambda^\top u - u^\top B B^\top u / 2)`, for each of K functions:
-    `linear` is K x M and `root` K x M x M, or K x M for a diagonal B. With a `slope`, K x M x d,
+    `linear` is K x M and `root` K x M x M, or K x M for a diagonal B. Of functions that share data
+    it has the rows of B for all of them, K x M x n. With a `slope`, K x M x d,
     :math:`\lambda` is ``linear + slope @ theta``: it follows what parameters of the likelihoods
     make of the data, such as a coefficient of a regression, or cut-points.
     """
