@@ -150,6 +150,18 @@ def following():
 
 
 @check
+def sums():
+    import sums
+
+    key = "counts: trend and season; together; 1"
+    known, found = committed("sums")[key], sums.run("counts: trend and season", 1, "together")
+    for what in ("sd[0]", "sd[1]", "ls", "ls_season"):
+        a, b = (np.log(x["means"][what]) for x in (found, known))
+        yield f"mean of log {what}", a, b, 0.1
+    yield "mixes", found["rhat"] < 1.01 and not found["divergences"], True, 0
+
+
+@check
 def khat():
     import khat
 
