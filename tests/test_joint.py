@@ -228,7 +228,7 @@ def test_too_many_values_for_the_data(monkeypatch):
     assert transforms(model) == {Together}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_minibatches_have_them_too():
     model = summed(vsgp.Poisson, np.arange(8))
     stage = fitted(model, batch_size=4, maxiter=50)

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 import scipy.stats
 
+from marks import long
 from modes import RAW
 
 import pymc_vsgp as vsgp
@@ -160,7 +161,7 @@ def of_weights(**kwargs):
     return model
 
 
-@pytest.mark.parametrize("value", [0.0, 0.5], ids=["zero", "alike"])
+@pytest.mark.parametrize("value", [0.0, *long(0.5)], ids=["zero", "alike"])
 def test_weights_that_no_slope_tells_apart(value):
     """All of them zero, or two functions with the same: 900 nats, and 300, from the optimum."""
     settings = {"model": of_weights(mu=value), "random_seed": 1, "progressbar": False, "copy": True}
