@@ -24,7 +24,7 @@ from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import Sites, inverse_transpose, root_of
 
-__all__ = ["shared_sites"]
+__all__ = ["own_sites", "shared_sites"]
 
 FEW = 400  # inducing values in all, for which factors take little time
 OFF = 2.0  # times as much as a function knows alone, or as little, is not of its density
@@ -100,7 +100,7 @@ def _says_as_much(bend: np.ndarray, precision: list[np.ndarray]) -> bool:
         (a.sum(), np.trace(b, axis1=1, axis2=2).sum())
         for a, b in zip(rough, precision, strict=False)
     ]
-    return all(b < OFF * a and a < OFF * b for a, b in pairs)
+    return all(b <= OFF * a and a <= OFF * b for a, b in pairs)
 
 
 def own_sites(sites: list[Sites], mean: list[np.ndarray]) -> list[Sites]:
