@@ -7,6 +7,7 @@ import pytest
 import reference_gp
 import xarray as xr
 
+from marks import long
 from modes import RAW
 
 import pymc_vsgp as vsgp
@@ -345,7 +346,7 @@ def test_weights_of_one_function_whose_shape_no_type_says(make, rng):
     np.testing.assert_array_equal(again, mean)
 
 
-@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("random", [True, *long(False)])
 def test_draws_of_a_stage_say_that_random_weights_widen_them(random, caplog):
     with pm.Model() as model:
         weights = pm.Normal("W", shape=W.shape) if random else W

@@ -176,7 +176,7 @@ def test_natural_gradients_tell_functions_apart_that_are_alike():
     assert np.ptp(stage.theta["W"], axis=1).min() > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fit_that_left_a_saddle_goes_on_the_same(tmp_path, monkeypatch):
     settings = {"batch_size": 10, "random_seed": 1, "progressbar": False, "maxiter": 40}
     whole = vsgp.fit_gaussian(model=of_weights(), **settings)
