@@ -133,6 +133,21 @@ def stopped_after(name, seed, how, limit, script=__file__):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def in_parts(stem, work, one, table, again=False):
+    """Run each piece of work, unless its result is there already, and write what is known."""
+    path = RESULTS / f"{stem}.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    for part in work:
+        key = "; ".join(map(str, part))
+        if key in results and not again:
+            continue
+        results[key] = one(*part)
+        envs.save(path, json.dumps(results, indent=1) + "\n", kept=True)
+        envs.save(path.with_suffix(".md"), table(results), kept=True)
+        print(key, results[key], flush=True)
+    print(table(results))
+
+
 def spread(values, digits=0):
     """Return the least and the largest number."""
     low, high = (f"{v:.{digits}f}" for v in (min(values), max(values)))
@@ -184,23 +199,20 @@ def main():
         name, seed, following = arguments.worker
         print(json.dumps(run(name, int(seed), following == "1")))
         return
-    path = RESULTS / "following.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
+    work = []
     for seed in range(1, arguments.seeds + 1):
         for name in arguments.cases:
             if name.startswith("scores") and not WINE.exists():
                 print(f"{name}: no {WINE}. Set PYMC_VSGP_DATA.")
                 continue
             for following in (True, False):
-                key = f"{name}; {int(following)}; {seed}"
-                if key in results and not arguments.again:
-                    continue
-                found = stopped_after(name, seed, int(following), arguments.limit)
-                results[key] = found | {"limit": arguments.limit}
-                envs.save(path, json.dumps(results, indent=1) + "\n", kept=True)
-                envs.save(path.with_suffix(".md"), table(results), kept=True)
-                print(key, found, flush=True)
-    print(table(results))
+                work.append((name, int(following), seed))
+
+    def one(name, how, seed):
+        found = stopped_after(name, seed, how, arguments.limit)
+        return found | {"limit": arguments.limit}
+
+    in_parts("following", work, one, table, arguments.again)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,18 @@
 
 Usage: ``python sums.py [--cases A B ...] [--seeds 3] [--limit 600] [--again]``. Monthly counts, or
 numbers, have a trend and a season, and in one case rough changes besides. "together" is the package
-as it is, "alone" with sites of each function, as it was before. HSGP has as many basis
-functions as Riutort-Mayol et al. (2023) advise.
-Each run is a process of its own on one thread, with nutpie. What is in `results/sums.json` is kept,
-so that the table can be made in parts.
+as it is, "alone" with sites of each function, as it was before. HSGP has as many basis functions as
+Riutort-Mayol et al. (2023) advise. Each run is a process of its own on one thread, with nutpie.
+What is in `results/sums.json` is kept, so that the table can be made in parts.
 """
 
 import argparse
 import json
-import pathlib
 import time
 
-import envs
 import following
 import numpy as np
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 HOW = "together", "alone", "HSGP"
 CASES = {
     "counts: trend and season": ("counts", 2),
@@ -147,21 +143,13 @@ def main():
         name, seed, how = arguments.worker
         print(json.dumps(run(name, int(seed), how)))
         return
-    path = RESULTS / "sums.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
-    for seed in range(1, arguments.seeds + 1):
-        for name in arguments.cases:
-            for how in HOW:
-                key = f"{name}; {how}; {seed}"
-                if key in results and not arguments.again:
-                    continue
-                results[key] = following.stopped_after(
-                    name, seed, how, arguments.limit, script=__file__
-                )
-                envs.save(path, json.dumps(results, indent=1) + "\n", kept=True)
-                envs.save(path.with_suffix(".md"), table(results), kept=True)
-                print(key, results[key], flush=True)
-    print(table(results))
+    seeds = range(1, arguments.seeds + 1)
+
+    def one(name, how, seed):
+        return following.stopped_after(name, seed, how, arguments.limit, script=__file__)
+
+    work = [(name, how, seed) for seed in seeds for name in arguments.cases for how in HOW]
+    following.in_parts("sums", work, one, table, arguments.again)
 
 
 if __name__ == "__main__":

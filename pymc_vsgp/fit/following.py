@@ -66,7 +66,7 @@ def in_the_end(fit: Any, sites: list[Sites]) -> list[Sites]:
     """
     here, some = here_of(fit, sites), in_company(fit)
     if fit.n_sharing > 1:
-        shared = shared_sites(fit, pulls(fit, some, here))
+        shared = shared_sites(fit, partial(pulls, fit, some, here))
         if shared is not None:
             return with_slopes(fit, *shared)
     return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, some, here)))

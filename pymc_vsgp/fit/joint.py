@@ -10,6 +10,7 @@ its second derivatives G in all v,
 are sites that know how functions correlate. They are exact where noise is normal.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,13 @@ LONGEST = 3.0  # standard deviations that a step is right for, where data are no
 FACTOR = 3.0  # operations of a gradient for n^3, in those for M^2 of a row
 
 
-def shared_sites(fit: Any, pulls: dict[int, tuple]) -> tuple[list[Sites], dict] | None:
+def shared_sites(
+    fit: Any, pulls: Callable[[], dict[int, tuple]]
+) -> tuple[list[Sites], dict] | None:
     """Return sites of the functions of a `Natural` fit together, where they share data.
 
-    And slopes of them in parameters that pull u and its prior mean; see `following`. None where
-    there are no such functions, or too many values.
+    And slopes of them in parameters, of which `pulls` returns how they pull u and its prior mean;
+    see `following`. None where there are no such functions, or too many values.
     """
     processes, ev = fit.bound.processes, fit.evaluation
     shapes = [(p.n_functions, p.n_inducing) for p in processes]
@@ -44,11 +47,11 @@ def shared_sites(fit: Any, pulls: dict[int, tuple]) -> tuple[list[Sites], dict] 
     alone = any(p.independent or p.sparse for p in processes)
     if alone or fit.n_sharing < 2 or fit.bound.mesh is not None:
         return None
-    rows = max(fit.bound.sizes()) * sum(M**2 for _, M in shapes)
-    if n > FEW and FACTOR * n**3 > rows:
+    of_rows = max(fit.bound.sizes()) * sum(M**2 for _, M in shapes)
+    if n > FEW and FACTOR * n**3 > of_rows:
         return None
     try:
-        bend = _second_derivatives(fit, shapes)
+        bend = _second_derivatives(fit, shapes, n)
     except NotImplementedError:
         return None
     if bend is None or not _says_as_much(bend, ev.precision):
@@ -61,16 +64,17 @@ def shared_sites(fit: Any, pulls: dict[int, tuple]) -> tuple[list[Sites], dict] 
         rows = B.transpose(1, 2, 0)
         back = [scipy.linalg.solve_triangular(R, b, lower=True, trans=1) for b in rows]
         roots.append(np.stack(back))
-    known = sum(_projected(B, m) for B, m in zip(roots, ev.prior_mean, strict=True))
+    known = sum(_projected(B, m).sum(axis=0) for B, m in zip(roots, ev.prior_mean, strict=True))
     sites, slopes = [], {}
     for R, B, x in zip(ev.R, roots, h, strict=True):
         back = scipy.linalg.solve_triangular(R, x.T, lower=True, trans=1).T
         sites.append(Sites(back + B @ known, B))
+    found = pulls()
     moved: dict[int, Any] = {}
-    for i, (_, means) in pulls.items():
+    for i, (_, means) in found.items():
         for j, mean in zip(processes[i].at.tolist(), np.moveaxis(means, -1, 0), strict=True):
-            moved[j] = moved.get(j, 0.0) + _projected(roots[i], mean)
-    for i, (pulled, _) in pulls.items():
+            moved[j] = moved.get(j, 0.0) + _projected(roots[i], mean).sum(axis=0)
+    for i, (pulled, _) in found.items():
         together = [roots[i] @ moved[j] for j in processes[i].at.tolist()]
         slopes[i] = pulled + np.stack(together, axis=-1)
     return sites, slopes
@@ -105,7 +109,7 @@ def _says_as_much(bend: np.ndarray, precision: list[np.ndarray]) -> bool:
 
 def own_sites(sites: list[Sites], mean: list[np.ndarray]) -> list[Sites]:
     """Return sites of each function alone, where u of all others are at their means."""
-    said = [np.einsum("kmn,km->kn", x.root, u) for x, u in zip(sites, mean, strict=True)]
+    said = [_projected(x.root, u) for x, u in zip(sites, mean, strict=True)]
     known = sum(x.sum(axis=0) for x in said)
     out = []
     for x, own in zip(sites, said, strict=True):
@@ -115,11 +119,11 @@ def own_sites(sites: list[Sites], mean: list[np.ndarray]) -> list[Sites]:
 
 
 def _projected(root: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Return ``B^T u`` of the rows of a process, K x M x n; u may be the same of all K."""
-    return np.einsum("kmn,km->n", root, np.broadcast_to(u, root.shape[:2]))
+    """Return ``B^T u`` of each function, from the rows of B for it; u may be the same of all."""
+    return np.einsum("kmn,km->kn", root, np.broadcast_to(u, root.shape[:2]))
 
 
-def _second_derivatives(fit: Any, shapes: list[tuple[int, int]]) -> np.ndarray | None:
+def _second_derivatives(fit: Any, shapes: list[tuple[int, int]], n: int) -> np.ndarray | None:
     """Return those of the expected log density in all v, or None where no data are of several."""
     bound, ev = fit.bound, fit.evaluation
     with whitened_coordinates(bound.model):
@@ -127,7 +131,7 @@ def _second_derivatives(fit: Any, shapes: list[tuple[int, int]]) -> np.ndarray |
     names = [p.u.name for p in bound.processes]
     means = [pt.tensor(dtype="float64", shape=shape) for shape in shapes]
     factors = [pt.tensor(dtype="float64", shape=(K, M, M)) for K, M in shapes]
-    where = split(np.arange(sum(K * M for K, M in shapes)), shapes)
+    where = split(np.arange(n), shapes)
     outputs, at, any_coupled = [], [], False
     for loop in loops:
         of = [names.index(p.conditional.process) for p in loop.op.recipe.parts]
@@ -147,7 +151,7 @@ def _second_derivatives(fit: Any, shapes: list[tuple[int, int]]) -> np.ndarray |
     outputs = graph_replace(outputs, {x: pt.constant(v) for x, v in moved.items()}, strict=False)
     values = bound.unravel(fit.theta).values()
     compiled = function([*bound.values, *means, *factors], simplify(outputs), ONCE)
-    total = np.zeros((ends := sum(K * M for K, M in shapes), ends))
+    total = np.zeros((n, n))
     for x, i in zip(compiled(*values, *ev.mean, *ev.factor), at, strict=True):
         total[np.ix_(i, i)] += x
     return (total + total.T) / 2.0

@@ -128,7 +128,7 @@ def _stepped(logp, before: dict[str, _Normal], length) -> dict[str, _Normal]:
     """Return where a step of each process leads, on its own."""
     found: dict[str, list] = {name: [] for name in before}
     for node in block_sums(logp):
-        names, new = expected(node, before)
+        names, new = _expected(node, before)
         for name, *step in zip(names, new.slopes, new.grams, strict=True):
             found[name].append(step)
     if not all(found.values()):
@@ -148,7 +148,7 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     if not several or len(loops) != 1 or not loops[0].op.recipe.likelihood.coupled:
         return None
     try:
-        names, new = expected(loops[0], before, joint=True)
+        names, new = _expected(loops[0], before, joint=True)
     except NotImplementedError:
         return None
     if len(names) < len(before) or new.joint is None:
@@ -159,7 +159,7 @@ def _joint(logp, before: dict[str, _Normal]) -> tuple[list[str], _Normal] | None
     return names, _Normal(center[None], eye[None]).stepped(1.0, slope[None], new.joint[None])
 
 
-def expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str], Expected]:
+def _expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str], Expected]:
     """Return the processes of a loop, and one like it where they have these densities."""
     names = [p.conditional.process for p in node.op.recipe.parts]
     if not set(names) <= set(before):
