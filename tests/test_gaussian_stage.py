@@ -2,7 +2,7 @@
 
 import time
 
-from itertools import product
+from itertools import chain, product, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -588,6 +588,19 @@ def test_jax_takes_over_a_long_fit(lik, data, rng, monkeypatch):
     np.testing.assert_allclose(stage.elbo, plain.elbo, rtol=1e-7)
     for name, x in plain.theta_unconstrained.items():
         np.testing.assert_allclose(stage.theta_unconstrained[name], x, atol=1e-3)
+
+
+def test_an_evaluation_that_waited_is_no_reason_to_compile(data, rng, monkeypatch):
+    X, Xu, f = data
+    fitter = Fitter(build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f))))
+    monkeypatch.setattr(
+        "pymc_vsgp.fit.compiled.Switching._switch", lambda *args: pytest.fail("compiles")
+    )
+    # The clock is read twice an evaluation: the fourth of them takes a second, all others none.
+    clock = chain([0.0] * 7, repeat(1.0))
+    monkeypatch.setattr("pymc_vsgp.fit.compiled.perf_counter", lambda: next(clock))
+    assert fitter().converged
+    assert next(clock) == 1.0
 
 
 @pytest.mark.long

@@ -170,7 +170,7 @@ class Switching:
     """
 
     def __init__(self, model: Model, inputs, outputs):
-        self._spent, self._cold = 0.0, True
+        self._spent, self._fastest, self._cold = 0.0, np.inf, True
         self._graph = inputs, outputs
         known = compiler(model, outputs)
         self._others: list[Any] = [] if known is None else [OneOnNumba]
@@ -187,13 +187,17 @@ class Switching:
         seconds = perf_counter() - began
         self._spent += seconds
         # The first one takes longer than all others: modules are imported, loops compiled.
-        cold, self._cold = self._cold, False
-        while self._others and not cold:
+        if self._cold:
+            self._cold = False
+            return found
+        # One that waited for other work of the machine says nothing of the next ones.
+        self._fastest = min(self._fastest, seconds)
+        while self._others:
             other = self._others[0]
-            if max(self._spent, FEWEST * seconds) <= other.pays:
+            if max(self._spent, FEWEST * self._fastest) <= other.pays:
                 break
             del self._others[0]
-            self._switch(other, args, found, seconds)
+            self._switch(other, args, found, self._fastest)
         return found
 
     def _switch(self, other, args, found, seconds) -> None:
