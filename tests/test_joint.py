@@ -28,7 +28,12 @@ def quadratic(ls, sd):
     return sd**2 * np.exp(-0.5 * (X - X.T) ** 2 / ls**2)
 
 
-def summed(likelihood=None, y=Y, **kwargs):
+POINTS = {"Xu": X, "jitter": 1e-9}
+WAVES = {"inducing": vsgp.inducing.Fourier(20.0, 20, center=2.0)}
+KINDS = {"points": (POINTS,) * 2, "coefficients": (WAVES,) * 2, "both": (WAVES, POINTS)}
+
+
+def summed(likelihood=None, y=Y, kind="points"):
     """A sum of two functions and an intercept; each is exact where its inducing points are X."""
     likelihood = likelihood or (lambda f, g, eta: pm.Normal.dist(f + g + eta, NOISE))
     with pm.Model() as model:
@@ -42,7 +47,7 @@ def summed(likelihood=None, y=Y, **kwargs):
                     cov_func=sd[i] ** 2 * pm.gp.cov.ExpQuad(1, ls=ls),
                 )
             )
-            gps[-1].prior(name, **(kwargs or {"Xu": X, "jitter": 1e-9}))
+            gps[-1].prior(name, **KINDS[kind][i])
         if likelihood is vsgp.Poisson:
             lik = likelihood(exposure=pm.math.exp(b))
             vsgp.Coregionalized([1.0, 1.0], gps).likelihood("y", lik, X=X, y=y)
@@ -65,51 +70,67 @@ def points(model, rng, n=3):
     return [{k: 0.5 * rng.normal(size=np.shape(v)) for k, v in start.items()} for _ in range(n)]
 
 
-def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(rng):
+@pytest.fixture
+def as_if_many(monkeypatch):
+    """Forty coefficients are as many as are independent under the q of a stage."""
+    monkeypatch.setattr("pymc_vsgp.fit.approximation.MOST_DENSE", 20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "many"),
+    [("points", False), *long(("coefficients", False), ("coefficients", True)), ("both", True)],
+)
+def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(kind, many, rng, request):
     """Of normal noise, at any scales, intercept and slope of the means: all of them together."""
-    model = summed()
+    if many:
+        request.getfixturevalue("as_if_many")
+    model = summed(kind=kind)
     fitted(model, maxiter=3)
     assert transforms(model) == {Together}
     logp = model.compile_logp(mode=RAW)
-    names = [model.rvs_to_values[u].name for u in inducing_variables(model)]
+    values = [model.rvs_to_values[u] for u in inducing_variables(model)]
+    names = [v.name for v in values]
     for point in points(model, rng):
-        center = logp(point | {name: np.zeros(8) for name in names})
+        center = logp(point | {v.name: np.zeros(v.type.shape) for v in values})
         epsilon = np.concatenate([point[name] for name in names])
         np.testing.assert_allclose(center - logp(point), epsilon @ epsilon / 2.0, rtol=1e-5)
 
 
-def of_sizes(rng):
+def of_sizes(rng, second="points"):
     """Two functions of one process, and one of another, and sites of all of them."""
     with pm.Model() as model:
         ls, slope = pm.Gamma("ls", 3.0, 5.0), pm.Normal("slope")
         gps = []
-        for name, M, K in (("u", 5, 2), ("w", 4, 1)):
+        waves = {"inducing": vsgp.inducing.Fourier(20.0, 2, center=2.0)}
+        given = {"Xu": X[:5]}, waves if second == "coefficients" else {"Xu": X[:5]}
+        for name, kwargs, K in zip("uw", given, (2, 1), strict=True):
             gps.append(
                 pm.gp.VariationalSparse(
                     mean_func=pm.gp.mean.Linear(slope, 0.7),
                     cov_func=pm.gp.cov.Matern52(1, ls=ls),
                 )
             )
-            gps[-1].prior(name, X[:M], n_outputs=K)
+            gps[-1].prior(name, **kwargs, n_outputs=K)
         vsgp.likelihood("y", vsgp.Softmax(3), gps, X=X, y=np.arange(8) % 3)
-    root = rng.uniform(0.1, 3.0) * rng.normal(size=(14, 14))
-    rows = {"u": root[:10].reshape(2, 5, 14), "w": root[10:].reshape(1, 4, 14)}
+    root = rng.uniform(0.1, 3.0) * rng.normal(size=(15, 15))
+    rows = {"u": root[:10].reshape(2, 5, 15), "w": root[10:].reshape(1, 5, 15)}
     sites = {name: Sites(rng.normal(size=B.shape[:2]), B) for name, B in rows.items()}
     return model, sites
 
 
 @pytest.mark.parametrize("mode", [RAW, *long("NUMBA", "JAX")])
-def test_the_density_does_not_depend_on_sites(mode, rng):
+@pytest.mark.parametrize("second", ["points", "coefficients"])
+def test_the_density_does_not_depend_on_sites(second, mode, rng):
     if mode == "JAX":
         pytest.importorskip("jax")
-    model, _ = of_sizes(rng)
+    model, _ = of_sizes(rng, second)
     us = inducing_variables(model)
     values = [model.rvs_to_values[u] for u in us]
     theta = points(model, rng, 1)[0]
     target, densities = None, []
     for i in range(3):
         if i:
-            hand_over(model, of_sizes(rng)[1], {})
+            hand_over(model, of_sizes(rng, second)[1], {})
             assert transforms(model) == {Together}
         graphs = model.replace_rvs_by_values(us)
         flat = pt.concatenate([g.ravel() for g in graphs])
@@ -118,20 +139,21 @@ def test_the_density_does_not_depend_on_sites(mode, rng):
 
         def at(epsilon):
             parts = np.split(epsilon, [10])
-            shapes = zip(values, parts, ((2, 5), (4,)), strict=True)
+            shapes = zip(values, parts, ((2, 5), (5,)), strict=True)
             return theta | {v.name: x.reshape(shape) for v, x, shape in shapes}
 
-        zero = back(at(np.zeros(14)))[0]
-        J = np.stack([back(at(e))[0] - zero for e in np.eye(14)], axis=1)
-        target = zero + J @ rng.normal(size=14) if target is None else target
+        zero = back(at(np.zeros(15)))[0]
+        J = np.stack([back(at(e))[0] - zero for e in np.eye(15)], axis=1)
+        target = zero + J @ rng.normal(size=15) if target is None else target
         epsilon = np.linalg.solve(J, target - zero)
         logp = model.compile_logp(mode=mode if i == 2 else RAW)
         densities.append(logp(at(epsilon)) - np.linalg.slogdet(J)[1])
     np.testing.assert_allclose(densities[1:], densities[0], rtol=1e-8)
 
 
-def test_forward_is_the_inverse_of_backward(rng):
-    model, sites = of_sizes(rng)
+@pytest.mark.parametrize("second", ["points", "coefficients"])
+def test_forward_is_the_inverse_of_backward(second, rng):
+    model, sites = of_sizes(rng, second)
     hand_over(model, sites, {})
     point = points(model, rng, 1)[0]
     graphs = []
@@ -144,25 +166,32 @@ def test_forward_is_the_inverse_of_backward(rng):
         np.testing.assert_allclose(gap, 0.0, atol=1e-9)
 
 
-def classes(**kwargs):
+def classes(inducing=None, **kwargs):
     with pm.Model() as model:
         gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0), **kwargs)
-        gp.prior("u", X, n_outputs=3)
+        gp.prior("u", None if inducing else X, inducing=inducing, n_outputs=3)
         gp.likelihood("y", vsgp.Softmax(3), X=X, y=np.arange(8) % 3)
     return model
 
 
-def test_a_fit_goes_on_from_sites_of_each():
-    model = classes(mean_func=pm.gp.mean.Constant(0.4))
+@pytest.mark.parametrize("many", [None, *long(False, True)])
+def test_a_fit_goes_on_from_sites_of_each(many, request):
+    if many:
+        request.getfixturevalue("as_if_many")
+    inducing = None if many is None else vsgp.inducing.Fourier(12.0, 12, center=2.0)
+    model = classes(inducing, mean_func=pm.gp.mean.Constant(0.4))
     stage = fitted(model)
     bound = Bound(model, mode=RAW)
     theta = bound.ravel(stage.theta_unconstrained)
     sites = _sites_of(stage, bound, theta)
-    assert stage.sites["u"].root.shape == (3, 8, 24) and sites[0].root.shape == (3, 8, 8)
-    found = bound(theta, sites)
+    M = 8 if many is None else 25
+    assert stage.sites["u"].root.shape == (3, M, 3 * M)
+    assert sites[0].root.shape == ((3, M) if many else (3, M, M))
+    found = bound(theta, sites, bound.no_offsets())
     # The precision of q is that of the rough expectation, which a step makes right.
     np.testing.assert_allclose(found.value, stage.elbo, atol=0.01)
-    q = found.prior_mean[0] + found.mean[0] @ found.R[0].T
+    v, R = found.mean[0], found.R[0]
+    q = found.prior_mean[0] + (v @ R.T if many is None else R * v)
     np.testing.assert_allclose(q, stage.mean["u"], atol=0.01)
     again = fitted(model, start=stage, maxiter=1)
     np.testing.assert_allclose(again.elbo, stage.elbo, atol=0.001)
@@ -198,8 +227,13 @@ def location_and_scale():
     return model
 
 
-def waves():
-    return summed(inducing=vsgp.inducing.Fourier(40.0, 30, center=2.0))
+def neighbors():
+    with pm.Model() as model:
+        gps = [pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=1.0)) for _ in range(2)]
+        gps[0].prior("u", inducing=vsgp.inducing.NearestNeighbors(X, 3))
+        gps[1].prior("w", X)
+        vsgp.Coregionalized([1.0, 1.0], gps).likelihood("y", vsgp.Poisson(), X=X, y=np.arange(8))
+    return model
 
 
 def kinks():
@@ -208,10 +242,10 @@ def kinks():
 
 @pytest.mark.parametrize(
     ("build", "kind"),
-    [(classes, Together), (location_and_scale, Tied), *long((waves, Tied), (kinks, Tied))],
+    [(classes, Together), (location_and_scale, Tied), *long((kinks, Tied))],
 )
 def test_who_has_sites_together(build, kind):
-    """Not where data tell each function alone, of coefficients, and of a density that is linear."""
+    """Not where data tell each function alone, and of a density that is linear."""
     model = build()
     stage = fitted(model, maxiter=2)
     assert transforms(model) == {kind}
@@ -295,12 +329,14 @@ def marginal_moments(n=60):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sampler", ["nutpie", "pymc"])
-def test_nuts_of_a_sum_mixes(sampler):
+@pytest.mark.parametrize(
+    ("sampler", "kind"), [("nutpie", "points"), ("nutpie", "both"), ("pymc", "points")]
+)
+def test_nuts_of_a_sum_mixes(sampler, kind):
     """In coordinates of each function alone it did not: effective draws were a tenth."""
     if sampler == "nutpie":
         pytest.importorskip("nutpie")
-    with summed() as model:
+    with summed(kind=kind) as model:
         settings = {"random_seed": 1, "progressbar": False, "nuts_sampler": sampler}
         idata = vsgp.sample(1000, tune=500, chains=2, method="nuts", **settings)
     assert transforms(model) == {Together}

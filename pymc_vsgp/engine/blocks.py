@@ -188,15 +188,18 @@ def stream_gaussian(
     means = [m[0] if one else m.T for m, one in zip(means, alone, strict=True)]
     roots = [C[0] if one else C for C, one in zip(roots, alone, strict=True)]
     pairs = list(zip(recipe.parts, roots, strict=True))
-    if rows is not None or any(C.type.ndim > node.inputs[p.v].type.ndim for p, C in pairs):
+    arguments, block_size = list(node.inputs), node.op.block_size
+    correlated = any(C.type.ndim > node.inputs[p.v].type.ndim for p, C in pairs)
+    if rows is not None or joint or correlated:
         # A few rows of a grid are no grid; correlated coefficients take a matrix of all features.
         free = (p._replace(conditional=p.conditional.by_rows()) for p in recipe.parts)
         recipe = recipe._replace(parts=tuple(free))
+        if joint and block_size == ALL_ROWS:
+            block_size = None
     if any(whole):
         given = zip(recipe.parts, whole, strict=True)
         recipe = recipe._replace(parts=tuple(p._replace(covariance=w) for p, w in given))
     recipe = recipe._replace(joint=joint)
-    arguments, block_size = list(node.inputs), node.op.block_size
     for part, mean in zip(recipe.parts, means, strict=True):
         arguments[part.v] = mean
     if rows is not None:

@@ -138,7 +138,8 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
     some = [i for i in some if len(processes[i].at)]
     q, shifted = _as_q(fit, sites), {}
     for j in {int(j) for i in some for j in processes[i].at}:
-        shifted[j] = a_step(lambda to: fit.evaluate(to, q, fit.moved), ev, fit.theta, j, SHIFT)
+        h, to = a_step(lambda to: fit.evaluate(to, q, fit.moved), ev, fit.theta, j, SHIFT)
+        shifted[j] = h, (_where_v_stays(fit, q, j, h, to) if fit.n_sharing > 1 else to)
     out = {}
     for i in some:
         p, pulled, means = processes[i], [], []
@@ -152,6 +153,23 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
             means.append(mean / h)
         out[i] = tuple(np.stack(x, axis=-1) for x in (pulled, means))
     return out
+
+
+def _where_v_stays(fit: Any, q: list[Any], j: int, h: float, to: Evaluation) -> Evaluation:
+    """Return what is found after a step of a parameter where v of all functions stays.
+
+    Sites that stay hold u where its prior mean moves, and others that share the data would see it.
+    """
+    there = list(q)
+    for i, p in enumerate(fit.bound.processes):
+        mean = to.prior_mean[i] - fit.evaluation.prior_mean[i]
+        if mean.any() and not (p.held or p.sparse or p.folded):
+            means = np.broadcast_to(mean, q[i].linear.shape)
+            there[i] = q[i]._replace(linear=q[i].linear + _curved(fit, i, q, means))
+    theta = fit.theta.copy()
+    theta[j] += h
+    same = all(a is b for a, b in zip(there, q, strict=True))
+    return to if same else fit.evaluate(theta, there, fit.moved)
 
 
 def a_step(

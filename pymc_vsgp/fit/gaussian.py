@@ -420,7 +420,8 @@ def _sites_of(start: GaussianStage, bound: Any, theta: np.ndarray) -> list[Sites
     sites = [start.sites[name] for name in names]
     if any(s.shared for s in sites):
         here = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
-        return own_sites(here, [start.mean[name] for name in names])
+        diagonal = [p.diagonal for p in bound.processes]
+        return own_sites(here, [start.mean[name] for name in names], diagonal)
     return [Sites(s.linear, s.root[:, 0], s.slope) if s.rotated else s for s in sites]
 
 

@@ -44,7 +44,7 @@ def shared_sites(
     processes, ev = fit.bound.processes, fit.evaluation
     shapes = [(p.n_functions, p.n_inducing) for p in processes]
     n = sum(K * M for K, M in shapes)
-    alone = any(p.independent or p.sparse for p in processes)
+    alone = any(p.sparse or p.folded for p in processes)
     if alone or fit.n_sharing < 2 or fit.bound.mesh is not None:
         return None
     of_rows = max(fit.bound.sizes()) * sum(M**2 for _, M in shapes)
@@ -56,19 +56,17 @@ def shared_sites(
         return None
     if bend is None or not _says_as_much(bend, ev.precision):
         return None
-    root = root_of(-bend)
-    m = np.concatenate([x.ravel() for x in ev.mean])
-    h = split(m + root @ (root.T @ m) + _step(fit, root, m), shapes)
+    root, m = root_of(-bend), np.concatenate([x.ravel() for x in ev.mean])
+    units = np.concatenate([x.ravel() for x in _units(fit)])
+    whitened = units[:, None] * root
+    h = split(m + whitened @ (whitened.T @ m) + _step(fit, whitened, m), shapes)
     roots = []
-    for R, B in zip(ev.R, split(root.T, shapes), strict=True):
+    for p, R, B in zip(processes, ev.R, split(root.T, shapes), strict=True):
         rows = B.transpose(1, 2, 0)
-        back = [scipy.linalg.solve_triangular(R, b, lower=True, trans=1) for b in rows]
-        roots.append(np.stack(back))
+        roots.append(rows if p.independent else np.stack([_back(R, b) for b in rows]))
     known = sum(_projected(B, m).sum(axis=0) for B, m in zip(roots, ev.prior_mean, strict=True))
-    sites, slopes = [], {}
-    for R, B, x in zip(ev.R, roots, h, strict=True):
-        back = scipy.linalg.solve_triangular(R, x.T, lower=True, trans=1).T
-        sites.append(Sites(back + B @ known, B))
+    pairs = zip(ev.R, roots, h, strict=True)
+    sites, slopes = [Sites(_back(R, x.T).T + B @ known, B) for R, B, x in pairs], {}
     found = pulls()
     moved: dict[int, Any] = {}
     for i, (_, means) in found.items():
@@ -80,6 +78,19 @@ def shared_sites(
     return sites, slopes
 
 
+def _units(fit: Any) -> list[np.ndarray]:
+    """Return the deviations of coefficients, whose derivatives are in u; others are of v."""
+    pairs = zip(fit.bound.processes, fit.evaluation.R, fit.evaluation.mean, strict=True)
+    return [np.broadcast_to(R if p.independent else 1.0, m.shape) for p, R, m in pairs]
+
+
+def _back(R: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return ``R^-T x``; a vector R stands for a diagonal matrix."""
+    if R.ndim == 1:
+        return x / R[:, None]
+    return scipy.linalg.solve_triangular(R, x, lower=True, trans=1)
+
+
 def _step(fit: Any, root: np.ndarray, m: np.ndarray) -> np.ndarray:
     """Return what leads from the mean of q to where all functions move at once.
 
@@ -87,8 +98,12 @@ def _step(fit: Any, root: np.ndarray, m: np.ndarray) -> np.ndarray:
     """
     if fit.rows is not None:
         return np.zeros_like(m)
-    ev = fit.evaluation
-    slopes = [a - (P @ v[..., None])[..., 0] for a, P, v in zip(*ev[2:5], strict=True)]
+    ev, slopes = fit.evaluation, []
+    for i, (p, of) in enumerate(zip(fit.bound.processes, _units(fit), strict=True)):
+        at = ev.prior_mean[i] + of * ev.mean[i] if p.independent else ev.mean[i]
+        precision = ev.precision[i]
+        known = precision * at if p.diagonal else (precision @ at[..., None])[..., 0]
+        slopes.append(of * (ev.linear[i] - known))
     step = np.concatenate([a.ravel() for a in slopes]) - m
     far = np.sqrt(step @ np.linalg.solve(np.eye(len(m)) + root @ root.T, step))
     return step * min(1.0, LONGEST / far) if far > 0.0 else step
@@ -101,20 +116,35 @@ def _says_as_much(bend: np.ndarray, precision: list[np.ndarray]) -> bool:
     """
     rough = np.split(-np.diagonal(bend), np.cumsum([x.shape[0] * x.shape[1] for x in precision]))
     pairs = [
-        (a.sum(), np.trace(b, axis1=1, axis2=2).sum())
+        (a.sum(), b.sum() if b.ndim == 2 else np.trace(b, axis1=1, axis2=2).sum())
         for a, b in zip(rough, precision, strict=False)
     ]
     return all(b <= OFF * a and a <= OFF * b for a, b in pairs)
 
 
-def own_sites(sites: list[Sites], mean: list[np.ndarray]) -> list[Sites]:
-    """Return sites of each function alone, where u of all others are at their means."""
+def _root(units, factor):
+    """Return the root of a covariance from the factor of the precision, or its diagonal."""
+    if factor.type.ndim == 2:
+        return units / factor
+    return units[:, :, None] * inverse_transpose(factor)
+
+
+def own_sites(sites: list[Sites], mean: list[np.ndarray], diagonal: list[bool]) -> list[Sites]:
+    """Return sites of each function alone, where u of all others are at their means.
+
+    Those with a diagonal root are of as many coefficients as are independent under q.
+    """
     said = [_projected(x.root, u) for x, u in zip(sites, mean, strict=True)]
     known = sum(x.sum(axis=0) for x in said)
     out = []
-    for x, own in zip(sites, said, strict=True):
+    for x, own, alone, u in zip(sites, said, diagonal, mean, strict=True):
         linear = x.linear - (x.root @ (known - own)[..., None])[..., 0]
-        out.append(Sites(linear, np.stack([root_of(B @ B.T) for B in x.root])))
+        if alone:
+            root = np.linalg.norm(x.root, axis=2)
+            linear += root**2 * u - (x.root @ own[..., None])[..., 0]
+        else:
+            root = np.stack([root_of(B @ B.T) for B in x.root])
+        out.append(Sites(linear, root))
     return out
 
 
@@ -124,26 +154,31 @@ def _projected(root: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 
 def _second_derivatives(fit: Any, shapes: list[tuple[int, int]], n: int) -> np.ndarray | None:
-    """Return those of the expected log density in all v, or None where no data are of several."""
+    """Return those of the expected log density, or None where no data are of several.
+
+    They are in all v; of coefficients in u.
+    """
     bound, ev = fit.bound, fit.evaluation
     with whitened_coordinates(bound.model):
         loops = block_sums(simplify(bound.model.logp()))
     names = [p.u.name for p in bound.processes]
     means = [pt.tensor(dtype="float64", shape=shape) for shape in shapes]
-    factors = [pt.tensor(dtype="float64", shape=(K, M, M)) for K, M in shapes]
+    factors = [pt.tensor(dtype="float64", shape=x.shape) for x in ev.factor]
+    units = [pt.constant(x) for x in _units(fit)]
     where = split(np.arange(n), shapes)
     outputs, at, any_coupled = [], [], False
     for loop in loops:
         of = [names.index(p.conditional.process) for p in loop.op.recipe.parts]
         several = sum(shapes[i][0] for i in of) > 1
         any_coupled |= several and loop.op.recipe.likelihood.coupled
-        roots = [inverse_transpose(factors[i]) for i in of]
-        new = stream_gaussian(loop, [means[i] for i in of], roots, joint=several)
+        roots = [_root(units[i], factors[i]) for i in of]
+        new = stream_gaussian(loop, [units[i] * means[i] for i in of], roots, joint=several)
         if several:
             outputs.append(new.joint)
             at.append(np.concatenate([where[i].ravel() for i in of]))
             continue
-        outputs.append(new.grams[0][0])
+        gram = new.grams[0][0]
+        outputs.append(pt.diag(gram) if gram.type.ndim == 1 else gram)
         at.append(where[of[0]][0])
     if not any_coupled:
         return None

@@ -333,9 +333,11 @@ def apply_shared_sites(means, factors, linear, root):
     pairs = list(zip(means, root, strict=True))
     known = sum(pt.matmul(m, B).sum(axis=0) for m, B in pairs)
     n = root[0].type.shape[-1]
-    G = [pt.matmul(R.T, B).reshape((-1, n)) for R, B in zip(factors, root, strict=True)]
-    parts = zip(factors, linear, root, strict=True)
-    h = [pt.dot(a - pt.dot(B, known), R).ravel() for R, a, B in parts]
+    G, h = [], []
+    for R, a, B in zip(factors, linear, root, strict=True):
+        rest, independent = a - pt.dot(B, known), R.type.ndim == 1
+        G.append((R[:, None] * B if independent else pt.matmul(R.T, B)).reshape((-1, n)))
+        h.append((R * rest if independent else pt.dot(rest, R)).ravel())
     G, h = pt.concatenate(G), pt.concatenate(h)
     L = cholesky(pt.dot(G, G.T) + pt.eye(G.shape[0], dtype="float64"), lower=True)
     return solve_triangular(L, h, lower=True, b_ndim=1), L

@@ -321,6 +321,9 @@ class GivenCoefficients(Conditional):
             double, self.layout.waves(double, self.layout.axes(own)), weights
         )
 
+    def loadings(self, pieces):
+        return self.features.matrix(pieces).T
+
     def _matrix(self, X):
         return self.features.matrix(self.features.waves(self.own(X)))
 

@@ -111,14 +111,15 @@ def parameters(model: Model, u: Variable) -> list[Variable]:
 
     They are those that stand between the likelihood and all others, such as coefficients of a
     regression, and none that depends on the inducing values itself. For Fourier coefficients,
-    which are not in the units of the function, they include those of the mean function.
+    which are not in the units of the function, they include those of the mean function; and so
+    they do for other functions that share data with such ones.
     """
     given: list[Variable] = []
     for of in observations(model).values():
-        parts = [p for p in of.parts if p.u is u]
-        if parts:
-            given += of.likelihood.params.values()
-        for p in parts:
+        if all(p.u is not u for p in of.parts):
+            continue
+        given += of.likelihood.params.values()
+        for p in of.parts:
             basis = p.conditional.basis
             given += [] if basis is None else p.args[basis.theta]
     free = set(model.free_RVs)
