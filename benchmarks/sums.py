@@ -2,8 +2,9 @@
 
 Usage: ``python sums.py [--cases A B ...] [--seeds 3] [--limit 600] [--again]``. Monthly counts, or
 numbers, have a trend and a season, and in one case rough changes besides; in one the trend is of
-Fourier features. "together" is the package as it is, "alone" with sites of each function. HSGP has as many basis functions as
-Riutort-Mayol et al. (2023) advise. Each run is a process of its own on one thread, with nutpie.
+Fourier features. "together" is the package as it is, "alone" with sites of each function. HSGP has
+as many basis functions as Riutort-Mayol et al. (2023) advise. Each run is a process of its own on
+one thread, with nutpie.
 What is in `results/sums.json` is kept, so that the table can be made in parts.
 """
 
