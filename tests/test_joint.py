@@ -76,16 +76,27 @@ def as_if_many(monkeypatch):
     monkeypatch.setattr("pymc_vsgp.fit.approximation.MOST_DENSE", 20)
 
 
+@pytest.fixture
+def as_if_informed(as_if_many, monkeypatch):
+    """And these are correlated under q, however little the data say."""
+    monkeypatch.setattr("pymc_vsgp.fit.correlated.INFORMED", -np.inf)
+    monkeypatch.setattr("pymc_vsgp.fit.correlated.APART", -np.inf)
+
+
 @pytest.mark.parametrize(
-    ("kind", "many"),
-    [("points", False), *long(("coefficients", False), ("coefficients", True)), ("both", True)],
+    ("kind", "how"),
+    [
+        ("points", ""),
+        *long(("coefficients", ""), ("coefficients", "as_if_many"), ("both", "as_if_many")),
+        ("both", "as_if_informed"),
+    ],
 )
-def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(kind, many, rng, request):
+def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(kind, how, rng, request):
     """Of normal noise, at any scales, intercept and slope of the means: all of them together."""
-    if many:
-        request.getfixturevalue("as_if_many")
+    if how:
+        request.getfixturevalue(how)
     model = summed(kind=kind)
-    fitted(model, maxiter=3)
+    fitted(model, maxiter=8)
     assert transforms(model) == {Together}
     logp = model.compile_logp(mode=RAW)
     values = [model.rvs_to_values[u] for u in inducing_variables(model)]

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import scipy.linalg
 
 from pymc.distributions.transforms import ZeroSumTransform
 from pymc.model.core import Model
@@ -120,6 +121,25 @@ class Evaluation(NamedTuple):
     """Of processes whose q is found outside of the graph: all that is known of it."""
     theta: Any = None
     """Where it is."""
+
+    def pull(self, i: int, p: Approximation) -> np.ndarray:
+        """Return the gradient in u of the expected log density of the data, at the mean of q."""
+        m, R = self.mean[i], self.R[i]
+        if p.folded:
+            return self.linear[i]
+        if p.sparse or p.independent:
+            m = self.prior_mean[i] + R * m
+        if p.sparse or p.diagonal:
+            return self.linear[i] - self.precision[i] * m
+        pull = self.linear[i] - (self.precision[i] @ m[:, :, None])[:, :, 0]
+        if p.independent:
+            return pull
+        return scipy.linalg.solve_triangular(R, pull.T, lower=True, trans=1).T
+
+
+def slope_in_v(R: np.ndarray, pull: np.ndarray) -> np.ndarray:
+    """Return the gradient in v of one in u."""
+    return R * pull if R.ndim == 1 else pull @ R
 
 
 class Variables:

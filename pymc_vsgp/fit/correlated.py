@@ -32,6 +32,7 @@ from pymc_vsgp.fit.following import (
     in_company,
     joint_pulls,
     slopes_of,
+    together,
     with_slopes,
 )
 from pymc_vsgp.fit.natural import Natural, WithHeld
@@ -246,6 +247,9 @@ class Correlated(WithHeld):
         """Return the sites that the model is given: those of `coordinates.Rotated`."""
         found, ev = list(self.sites), self.evaluation
         others, here = in_company(self), here_of(self, self.sites)
+        shared = together(self, list(range(len(found))), here)
+        if shared is not None:
+            return shared
         pulled = joint_pulls(self, [*self.bound.products, *others], here)
         slopes = slopes_of(self, here, {i: pulled[i] for i in others if i in pulled})
         for i, (mean, sd) in self.bound.priors(self.theta).items():

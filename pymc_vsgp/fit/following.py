@@ -20,7 +20,7 @@ import scipy.linalg
 
 from scipy.sparse.linalg import LinearOperator, cg
 
-from pymc_vsgp.fit.bound import Evaluation
+from pymc_vsgp.fit.bound import Evaluation, slope_in_v
 from pymc_vsgp.fit.joint import shared_sites
 from pymc_vsgp.inducing.coordinates import Sites
 
@@ -33,6 +33,7 @@ __all__ = [
     "joint_pulls",
     "resistance",
     "slopes_of",
+    "together",
     "with_slopes",
 ]
 
@@ -65,11 +66,16 @@ def in_the_end(fit: Any, sites: list[Sites]) -> list[Sites]:
     the others stayed, and their sum would be far from it.
     """
     here, some = here_of(fit, sites), in_company(fit)
-    if fit.n_sharing > 1:
-        shared = shared_sites(fit, partial(pulls, fit, some, here))
-        if shared is not None:
-            return with_slopes(fit, *shared)
+    shared = together(fit, some, here)
+    if shared is not None:
+        return shared
     return with_slopes(fit, sites, slopes_of(fit, here, joint_pulls(fit, some, here)))
+
+
+def together(fit: Any, some: list[int], here: list[Sites]) -> list[Sites] | None:
+    """Return sites of functions together, if they have them, that follow the parameters."""
+    shared = shared_sites(fit, partial(pulls, fit, some, here))
+    return None if shared is None else with_slopes(fit, *shared)
 
 
 def here_of(fit: Any, sites: list[Sites]) -> list[Sites]:
@@ -146,7 +152,7 @@ def pulls(fit: Any, some: list[int], sites: list[Sites]) -> dict[int, tuple]:
         for h, to in (shifted[j] for j in p.at):
             mean = np.zeros_like(ev.mean[i]) + to.prior_mean[i] - ev.prior_mean[i]
             moved = _mean(to, i, p) - _mean(ev, i, p) - mean
-            pull = _pull(to, i, p) - _pull(ev, i, p)
+            pull = to.pull(i, p) - ev.pull(i, p)
             # Sites that stay hold v, too, but where the prior mean moves.
             pull = pull + fit.resistance(i, moved) if moved.any() else pull
             pulled.append(pull / h)
@@ -163,7 +169,7 @@ def _where_v_stays(fit: Any, q: list[Any], j: int, h: float, to: Evaluation) -> 
     there = list(q)
     for i, p in enumerate(fit.bound.processes):
         mean = to.prior_mean[i] - fit.evaluation.prior_mean[i]
-        if mean.any() and not (p.held or p.sparse or p.folded):
+        if mean.any() and not (p.held or p.sparse):
             means = np.broadcast_to(mean, q[i].linear.shape)
             there[i] = q[i]._replace(linear=q[i].linear + _curved(fit, i, q, means))
     theta = fit.theta.copy()
@@ -233,9 +239,9 @@ def _response(fit: Any, sites: list[Sites], pull: dict[int, np.ndarray]) -> dict
 
     def times(x):
         back = _pulled_back(fit, sites, split(x))
-        return x + joined({i: _whitened(ev.R[i], b) for i, b in back.items()})
+        return x + joined({i: slope_in_v(ev.R[i], b) for i, b in back.items()})
 
-    b = joined({i: _whitened(ev.R[i], x) for i, x in pull.items()})
+    b = joined({i: slope_in_v(ev.R[i], x) for i, x in pull.items()})
     A, M = (LinearOperator((b.size, b.size), f, dtype=float) for f in (times, alone))
     return split(cg(A, b, rtol=SMALL, maxiter=STEPS, M=M)[0])
 
@@ -249,7 +255,7 @@ def _pulled_back(fit: Any, sites: list[Sites], v: dict[int, np.ndarray]) -> dict
         far = x if processes[i].held else _linear_of(fit, i, sites, x)
         there[i] = there[i]._replace(linear=there[i].linear + h * far)
     to = fit.evaluate(fit.theta, there, fit.moved)
-    return {i: (_pull(ev, i, processes[i]) - _pull(to, i, processes[i])) / h for i in v}
+    return {i: (ev.pull(i, processes[i]) - to.pull(i, processes[i])) / h for i in v}
 
 
 def _as_q(fit: Any, sites: list[Sites]) -> list[Any]:
@@ -283,28 +289,8 @@ def _curved(fit: Any, i: int, sites: list[Sites], u: np.ndarray) -> np.ndarray:
     return np.einsum("kij,klj,kl->ki", root, root, u, optimize=True)
 
 
-def _whitened(R: np.ndarray, pull: np.ndarray) -> np.ndarray:
-    """Return the gradient in v of one in u."""
-    return R * pull if R.ndim == 1 else pull @ R
-
-
 def _mean(ev: Evaluation, i: int, p: Any) -> np.ndarray:
     """Return the mean of u under q."""
     m, R = ev.mean[i], ev.R[i]
     alone = p.sparse or p.independent or p.folded
     return ev.prior_mean[i] + (R * m if alone else m @ R.T)
-
-
-def _pull(ev: Evaluation, i: int, p: Any) -> np.ndarray:
-    """Return the gradient in u of the expected log density of the data, at the mean of q."""
-    m, R = ev.mean[i], ev.R[i]
-    if p.folded:
-        return ev.linear[i]
-    if p.sparse or p.independent:
-        m = ev.prior_mean[i] + R * m
-    if p.sparse or p.diagonal:
-        return ev.linear[i] - ev.precision[i] * m
-    pull = ev.linear[i] - (ev.precision[i] @ m[:, :, None])[:, :, 0]
-    if p.independent:
-        return pull
-    return scipy.linalg.solve_triangular(R, pull.T, lower=True, trans=1).T

@@ -22,7 +22,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
-from pymc_vsgp.fit.bound import split, whitened_coordinates
+from pymc_vsgp.fit.bound import slope_in_v, split, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import Sites, inverse_transpose, root_of
 
 __all__ = ["own_sites", "shared_sites"]
@@ -44,8 +44,7 @@ def shared_sites(
     processes, ev = fit.bound.processes, fit.evaluation
     shapes = [(p.n_functions, p.n_inducing) for p in processes]
     n = sum(K * M for K, M in shapes)
-    alone = any(p.sparse or p.folded for p in processes)
-    if alone or fit.n_sharing < 2 or fit.bound.mesh is not None:
+    if fit.n_sharing < 2 or fit.bound.mesh is not None or any(p.sparse for p in processes):
         return None
     of_rows = max(fit.bound.sizes()) * sum(M**2 for _, M in shapes)
     if n > FEW and FACTOR * n**3 > of_rows:
@@ -54,7 +53,7 @@ def shared_sites(
         bend = _second_derivatives(fit, shapes, n)
     except NotImplementedError:
         return None
-    if bend is None or not _says_as_much(bend, ev.precision):
+    if bend is None or not _says_as_much(fit, bend, shapes):
         return None
     root, m = root_of(-bend), np.concatenate([x.ravel() for x in ev.mean])
     units = np.concatenate([x.ravel() for x in _units(fit)])
@@ -98,28 +97,27 @@ def _step(fit: Any, root: np.ndarray, m: np.ndarray) -> np.ndarray:
     """
     if fit.rows is not None:
         return np.zeros_like(m)
-    ev, slopes = fit.evaluation, []
-    for i, (p, of) in enumerate(zip(fit.bound.processes, _units(fit), strict=True)):
-        at = ev.prior_mean[i] + of * ev.mean[i] if p.independent else ev.mean[i]
-        precision = ev.precision[i]
-        known = precision * at if p.diagonal else (precision @ at[..., None])[..., 0]
-        slopes.append(of * (ev.linear[i] - known))
-    step = np.concatenate([a.ravel() for a in slopes]) - m
+    ev = fit.evaluation
+    pairs = enumerate(fit.bound.processes)
+    step = np.concatenate([slope_in_v(ev.R[i], ev.pull(i, p)).ravel() for i, p in pairs]) - m
     far = np.sqrt(step @ np.linalg.solve(np.eye(len(m)) + root @ root.T, step))
     return step * min(1.0, LONGEST / far) if far > 0.0 else step
 
 
-def _says_as_much(bend: np.ndarray, precision: list[np.ndarray]) -> bool:
+def _says_as_much(fit: Any, bend: np.ndarray, shapes: list[tuple[int, int]]) -> bool:
     """Whether second derivatives are those of each function, whose expectations are not rough.
 
     Those of a density with kinks are zero almost everywhere.
     """
-    rough = np.split(-np.diagonal(bend), np.cumsum([x.shape[0] * x.shape[1] for x in precision]))
-    pairs = [
-        (a.sum(), b.sum() if b.ndim == 2 else np.trace(b, axis1=1, axis2=2).sum())
-        for a, b in zip(rough, precision, strict=False)
-    ]
-    return all(b <= OFF * a and a <= OFF * b for a, b in pairs)
+    parts = zip(fit.bound.processes, split(-np.diagonal(bend), shapes), strict=True)
+    for i, (p, rough) in enumerate(parts):
+        known = fit.evaluation.precision[i]
+        if p.folded:
+            known = np.stack([fit.bound.products[i].unfold(x) for x in known])
+        own = known.sum() if p.diagonal else np.trace(known, axis1=1, axis2=2).sum()
+        if own > OFF * rough.sum() or rough.sum() > OFF * own:
+            return False
+    return True
 
 
 def _root(units, factor):
