@@ -7,6 +7,7 @@ import pymc as pm
 import pytest
 import reference_steps as reference
 
+from marks import long
 from modes import RAW, REWRITTEN
 from scipy import special, stats
 
@@ -86,7 +87,7 @@ def test_exact_posterior():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ordinal", [False, True])
+@pytest.mark.parametrize("ordinal", [False, *long(True)])
 def test_sparse_posterior(ordinal):
     """With variances of f given u of up to the prior's, proposals are weighed."""
     model = sparse(ordinal=ordinal)

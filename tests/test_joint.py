@@ -86,9 +86,10 @@ def as_if_informed(as_if_many, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        ("points", ""),
-        *long(("coefficients", ""), ("coefficients", "as_if_many"), ("both", "as_if_many")),
-        ("both", "as_if_informed"),
+        ("both", ""),
+        ("both", "as_if_many"),
+        *long(("points", ""), ("coefficients", ""), ("coefficients", "as_if_many")),
+        pytest.param("both", "as_if_informed", marks=pytest.mark.long),
     ],
 )
 def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(kind, how, rng, request):

@@ -116,6 +116,7 @@ def test_steps_on_jax_are_those_of_numpy(curvature, rng):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_fit_on_jax_is_that_of_numpy(tmp_path):
     """Its q stays on the device, and what the user gets is numpy's."""
@@ -354,6 +355,7 @@ def test_a_sum_of_points_and_many_features_ends_where_natural_gradients_do(monke
         np.testing.assert_allclose(few.mean[name], best.mean[name], atol=0.3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_inducing_inputs_move_where_there_are_classes():
     model = of_classes()
@@ -485,6 +487,7 @@ def test_checkpoints_that_do_not_fit(tmp_path):
             fitted(checkpoint=path, **more)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ctrl_c_at_the_end_leaves_a_checkpoint_that_fits(tmp_path, monkeypatch):
     """What is evaluated last is on other rows than the next batch."""

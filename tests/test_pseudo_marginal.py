@@ -207,6 +207,7 @@ def test_latent_values_of_others_are_kept(rng):
     assert step.current.log_evidence != before.log_evidence
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_step_that_may_stay_is_right_beside_it(rng):
     """Values were drawn anew only where the other step had moved, so those that hold it were lost.
