@@ -395,8 +395,17 @@ def by_group():
     f.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(np.sin(X[:, 0]))))
 
 
+def waves():
+    """A function of Fourier features, beside one of points."""
+    rng, X, f = inputs()
+    gp = pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=pm.Gamma("ls", 5.0, 5.0)))
+    gp.prior("w", inducing=vsgp.inducing.Fourier(20.0, 5))
+    total = vsgp.Coregionalized([1.0, -0.5], [gp, process(X, "v", 3)])
+    total.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(np.exp(f)))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [classes, *long(counts, two, of_rows, summed, by_group)])
+@pytest.mark.parametrize("build", [classes, *long(counts, two, of_rows, summed, waves, by_group)])
 def test_refined_coordinates_are_a_change_of_variables(build, rng):
     """They are affine in epsilon, so a few points tell the map and its determinant."""
     model, _ = made(build)
@@ -415,11 +424,11 @@ def test_refined_coordinates_are_a_change_of_variables(build, rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", [Jax, Numba])
-def test_a_step_of_several_functions_is_compiled(backend, rng, monkeypatch):
+@pytest.mark.parametrize(("build", "backend"), [(summed, Jax), (summed, Numba), (waves, Jax)])
+def test_a_step_of_several_functions_is_compiled(build, backend, rng, monkeypatch):
     if backend is Jax:
         pytest.importorskip("jax")
-    model, _ = made(summed)
+    model, _ = made(build)
     points, theta, epsilon = points_of(model, rng, S=40)
     expected = points.refined()(theta, epsilon)
     monkeypatch.setattr(backend, "pays", 0.0)

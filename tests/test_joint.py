@@ -14,6 +14,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.fit import joint
 from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.gaussian import _sites_of
 from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites, Tied, Together, Whitened
@@ -106,6 +107,26 @@ def test_epsilon_of_a_sum_is_standard_normal_for_every_theta(kind, how, rng, req
         center = logp(point | {v.name: np.zeros(v.type.shape) for v in values})
         epsilon = np.concatenate([point[name] for name in names])
         np.testing.assert_allclose(center - logp(point), epsilon @ epsilon / 2.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["both", *long("points", "coefficients")])
+@pytest.mark.parametrize("together", [True, *long(False)])
+def test_a_step_from_bad_sites_is_exact_for_normal_noise(kind, together, rng, monkeypatch):
+    """Importance weights take it at each theta, where the stage's coordinates do not fit."""
+    if not together:
+        monkeypatch.setattr(joint, "_says_as_much", lambda *args: False)
+    model = summed(kind=kind)
+    stage = fitted(model, maxiter=2)
+    assert transforms(model) == {Together if together else Tied}
+    bad = {
+        name: s._replace(linear=rng.normal(size=s.linear.shape), root=0.6 * s.root)
+        for name, s in stage.sites.items()
+    }
+    hand_over(model, bad, {})
+    at = Points(model)
+    theta, epsilon = 0.5 * rng.normal(size=(3, at.n_theta)), rng.normal(size=(3, 2, at.n_epsilon))
+    found, center = at.refined()(theta, epsilon)[0], at.refined()(theta, 0.0 * epsilon)[0]
+    np.testing.assert_allclose(center - found, (epsilon**2).sum(axis=-1) / 2.0, rtol=1e-5)
 
 
 def of_sizes(rng, second="points"):

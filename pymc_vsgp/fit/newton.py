@@ -14,8 +14,9 @@ them: classes tell only differences, an observation of a sum only the sum.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
@@ -28,7 +29,15 @@ from pymc_vsgp.engine.blocks import Expected, stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.fit.sites import given_sites, of_all
-from pymc_vsgp.inducing.coordinates import Together, apply_sites, divide, inverse_transpose, times
+from pymc_vsgp.inducing.coordinates import (
+    Diagonal,
+    Tied,
+    Together,
+    apply_sites,
+    divide,
+    inverse_transpose,
+    times,
+)
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 
 STEPS = 1.0, 0.7  # the second is shorter: where classes are separable whole ones go back and forth
@@ -40,6 +49,8 @@ class _Normal(NamedTuple):
 
     half: Variable
     L: Variable
+    units: Any = np.float64(1.0)
+    """Deviations of coefficients, which a loop over the data takes in place of v."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,6 +58,11 @@ class _Normal(NamedTuple):
 
     def at(self, epsilon):
         return divide(self.half + epsilon, self.L)
+
+    def in_loop(self) -> tuple[Variable, Variable]:
+        """Return mean and root of the covariance of what a loop over the data takes."""
+        column = self.units if self.units.ndim == 0 else self.units[:, None]
+        return self.units * divide(self.half, self.L), column * inverse_transpose(self.L)
 
     def stepped(self, length, a, G) -> "_Normal":
         """Return where a natural-gradient step of this length leads."""
@@ -59,7 +75,7 @@ class _Normal(NamedTuple):
         h = a - pt.matmul(G, divide(self.half, self.L)[..., None])[..., 0]
         before = pt.matmul(self.L, self.half[..., None])[..., 0]
         half = solve_triangular(L, before + length * (h - before), lower=True, b_ndim=1)
-        return _Normal(pt.switch(good[:, None], half, self.half), L)
+        return _Normal(pt.switch(good[:, None], half, self.half), L, self.units)
 
 
 def refined_logp(model: Model) -> list[Variable]:
@@ -98,8 +114,8 @@ def _of_stage(model: Model, us) -> tuple[dict[str, _Normal], Callable]:
 
     Of functions that share sites the densities are those of each, given the others.
     """
-    if any(is_independent(u) or is_sparse(u) for u in us):
-        raise NotImplementedError("Steps of coefficients, and given neighbors, are left out.")
+    if any(is_sparse(u) or not _has_matrix(model, u) for u in us):
+        raise NotImplementedError("Steps of many coefficients, or given neighbors, are left out.")
     graphs = [x for u in us for x in (*u.owner.inputs[1:3], *given_sites(model, u))]
     shared = [u for u in us if isinstance(model.rvs_to_transforms[u], Together)]
     where: list[slice] = []
@@ -107,11 +123,15 @@ def _of_stage(model: Model, us) -> tuple[dict[str, _Normal], Callable]:
         *normal, where = of_all(model, shared)
         graphs += normal
     graphs = model.replace_rvs_by_values(graphs)
-    found = {u.name: _Normal(*apply_sites(*graphs[4 * i : 4 * i + 4])) for i, u in enumerate(us)}
+    found = {}
+    for i, u in enumerate(us):
+        of_u = graphs[4 * i : 4 * i + 4]
+        found[u.name] = _Normal(*apply_sites(*of_u), *(of_u[1:2] if is_independent(u) else ()))
     names = [u.name for u in shared]
     for name, at in zip(names, where, strict=True):
         L, center = found[name].L, divide(graphs[-2], graphs[-1])
-        found[name] = _Normal(times(center[at].reshape(L.type.shape[:2]), L), L)
+        half = times(center[at].reshape(L.type.shape[:2]), L)
+        found[name] = found[name]._replace(half=half)
 
     def to_stage(v) -> Variable:
         epsilon = {n: times(v[n], old.L) - old.half for n, old in found.items() if n not in names}
@@ -122,6 +142,13 @@ def _of_stage(model: Model, us) -> tuple[dict[str, _Normal], Callable]:
         return pt.concatenate([epsilon[u.name].ravel() for u in us])
 
     return found, to_stage
+
+
+def _has_matrix(model: Model, u) -> bool:
+    """Whether coordinates of inducing values have a matrix for all of them."""
+    transform = model.rvs_to_transforms[u]
+    tied = isinstance(transform, Tied | Together) and not isinstance(transform, Diagonal)
+    return tied or not is_independent(u)
 
 
 def _stepped(logp, before: dict[str, _Normal], length) -> dict[str, _Normal]:
@@ -164,6 +191,17 @@ def _expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str],
     names = [p.conditional.process for p in node.op.recipe.parts]
     if not set(names) <= set(before):
         raise NotImplementedError("Inducing values are fixed.")
-    means = [divide(before[n].half, before[n].L) for n in names]
-    roots = [inverse_transpose(before[n].L) for n in names]
-    return names, stream_gaussian(node, means, roots, joint=joint)
+    means, roots = zip(*(before[n].in_loop() for n in names), strict=True)
+    new = stream_gaussian(node, means, roots, joint=joint)
+    units = [before[n].units for n in names]
+    if all(x.ndim == 0 for x in units):
+        return names, new
+    squares = [x if x.ndim == 0 else pt.outer(x, x) for x in units]
+    slopes = [x * a for x, a in zip(units, new.slopes, strict=True)]
+    grams = [x * G for x, G in zip(squares, new.grams, strict=True)]
+    if new.joint is not None:
+        flat = pt.concatenate(
+            [(x + pt.zeros_like(m)).ravel() for x, m in zip(units, means, strict=True)]
+        )
+        new = new._replace(joint=pt.outer(flat, flat) * new.joint)
+    return names, new._replace(slopes=slopes, grams=grams)
