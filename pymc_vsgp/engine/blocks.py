@@ -194,7 +194,7 @@ def stream_gaussian(
         # A few rows of a grid are no grid; correlated coefficients take a matrix of all features.
         free = (p._replace(conditional=p.conditional.by_rows()) for p in recipe.parts)
         recipe = recipe._replace(parts=tuple(free))
-        if joint and block_size == ALL_ROWS:
+        if block_size == ALL_ROWS:
             block_size = None
     if any(whole):
         given = zip(recipe.parts, whole, strict=True)
