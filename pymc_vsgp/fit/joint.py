@@ -85,8 +85,8 @@ def _units(fit: Any) -> list[np.ndarray]:
 
 def _back(R: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return ``R^-T x``; a vector R stands for a diagonal matrix."""
-    if R.ndim == 1:
-        return x / R[:, None]
+    if R.ndim == 1:  # and may have no variance, of high frequencies
+        return np.divide(x, R[:, None], out=np.zeros_like(x), where=R[:, None] > 0.0)
     return scipy.linalg.solve_triangular(R, x, lower=True, trans=1)
 
 
