@@ -148,12 +148,12 @@ def by_group(y):
     process(by="group").likelihood("y", vsgp.Poisson(exposure=HOURS), X=groups, y=y)
 
 
-def summed(y):
-    """Observe the sum of two functions, each with inducing inputs of its own."""
+def summed(y, inducing=None):
+    """Observe the sum of two functions, each with inducing variables of its own."""
     slow = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=6.0))
     ls, variance = pm.LogNormal("lengthscale", 0.3, 0.25), pm.LogNormal("variance", -0.5, 0.5)
     fast = vsgp.VariationalSparse(cov_func=variance * pm.gp.cov.ExpQuad(1, ls=ls))
-    slow.prior("slow", Xu=vsgp.inducing.grid(X, 6))
+    slow.prior("slow", None if inducing else vsgp.inducing.grid(X, 6), inducing=inducing)
     fast.prior("fast", Xu=vsgp.inducing.grid(X, 20))
     both = vsgp.Coregionalized([1.0, 1.0], [slow, fast])
     both.likelihood("y", vsgp.Poisson(exposure=HOURS), X=X, y=y)
@@ -248,6 +248,10 @@ CASES = {
     "Poisson, covariate and many Fourier features": (COUNTS, covariate),
     "Poisson, a function by group": (COUNTS, by_group),
     "Poisson, sum of two functions": (COUNTS, summed),
+    "Poisson, sum of features and points": (
+        COUNTS,
+        lambda y: summed(y, vsgp.inducing.Fourier(40.0, 10, center=5.0)),
+    ),
     "Gaussian, coregionalized": (np.stack([REALS, -REALS, REALS**2], axis=1), coregionalized),
 }
 # Why some have no row.
