@@ -88,6 +88,7 @@ def test_a_kernel_without_a_density_gets_points(rng):
     assert "No Fourier features" in repr(suggestion)
 
 
+@pytest.mark.slow
 def test_neighbors_where_points_would_need_too_many(rng):
     X = rng.uniform(0.0, 100.0, size=(2000, 3))
     with pm.Model():

@@ -76,6 +76,7 @@ def run(step, point, name, n, seeds=(1, 2)):
     return np.array(chains), np.mean(accept)
 
 
+@pytest.mark.slow
 def test_exact_posterior():
     model = reference.latent(fixed=True)
     step = ProbitAugmentation([model["f"]], n_updates=10, model=model, **FAST)

@@ -60,6 +60,7 @@ def given_neighbors(shift, n=1000):
     return model
 
 
+@pytest.mark.slow
 def test_values_given_neighbors_are_for_numba(times):
     """They come one after another: on JAX a gradient of 1000 takes 25 ms, on numba 5."""
     at, between = given_neighbors(0.0), given_neighbors(0.5)
@@ -68,6 +69,7 @@ def test_values_given_neighbors_are_for_numba(times):
     assert chosen(between, 500).sampling > 1.8 * chosen(at, 500).sampling
 
 
+@pytest.mark.slow
 def test_what_is_done_first_is_chosen(times):
     """JAX for few steps of what numba has not met; numba for many, or once it has compiled it."""
     path, found = times
@@ -93,6 +95,7 @@ def test_what_is_done_first_is_chosen(times):
     assert json.loads(path.read_text())["first"] == 40.0
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_broken_or_read_only_costs_nothing_but_its_content(times, monkeypatch):
     path, found = times
     path.write_text("{")
@@ -186,6 +189,7 @@ def test_warm_compiles_each_kernel_with_each_likelihood(monkeypatch, capsys):
     assert "ExpQuad, Poisson, 2 inputs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_nutpie_calls_has_the_codes_of_nutpie():
     """Those of its own functions: of wrong sizes, of errors, of what is not finite."""
     module = pytest.importorskip("nutpie.compile_pymc")
@@ -406,6 +410,7 @@ def test_where_nothing_is_compiled_no_op_has_a_graph_that_is():
     np.testing.assert_array_equal(diagonal, [np.diag(a) for a in at])
 
 
+@pytest.mark.slow
 def test_inputs_in_a_file_are_for_numba(times, tmp_path):
     """JAX would copy them, and is chosen for this model where they are in memory."""
     X = np.memmap(tmp_path / "X", dtype="float64", mode="w+", shape=(20, 1))

@@ -699,6 +699,7 @@ def sentences(message):
     return [part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip()) if part]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_message(mistake):
     act, error, parts = MISTAKES[mistake]

@@ -96,6 +96,7 @@ def test_log_density_and_gradient_are_those_of_separate_models(mode, block_size)
     close(gradient, slopes)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_that_are_all_inputs_make_it_exact():
     """With Z = X the log density is the prior of the values and the likelihood there."""
     at = np.searchsorted(TIMES, T)
@@ -140,6 +141,7 @@ def test_a_sum_over_rows_in_an_order_by_their_inputs():
 NEW = np.array([[0.3, 0.0], [0.3, 1.0], [2.2, 1.0], [3.9, 2.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("diag", [True, False])
 def test_predictions_are_those_of_separate_models(diag):
     model, apart = build(), separate()
@@ -209,6 +211,7 @@ def test_what_follows_draws(sampled, tmp_path):
     assert joint.shape == (1, 40, len(NEW))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [vsgp.Poisson, *long(lambda: vsgp.Gaussian(0.7))])
 def test_check_of_inducing_points_is_that_of_one_process(family):
     """Of a process over inputs and groups, whose kernel is zero between groups."""
@@ -251,6 +254,7 @@ def test_labels_and_numbers_are_the_same_data():
     close(a[0], b[0])
 
 
+@pytest.mark.slow
 def test_a_common_process_pools_the_groups():
     with pm.Model(coords={"village": NAMES}) as model:
         own, everywhere = (
@@ -268,6 +272,7 @@ def test_a_common_process_pools_the_groups():
     assert np.isfinite(model.compile_logp(mode=ONCE)(model.initial_point()))
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_group_with_a_common_process():
     """Whichever of the two comes first."""
     with pm.Model(coords={"village": NAMES}) as model:
@@ -287,6 +292,7 @@ def test_a_picture_of_one_group_with_a_common_process():
         vsgp.plot_function(idata, model=model)
 
 
+@pytest.mark.slow
 def test_a_table_with_labels_for_a_common_process():
     """Labels of groups are coded once, also for processes that know none."""
     labels = ["south", "north", "west"]
@@ -330,6 +336,7 @@ def test_processes_with_other_groups_are_refused():
             f.conditional("f", NEW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "wanted"),
     [
@@ -372,6 +379,7 @@ def test_bad_arguments():
             gp.conditional("f", pd.DataFrame({"t": [1.0]}))
 
 
+@pytest.mark.slow
 def test_labels_mean_the_groups_of_the_draws():
     """Also where the model was built again with its groups in another order."""
     rng = np.random.default_rng(5)

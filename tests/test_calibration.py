@@ -43,6 +43,7 @@ def test_verdict(rng):
     assert "300 replicates (7 by NUTS)" in repr(Calibration(narrow.ranks, 49, n_nuts=7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_ranks", [20, 24, 50, 200])
 def test_uniform_ranks_are_rejected_as_often_as_said(n_ranks):
     """By simulation, with any number of ranks; and ranks of a posterior too wide are rejected."""
@@ -220,6 +221,7 @@ def test_ranks_of_known_draws(width, shift, monkeypatch):
     assert result.calibrated == (width == 1.0 and shift == 0.0), result
 
 
+@pytest.mark.slow
 def test_what_is_compiled_once_serves_all_data():
     shared = pytensor.shared(np.ones(10), name="calibration_y")
     run = _Sampler(conjugate(shared), shared, 300, 0)
@@ -249,6 +251,7 @@ def test_weights_are_in_the_coordinates_of_each_stage(inducing):
     assert run.n_nuts == 0
 
 
+@pytest.mark.slow
 def test_a_density_that_takes_one_point_at_a_time_is_left_to_nuts():
     shared = pytensor.shared(np.ones(30), name="calibration_y")
     with pm.Model():

@@ -137,6 +137,7 @@ def test_failure_is_finite_and_said(mode):
     assert fn(slightly, 0.5)[1] == 0.5
 
 
+@pytest.mark.slow
 def test_jax_differentiates_it_like_pytensor(rng):
     jax = pytest.importorskip("jax")
     from pytensor.link.jax.dispatch import jax_funcify

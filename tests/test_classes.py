@@ -184,6 +184,7 @@ def of_several(names, y, family=vsgp.Softmax):
     return model, prior_draws(model, 5)
 
 
+@pytest.mark.slow
 def test_labels_over_several_processes():
     """Codes are those that the model was fitted with, whatever the processes are called."""
     names = ["mid", "low", "high"]
@@ -229,6 +230,7 @@ def test_whole_numbers_as_names(names):
     np.testing.assert_allclose(density, p[:, :2])
 
 
+@pytest.mark.slow
 def test_codes_over_several_processes_have_the_names_of_these():
     model, idata = of_several(["a", "b", "c"], CODES, vsgp.RobustMax)
     options = {"model": model, "progressbar": False}
@@ -236,6 +238,7 @@ def test_codes_over_several_processes_have_the_names_of_these():
     np.testing.assert_array_equal(found, vsgp.log_predictive_density(idata, X, CODES, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("y", "others"),
     [

@@ -213,6 +213,7 @@ def test_numbers_are_not_names(fitted):
     )
 
 
+@pytest.mark.slow
 def test_numbers_in_another_order_say_where_columns_are():
     """Those of a table that was made of an array: by `frame[[1, 0]]`, say."""
     numbered = NEW.set_axis(range(2), axis=1)
@@ -298,6 +299,7 @@ INTEGERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_whole_numbers(name):
     inputs, same = INTEGERS[name], PLACES if name != "yes and no" else INTEGERS[name]
@@ -308,6 +310,7 @@ def test_whole_numbers(name):
     np.testing.assert_allclose(model.compile_logp(mode=ONCE)(point), value, rtol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int64", "uint16"])
 def test_data_of_whole_numbers(dtype):
     with pm.Model(coords={"k": list(PLACES)}) as model:

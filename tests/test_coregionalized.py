@@ -157,6 +157,7 @@ def test_labeled_parameters_are_taken_by_their_dims(exposure, same, n):
     np.testing.assert_array_equal(np.broadcast_to(got, (n, P)), np.broadcast_to(same, (N, P))[:n])
 
 
+@pytest.mark.slow
 def test_predictions_take_labeled_parameters_by_their_dims(rng):
     with pm.Model(coords=COORDS) as model:
         f = mixed_process()
@@ -346,6 +347,7 @@ def test_weights_of_one_function_whose_shape_no_type_says(make, rng):
     np.testing.assert_array_equal(again, mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random", [True, *long(False)])
 def test_draws_of_a_stage_say_that_random_weights_widen_them(random, caplog):
     with pm.Model() as model:
@@ -405,6 +407,7 @@ def test_columns_of_data_are_not_repeated():
         f.likelihood("y", vsgp.Poisson(fixed), X=X, y=np.ones((N, P)))
 
 
+@pytest.mark.slow
 def test_an_intercept_is_as_wide_as_functions_that_share_it_leave_it(rng):
     """Each function followed it as if the other stayed, and its ± was twice as large."""
     x = np.linspace(0.0, 4.0, 8)[:, None]

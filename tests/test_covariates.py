@@ -98,6 +98,7 @@ def test_log_density(make, block_size):
             np.testing.assert_allclose(slope[j], (up - down) / 2e-6, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_kernels_name_columns_in_any_order():
     """Lengthscales go with active_dims as given, periods with the columns of X."""
     table, y = table_of(23)
@@ -198,6 +199,7 @@ def test_for_data_looks_at_the_columns_of_the_kernel():
         vsgp.inducing.Fourier.for_data(table, pm.gp.cov.ExpQuad(5, ls=1.0))
 
 
+@pytest.mark.slow
 def test_the_first_coefficient_follows_the_mean_of_the_covariates():
     """So coordinates that the data gave stay right while effects move."""
     table, y = table_of(23)
@@ -406,6 +408,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", *long("points", "neighbors", "waves")])
 def test_columns_that_are_counted_from_the_last(kind):
     """As pm.gp takes them."""
@@ -446,6 +449,7 @@ def test_data_that_the_user_made_stay_as_they_are():
     assert np.isfinite(model.compile_logp(mode=RAW)(model.initial_point()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [pd.Series, list, *long(np.array, tuple)])
 def test_covariates_are_numbers_in_any_container(make):
     table, y = table_of(20)
@@ -460,6 +464,7 @@ def test_covariates_are_numbers_in_any_container(make):
         build(table, y, vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER, covariates=7.5))
 
 
+@pytest.mark.slow
 def test_suggestions_are_of_the_columns_of_the_kernel():
     table, _ = table_of(60)
     found = vsgp.suggest_inducing(table, cov_of(), residual=0.05, draws=20, random_seed=1)

@@ -119,6 +119,7 @@ def inflated(e):
     return lambda f: pm.ZeroInflatedPoisson.dist(psi=e / 3.0, mu=exp(f))
 
 
+@pytest.mark.slow
 def test_weights_of_a_mixture_that_differ_by_row():
     """PyMC stacks them, so they can't be told from weights that all rows share."""
     with pytest.raises(ValueError, match=r"Custom takes .* Make it a pm\.Data of the model\."):
@@ -138,6 +139,7 @@ def test_arrays_of_another_length():
         build(lambda model: CASES["exposure"][0], COUNTS, rows=12)
 
 
+@pytest.mark.slow
 def test_vectors_of_the_model_in_blocks():
     """Their type has a length, which a block of the rows has not."""
     W = np.column_stack([E, E**2])
@@ -183,6 +185,7 @@ def test_a_gradient_that_is_nan_far_from_the_data():
     np.testing.assert_allclose(*elbos, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_nan_near_the_data():
     """Of the same with a limit below the mean: the stage says so before any step."""
     y = np.minimum(REAL, -1.1)
@@ -193,6 +196,7 @@ def test_a_gradient_that_is_nan_near_the_data():
         vsgp.fit_gaussian(progressbar=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "size"),
     [
@@ -221,6 +225,7 @@ def test_a_vector_that_all_rows_share(rows, size):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_weights_of_the_model_that_all_rows_share():
     """As with these weights from outside."""
     found = []
@@ -344,6 +349,7 @@ def poisson(mu):
     return stats.poisson.pmf(COUNTS, mu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "parts"),
     [
@@ -389,6 +395,7 @@ NORMAL = stats.norm.pdf
 POSITIVE = np.where(RNG.uniform(size=N) < 0.4, 0.0, RNG.gamma(2.0, 1.0, N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "y", "parts"),
     [
@@ -445,6 +452,7 @@ def test_continuous_components_that_do_not_depend_on_the_function(make, y, parts
     assert drawn.mean() == pytest.approx((1.0 - p) * means[0] + p * means[1], abs=0.05)
 
 
+@pytest.mark.slow
 def test_rows_of_another_number():
     """A parameter may be replaced for new rows, whatever stood there when the callable ran."""
     new, point = X[3:15] + 0.02, np.linspace(-1.0, 1.0, 5)
@@ -546,6 +554,7 @@ def test_number_of_nodes(n):
         vsgp.Custom(lambda f: pm.Normal.dist(f, 1.0), n_nodes=n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -573,6 +582,7 @@ def test_parameters_have_one_order(make):
     np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.slow
 def test_a_density_that_overflows_far_away():
     """That of PyMC's Weibull is infinite from exp(710) on, where f has no mass."""
     made = vsgp.Custom(lambda f: pm.Weibull.dist(alpha=0.8, beta=exp(f)))
@@ -584,6 +594,7 @@ def test_a_density_that_overflows_far_away():
     np.testing.assert_allclose(found, known, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "y"),
     [
@@ -681,6 +692,7 @@ def test_a_fit_begins_where_the_density_does_not_underflow(kind):
     assert np.isfinite(fit.evaluation.value) and _has_slopes(fit.evaluation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.03, 0.1])
 def test_density_under_heavy_tails(sigma):
     """They keep the region wide that carries the integral, however narrow the peak."""

@@ -33,6 +33,7 @@ def Xu():
     return np.linspace(0.0, 5.0, M)[:, None]
 
 
+@pytest.mark.slow
 def test_nothing_wrong(Xu):
     model = build(Xu)
     check = check_model({"variance": 4.0}, model=model)
@@ -120,6 +121,7 @@ def test_advice_is_two_sentences(Xu):
             assert len(text.split(". ")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True])
 def test_an_observation_that_the_likelihood_leaves_out(several, Xu):
     """A measurement above the limit that it was censored at, among thousands."""
@@ -142,6 +144,7 @@ def test_an_observation_that_the_likelihood_leaves_out(several, Xu):
     assert "Correct or drop that row, or limits" in advice
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:total_size not provided:UserWarning")
 def test_a_row_of_a_batch_is_not_named(Xu):
     """It is another one each time."""

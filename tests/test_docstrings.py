@@ -114,6 +114,7 @@ def prepare(name, space):
         space["gp"].prior("u", Xu=X[::4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 @pytest.mark.filterwarnings("ignore:The period")
@@ -167,6 +168,7 @@ def texts():
         yield page.name, page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_retired_words_stay_out():
     found = []
     for where, text in texts():

@@ -182,6 +182,7 @@ def test_posterior():
     assert (abs(idata["sample_stats"]["angle"]) <= 2 * np.pi).all()
 
 
+@pytest.mark.slow
 def test_seed_and_pickle(rng):
     """Chains that begin alike go on alike, in another process too."""
     model, us = points()
@@ -208,6 +209,7 @@ def test_new_data_count():
     assert before < after
 
 
+@pytest.mark.slow
 def test_new_sites_are_refused():
     """What was compiled looks at the variables of the sites, which a reset takes away."""
     model, us = points()
@@ -225,6 +227,7 @@ def test_new_sites_are_refused():
         step.setup_chain(np.random.default_rng(1), 0, 1)
 
 
+@pytest.mark.slow
 def test_errors():
     model, us = points()
     with model:

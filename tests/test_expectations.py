@@ -60,6 +60,7 @@ def compiled(expected, mode):
     return pytensor.function([mu, gamma], [value, *pt.grad(value.sum(), [mu, gamma])], mode=mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=["numba", "raw", "jax"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_value_and_gradient(name, mode):

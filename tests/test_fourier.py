@@ -345,6 +345,7 @@ def test_a_stage_of_several_functions(n, scale, rng):
     assert (np.argmax(Phi @ stage.mean["u"].T, axis=1) == labels).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_gradient_where_nothing_is_left_out():
     """A smooth kernel and a likelihood by quadrature, which takes the root of the variance."""
     X, y = data_of(1)
@@ -626,6 +627,7 @@ def test_for_data_takes_few_waves_of_long_lengthscales(ls):
     assert vsgp.inducing.Fourier.for_data(X, cov, draws=2, periodic={0: 1.0}).n_features == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ls", [100.0, 1e5])
 def test_for_data_of_a_short_and_a_long_part(ls):
     """A torus that is long enough for the long part would take thousands of waves of the other."""
@@ -839,6 +841,7 @@ def test_a_short_period_is_told():
     assert "The period is short" in check.advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_frequencies", "periodic", "advised"),
     [(10, False, False), (11, False, True), (11, True, False)],
@@ -935,6 +938,7 @@ def test_draws_of_other_waves(changed, message):
         as_sampled(other, idata["constant_data"].to_dataset())
 
 
+@pytest.mark.slow
 def test_draws_keep_the_window_of_their_data():
     """Functions at all of these data are sums of waves, whatever rows the model has now."""
     X, y = data_of(1)

@@ -131,6 +131,7 @@ def test_bound_equals_an_independent_one(family, data, rng):
     np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_bound(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
@@ -303,6 +304,7 @@ def test_advi_gives_the_same_kind_of_result(method, data, rng, default_mode):
     assert tree["posterior"]["u"].shape == (1, 50, M)
 
 
+@pytest.mark.slow
 def test_advi_is_compiled_and_seeded_as_asked(data, rng, monkeypatch):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(1.0 + f)))
@@ -361,6 +363,7 @@ def test_draws_of_what_depends_on_variables(one_by_one, data, rng):
     np.testing.assert_allclose(draws["last"], draws["u"].values[:, -1] * ls)
 
 
+@pytest.mark.slow
 def test_what_it_can_not_do(data, rng):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))
@@ -405,6 +408,7 @@ def test_what_it_can_not_do_with_changed_models(data, rng):
             vsgp.sample(model=fixed, **quiet)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_frozen_after_a_stage_is_fitted_again(rng):
     """Its sites are constants, so the fit makes data of its own."""
     X = np.linspace(0.0, 5.0, 20)[:, None]
@@ -426,6 +430,7 @@ def test_a_model_that_was_frozen_after_a_stage_is_fitted_again(rng):
     np.testing.assert_allclose(*logps, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, at a lengthscale of zero
 @pytest.mark.parametrize("lik", [vsgp.Gaussian(0.4), vsgp.Poisson()])
 def test_an_initial_point_of_no_density_is_told(lik, data, rng):
@@ -692,6 +697,7 @@ NARROWER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["few", "many", "points"])
 def test_it_begins_where_the_prior_has_no_elbo(kind, monkeypatch):
     """The last with minibatches, whose q stays; some coefficients have next to no variance."""
@@ -766,6 +772,7 @@ def test_what_was_compiled_before_another_fit_is_of_the_same_coordinates():
         assert sum(x is d for d in model.data_vars) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["start", "tol"])
 def test_advi_starts_at_the_initial_point(name):
     """It continues from no stage, and does not stop by a tolerance."""
@@ -778,6 +785,7 @@ def test_advi_starts_at_the_initial_point(name):
         vsgp.fit_gaussian("advi", model=model, **{name: asked[name]})
 
 
+@pytest.mark.slow
 def test_initial_values_of_the_prior_are_the_same_each_time():
     histories = []
     for _ in range(2):
@@ -790,6 +798,7 @@ def test_initial_values_of_the_prior_are_the_same_each_time():
     np.testing.assert_array_equal(*histories)
 
 
+@pytest.mark.slow
 def test_a_slope_that_promises_more_is_no_convergence(data, rng, monkeypatch):
     X, Xu, f = data
     model = build(vsgp.Poisson(), X, Xu, rng.poisson(np.exp(f)))

@@ -44,6 +44,7 @@ def inputs(rng):
     return X, Xu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_gradient_by_finite_differences(family, inputs, rng):
     model = family_model(family, inputs)
@@ -105,6 +106,7 @@ def test_value_does_not_depend_on_the_coordinates(inputs, rng):
     np.testing.assert_allclose(value, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_inducing_points_at_the_data_give_the_exact_process(rng):
     """With Xu = X the density of (u, theta) is that of pm.gp.Latent."""
     X = rng.uniform(0, 10, size=(15, 1))
@@ -161,6 +163,7 @@ def test_gaussian_likelihood_integrates_to_the_collapsed_bound(inputs, rng):
     np.testing.assert_allclose(log_integral, bound, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_potential_is_the_sum_of_the_likelihood(inputs, rng):
     X, Xu = inputs
     values = []
@@ -176,6 +179,7 @@ def test_potential_is_the_sum_of_the_likelihood(inputs, rng):
     assert [p.name for p in model.potentials] == ["y"]
 
 
+@pytest.mark.slow
 def test_two_likelihoods_on_one_function(inputs, rng):
     """Counts and measurements of the same f add up."""
     X, Xu = inputs
@@ -250,6 +254,7 @@ def test_conditionals_have_the_moments_of_predict(inputs, rng):
     np.testing.assert_allclose(draws.var(1) / variance, 1, atol=0.06)
 
 
+@pytest.mark.slow
 def test_conditionals_of_the_components_sum_to_the_total(inputs, rng):
     X, Xu = inputs
     Xnew = rng.normal(size=(5, D))
@@ -299,6 +304,7 @@ def test_extrapolation_returns_to_the_prior(inputs):
     np.testing.assert_allclose(var, 1.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("container", "block_size"), [(True, None), *long((True, False), (False, None), (False, False))]
 )
@@ -331,6 +337,7 @@ def test_a_slope_for_two_inputs_is_refused(rows, inputs):
     assert list(model.named_vars) == ["slope"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("block_size", [None, False])
 def test_a_function_that_is_known_at_one_place(block_size, fixed, rng):

@@ -118,6 +118,7 @@ def test_plain_az_loo_is_right(chains, fitted):
     assert plain.elpd - of_phi.elpd > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_az_compare_needs_nothing_else(fitted, data):
     scores, trees = {}, {}
@@ -150,6 +151,7 @@ def test_a_log_likelihood_of_all_that_is_observed(data):
         vsgp.compute_log_likelihood(few, model=model, **quiet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["likelihood", "of the function"])
 def test_a_likelihood_that_does_not_stream_is_told_of(kind, data):
     X, y = data

@@ -185,6 +185,7 @@ def test_the_density_of_many_points_is_that_of_each(build, rng):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_effects_that_sum_to_zero_take_many_points(rng):
     """Their density divides by the size of their shape. Constants have all digits in both ways."""
     rows, X, f = inputs()
@@ -274,6 +275,7 @@ def test_numba_computes_what_is_of_theta_once(rng):
     assert any(np.shape(x) == (N, 5) for x in of_theta(*calls[0]))
 
 
+@pytest.mark.slow
 def test_numpy_holds_rows_of_a_few_points():
     X = np.linspace(0.0, 1.0, N)[:, None]
     with pm.Model() as model:
@@ -285,6 +287,7 @@ def test_numpy_holds_rows_of_a_few_points():
     assert points.log_density()._rows >= 5 * N
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "rows"), [("waves", 1000), ("neighbors", 40), *long(("waves", 40))]
 )
@@ -742,6 +745,7 @@ def test_normal_noise_proposes_parameters_alone():
         assert (abs(a.mean(("chain", "draw")) - b.mean(("chain", "draw"))) < 4.0 * error).all()
 
 
+@pytest.mark.slow
 def test_inducing_values_of_many_draws_are_those_of_each():
     """All at once, and one by one where the noise of rows is a parameter; against numpy."""
     rng, X, f = inputs()
@@ -1106,6 +1110,7 @@ def test_location_and_scale_take_steps_alone(monkeypatch, rng):
     np.testing.assert_array_equal(found, alone)
 
 
+@pytest.mark.slow
 def test_points_of_a_rough_expectation_are_no_rows():
     """There are ten of them for three functions: as many as rows of these data."""
     x = np.linspace(0.0, 1.0, 10)[:, None]
@@ -1307,6 +1312,7 @@ def test_a_sample_that_is_worth_too_little_takes_more_of_the_same(monkeypatch):
     assert found.thin == 2 and len(found.theta) == 800 and not found.refused
 
 
+@pytest.mark.slow
 def test_few_draws_take_more_proposals(caplog):
     """A handful of weights has no tail: k-hat is not known, which says nothing against them."""
     model, stage = made(counts)
@@ -1512,6 +1518,7 @@ def in_order():
     pm.ZeroSumNormal("effect", shape=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [missing, by_user, by_neighbors, on_a_ring])
 def test_a_prior_whose_draws_have_another_density_is_left_out(build):
     with pm.Model() as model:
@@ -1520,6 +1527,7 @@ def test_a_prior_whose_draws_have_another_density_is_left_out(build):
         Prior(Points(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [missing_numbers, by_user_in_full, horseshoe, in_order])
 def test_a_prior_whose_draws_have_its_density(build):
     with pm.Model() as model:
@@ -1544,6 +1552,7 @@ def test_a_parameter_out_of_bounds_is_one_point():
     np.testing.assert_allclose(found[::2], logp[:, 0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_prior_whose_draws_fail():
     """Numpy divides by a gamma variable that is zero: proposals are then of the stage alone."""
     rng, X, f = inputs()
@@ -1616,6 +1625,7 @@ def funnel(rng, d=5):
     return logpdf
 
 
+@pytest.mark.slow
 def test_proposals_with_a_long_tail_along_each_axis(rng):
     center, root = np.array([0.5, -1.0]), np.array([[1.0, 0.0], [0.6, 0.5]])
     q = Along(center, root, 7.0)
@@ -1895,6 +1905,7 @@ def test_mass_of_proposals_where_they_have_a_density(rng):
     assert mean * q.kept == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_rounds_that_pay(rng, monkeypatch, capsys):
     """A round that gains less than it costs is left out; each says what the one before gave."""
     X = rng.normal(size=(40, 5))

@@ -277,6 +277,7 @@ def test_predictions_of_a_model_with_more_points(data):
     assert "f at the data then moves" in repr(check)
 
 
+@pytest.mark.slow
 def test_how_predictions_would_move(data):
     """At the same parameters, against plain numpy: normal noise, where one step is exact."""
     X, f, rng = data
@@ -325,6 +326,7 @@ def test_several_likelihoods_of_a_process(data):
     assert others_of(Fitted(idata, model, "z")) == []
 
 
+@pytest.mark.slow
 def test_an_input_where_the_prior_has_no_variance():
     X = np.linspace(0.0, 10.0, 50)[:, None]
     with pm.Model() as model:
@@ -430,6 +432,7 @@ def test_how_predictions_would_move_is_what_a_stage_finds(kind, data):
     np.testing.assert_allclose(np.log(check.moved.sd), factor.flat[abs(factor).argmax()], rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("approx", ["VFE", "DTC", *long("tight", "FITC")])
 def test_divergence_to_the_exact_posterior(approx, data):
     """Of a normal posterior from another one, by dense matrices: for bounds and for others."""

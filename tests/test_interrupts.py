@@ -68,6 +68,7 @@ def once(f):
     return interrupted
 
 
+@pytest.mark.slow
 def test_the_gaussian_stage_leaves_the_model_alone(monkeypatch):
     model = build(X, Y)
     before = model.compile_logp(mode="FAST_COMPILE")(point := model.initial_point())
@@ -142,6 +143,7 @@ def test_some_proposals(stage, second_call_interrupted, caplog):
     assert np.isfinite(posterior["u"]).all()
 
 
+@pytest.mark.slow
 def test_no_nuts_after_an_interrupt(stage, second_call_interrupted, monkeypatch, caplog):
     """What was drawn comes with a warning where there is too little of it for a proof."""
     monkeypatch.setattr(pm, "sample", None)
@@ -268,6 +270,7 @@ def test_replicates_and_folds_end(stage, second_call_interrupted):
         vsgp.kfold(build, X, Y, 2, **QUICK)
 
 
+@pytest.mark.slow
 def test_curvature_is_finished(stage, monkeypatch):
     """It is the last thing that a fit does: a second Ctrl-C does not take the rounds with it."""
     monkeypatch.setattr(Natural, "curvature", once(Natural.curvature))
@@ -275,6 +278,7 @@ def test_curvature_is_finished(stage, monkeypatch):
     np.testing.assert_array_equal(again.theta_covariance, stage.theta_covariance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StopIteration])
 def test_advi(error, caplog):
     """Ctrl-C is no end that a callback decides on."""
@@ -290,6 +294,7 @@ def test_advi(error, caplog):
     assert ("Interrupted after" in caplog.text) == some.interrupted
 
 
+@pytest.mark.slow
 def test_fewer_proposals_than_chains_are_no_interrupt(stage, monkeypatch):
     """A few that were refused lead to NUTS, however many chains there are to be."""
     few = SimpleNamespace(

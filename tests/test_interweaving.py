@@ -21,6 +21,7 @@ def a_step(model, **kwargs):
     return Interweaving([model["ls"], model["sd"]], model=model, **FAST, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", MODELS)
 def test_what_is_held(which, rng):
     """Ratios are those of the log density in coordinates of which some are held."""

@@ -230,6 +230,7 @@ def test_a_fit_goes_on_from_sites_of_each(many, request):
     np.testing.assert_allclose(again.elbo, stage.elbo, atol=0.001)
 
 
+@pytest.mark.slow
 def test_draws_of_a_stage_have_the_spread_of_a_sum():
     """Independent functions make it too wide, and each of them too narrow."""
     with pm.Model():
@@ -273,6 +274,7 @@ def kinks():
     return summed(lambda f, g, eta: pm.Laplace.dist(f + g + eta, 0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "kind"),
     [(classes, Together), (location_and_scale, Tied), *long((kinks, Tied))],
@@ -285,6 +287,7 @@ def test_who_has_sites_together(build, kind):
     assert all(s.shared == (kind is Together) for s in stage.sites.values())
 
 
+@pytest.mark.slow
 def test_too_many_values_for_the_data(monkeypatch):
     monkeypatch.setattr(joint, "FEW", 0)
     model = classes()
@@ -303,6 +306,7 @@ def test_minibatches_have_them_too():
     assert all(s.shared for s in stage.sites.values())
 
 
+@pytest.mark.slow
 def test_coordinates_come_and_go(rng):
     """After a reset, in a copy, in a frozen model, and where other sites are put in."""
     model, sites = of_sizes(rng)

@@ -224,6 +224,7 @@ def collapsed_draws(tmp_path):
     return tree, u, noisy_model(Xu, X, rng.normal(size=60))
 
 
+@pytest.mark.slow
 def test_inducing_values_are_of_the_data_of_the_draws(collapsed_draws, tmp_path, monkeypatch):
     """Not of those that the model has now: other inducing inputs, rows and observations."""
     tree, u, now = collapsed_draws
@@ -239,6 +240,7 @@ def test_inducing_values_are_of_the_data_of_the_draws(collapsed_draws, tmp_path,
     assert len(now.coords["row"]) == 60
 
 
+@pytest.mark.slow
 def test_draws_that_lack_inducing_values_say_how_to_open_them(collapsed_draws, tmp_path):
     _, _, now = collapsed_draws
     with pytest.raises(ValueError, match="Sample it too, or fix it"):
@@ -256,6 +258,7 @@ def test_inducing_values_of_data_that_cannot_be_set(collapsed_draws, tmp_path):
         vsgp.open_draws(tmp_path / "draws.zarr", model=build(noisy))
 
 
+@pytest.mark.slow
 def test_no_inducing_values_without_their_parameters(collapsed_draws, tmp_path):
     tree, _, now = collapsed_draws
     few = xr.DataTree(tree["posterior"].to_dataset().drop_vars("s"))

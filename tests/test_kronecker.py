@@ -292,6 +292,7 @@ def test_bad_places_are_refused():
         vsgp.inducing.Kronecker(sites * np.nan, times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, *long(False)])
 def test_other_rows_are_told_of(own):
     """Where rows are at the places of the variables, these can't be replaced either."""
@@ -309,6 +310,7 @@ def test_other_rows_are_told_of(own):
     assert logp(point) == before
 
 
+@pytest.mark.slow
 def test_columns_may_be_in_any_order():
     """By `columns`, and by the kernel's; a covariate of the mean may be among them."""
     X, y = data()
@@ -331,6 +333,7 @@ def test_columns_may_be_in_any_order():
     np.testing.assert_allclose(values, values[0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_product_that_is_zero_at_the_first_places():
     """Lines through zero: the density is that of the pairs, dense."""
     times = np.array([[0.0], [1.0], [2.0]])
@@ -349,6 +352,7 @@ def test_a_product_that_is_zero_at_the_first_places():
         np.testing.assert_allclose(pairs_, points, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_prior_that_cannot_be_drawn_from():
     """Rotations are those of its initial value."""
     densities = []
@@ -388,6 +392,7 @@ def all_pairs():
     return {"inducing": vsgp.inducing.Kronecker(*places())}, {"Xu": points}
 
 
+@pytest.mark.slow
 def test_f_follows_the_data_and_not_the_mean():
     """At pairs of the data, f given u is one of u alone, as at points that are there."""
     theta = {"intercept": 0.3, "slope": np.array([0.5, -0.2, 0.4, 0.7])}
@@ -437,6 +442,7 @@ def test_the_density_with_a_covariate_is_that_of_points_at_all_pairs():
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_draws_keep_the_covariates_of_their_data():
     """Another model, of other rows, gives the same function for them."""
     inducing, _ = all_pairs()
@@ -474,6 +480,7 @@ def on_a_grid(scale=1.0):
     return build(X, np.ones(len(X)), vsgp.inducing.Kronecker(sites, times))
 
 
+@pytest.mark.slow
 def test_other_eigenvectors(monkeypatch):
     """Each BLAS has its own where eigenvalues are equal: draws keep theirs, and they hardly differ.
 
@@ -528,6 +535,7 @@ def test_places_far_from_zero():
             gp.prior("u", inducing=vsgp.inducing.Kronecker(sites, times + 1.7e9))
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_factor_is_rejected():
     X, y = data()
     with pm.Model() as model:

@@ -159,6 +159,7 @@ def compiled(case):
     return pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
 
 
+@pytest.mark.slow
 @each_case
 def test_against_reference(case):
     grid = case.grid()
@@ -226,6 +227,7 @@ IN_UNITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family", [*(f for f in IN_UNITS if f != "Laplace of two"), *long("Laplace of two")]
 )
@@ -393,6 +395,7 @@ def test_not_a_likelihood(obj, match):
         as_likelihood(obj)
 
 
+@pytest.mark.slow
 def test_custom_equals_family():
     with pm.Model():
         alpha = pm.Gamma("alpha", 2, 1)

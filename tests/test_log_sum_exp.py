@@ -43,6 +43,7 @@ def rows(rng):
     return mu, rng.uniform(0.5, 1.5, size=(4, 3)) * [[0.01], [1.0], [1.0], [9.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smaller", [1.0, 1e-4, [[1.0], [1e-1], [1e-3], [1e-4]]], ids=str)
 @pytest.mark.parametrize("mode", MODES, ids=["numba", "raw", "jax"])
 def test_value_and_gradient(mode, smaller, rng):

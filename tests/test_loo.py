@@ -138,6 +138,7 @@ def test_several_chains(fitted):
 
 
 # Of ArviZ, where an observation has much influence, as one on its own here has.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
 def test_compare(fitted):
     model, idata, X, y = fitted
@@ -175,6 +176,7 @@ def test_folds_are_sampled_by_importance(monkeypatch):
     np.testing.assert_allclose(result.elpd_i, exact_scores(X, y, folds), atol=0.1)
 
 
+@pytest.mark.slow
 def test_folds_of_a_table_with_an_exposure():
     """Rows keep their labels and their exposures; the score is that of scipy."""
     X, _ = make_data()
@@ -240,6 +242,7 @@ def at_one_draw(model):
     return xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
 
 
+@pytest.mark.slow
 def test_folds_of_parameters_that_are_expressions():
     """Covariates of the likelihood, and a noise with a known part, keep what is around them."""
     X, y = make_data()
@@ -262,6 +265,7 @@ def test_folds_of_parameters_that_are_expressions():
     np.testing.assert_allclose(alone.elpd_i, found.elpd_i[:2], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_folds_of_what_build_writes_to():
     """Lists come as arrays, and what build does to its rows is done to copies, also to all rows."""
     X, y = make_data()
@@ -287,6 +291,7 @@ def test_folds_of_what_build_writes_to():
     assert list(table) == ["x"]
 
 
+@pytest.mark.slow
 def test_folds_given_what_is_observed():
     """A parameter may depend on an observed variable, and on one of a model around."""
     X, y = make_data()
@@ -328,6 +333,7 @@ def _first(rows, n):
     return {name: values[:n] for name, values in rows.items()}
 
 
+@pytest.mark.slow
 def test_folds_in_which_parameters_are_others():
     """What a model of all rows would score is not what the model of a fold was fitted with."""
     X, y = make_data()
@@ -367,6 +373,7 @@ def at_zero(model):
     return xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
 
 
+@pytest.mark.slow
 def test_folds_of_masked_observations():
     """A mask is what nan is: a missing entry, not the number under it."""
     X, y = make_data()
@@ -394,6 +401,7 @@ def test_folds_of_masked_observations():
         kfold(globals()["build"], X, np.ma.masked_less(y, 0.0), folds=folds, fit=at_zero, **quiet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [lambda y: y, pd.CategoricalIndex], ids=["array", "index"])
 def test_folds_of_classes_that_need_not_occur(kind):
     """The categories say their order, and are those of all folds."""
@@ -449,6 +457,7 @@ def test_few_draws(fitted):
     assert np.isfinite(found.pareto_k).all()
 
 
+@pytest.mark.slow
 def test_a_generator_seeds_folds_and_draws(monkeypatch):
     """Each fold its own draws, and all of them again with the same seed."""
     seen = []

@@ -329,6 +329,7 @@ def test_custom_of_three_functions_in_order(rng):
     assert abs(got - density.mean()) < 4 * density.std() / 1e3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, *long("NUMBA")])
 def test_custom_of_three_functions_in_a_model(rng, mode):
     """In blocks as at once: what simplifies a block has to know the lengths of its arrays."""
@@ -578,6 +579,7 @@ def test_other_backends(name, mode):
         np.testing.assert_allclose(a, b, rtol=10 * tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_several_outputs_are_separate_functions_with_one_kernel(rng):
     """The density of K functions is that of K processes."""
     one, many = built(softmax_of_shared_kernel), pm.Model()
@@ -598,6 +600,7 @@ def test_several_outputs_are_separate_functions_with_one_kernel(rng):
     )
 
 
+@pytest.mark.slow
 def test_missing_outputs_carry_no_information(rng):
     """Rows that are left out, and entries that are nan, give the same density."""
     model = built(several_outputs)
@@ -634,6 +637,7 @@ def test_prior_predictive_draws(name, rng):
     assert np.isfinite(draws).all()
 
 
+@pytest.mark.slow
 def test_conditionals_of_several_outputs(rng):
     Xnew = rng.uniform(0, 4, size=(5, 2))
     with pm.Model() as model:
@@ -679,6 +683,7 @@ def test_posterior_predictive_of_two_processes(rng):
     assert draws.posterior_predictive["y_new"].shape == (1, 20, 4)
 
 
+@pytest.mark.slow
 def test_components_of_a_sum_add_up(rng):
     """Conditionals of the components sum to the total, in mean and in covariance."""
     Xnew = rng.uniform(0, 4, size=(6, 2))

@@ -84,6 +84,7 @@ def test_gradient_where_q_is_held():
         )
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_the_sites():
     model, sites = of_classes(mean=0.4), some_sites()
     tied = Bound(model, mode=RAW)
@@ -136,6 +137,7 @@ def test_a_fit_on_jax_is_that_of_numpy(tmp_path):
     assert all(isinstance(x, np.ndarray) for x in some)
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_from_sites_and_gives_them_back(monkeypatch):
     monkeypatch.setattr("pymc_vsgp.fit.joint.FEW", 0)  # those of each function
     model, sites = of_classes(mean=0.4), some_sites()
@@ -162,6 +164,7 @@ def of_weights(**kwargs):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0.0, *long(0.5)], ids=["zero", "alike"])
 def test_weights_that_no_slope_tells_apart(value):
     """All of them zero, or two functions with the same: 900 nats, and 300, from the optimum."""
@@ -171,6 +174,7 @@ def test_weights_that_no_slope_tells_apart(value):
     assert abs(few.elbo - best.elbo) < 20.0
 
 
+@pytest.mark.slow
 def test_natural_gradients_tell_functions_apart_that_are_alike():
     """Not by what rounding makes of them, which is 1e-9 by then."""
     stage = vsgp.fit_gaussian(model=of_weights(mu=0.5), maxiter=1, progressbar=False)
@@ -245,6 +249,7 @@ def of_a_line(n, noise=0.5):
     return model, scipy.stats.multivariate_normal.logpdf(y, np.zeros(n), cov)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [160, 157])
 @pytest.mark.parametrize("parts", ["whole", "in parts"])
 def test_the_elbo_is_a_lower_bound(n, parts, monkeypatch):
@@ -260,6 +265,7 @@ def test_the_elbo_is_a_lower_bound(n, parts, monkeypatch):
     assert f"ELBO {stage.elbo:.2f} after 400 steps" in repr(stage)
 
 
+@pytest.mark.slow
 def test_each_row_counts_once_in_the_end(monkeypatch):
     """Where that is too much, a random part of them does, and how far off it may be is known."""
     n, rows = 203, []
@@ -290,6 +296,7 @@ def test_each_row_counts_once_in_the_end(monkeypatch):
         assert 0.5 < error / wanted < 2.0
 
 
+@pytest.mark.slow
 def test_an_elbo_of_some_rows_is_shown_with_its_error(monkeypatch):
     monkeypatch.setattr(pymc_vsgp.fit.minibatch, "BATCHES", 1)
     stage = fitted(of_a_line(203)[0], maxiter=2)
@@ -434,6 +441,7 @@ def test_ctrl_c_keeps_what_minibatches_reached(monkeypatch):
     assert more.elbo_history[-1] > stage.elbo_history[0]
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_a_step_and_in_sample(monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         Stops(patch, 2)

@@ -179,6 +179,7 @@ def exact_density(likelihood, y, mixing, mu, gamma):
     return joint_density(lambda f: of_one(f).sum(axis=-1), mixing, mu, gamma)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood", [vsgp.Gaussian(0.5), vsgp.Poisson(), vsgp.Gamma(2.0)], ids=str
 )
@@ -211,6 +212,7 @@ def test_held_out_rows_may_lack_an_output(likelihood):
             check_data(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "number", "tol"),
     [
@@ -267,6 +269,7 @@ def test_joint_density_of_squares_has_two_peaks():
         np.testing.assert_allclose(value, line_density(log_p, 10.0), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.03, 0.005])
 @pytest.mark.parametrize("custom", [False, True])
 def test_joint_density_of_heavy_tails(custom, sigma):
@@ -288,6 +291,7 @@ def test_joint_density_of_heavy_tails(custom, sigma):
         np.testing.assert_allclose(value, line_density(log_p, 3.0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_density_of_one_output_is_that_of_the_family():
     """Quadrature over the functions would be less exact than its own."""
     family, mixing = vsgp.StudentT(4.0, 0.1), np.array([[1.0, 0.4], [0.5, -1.0], [0.3, 0.3]])
@@ -315,6 +319,7 @@ def test_joint_density_of_little_noise():
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [None, ["low", "mid", "high"]])
 @pytest.mark.parametrize("mixing", [[1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]], ids=["sum", "outputs"])
 def test_probabilities_of_ordered_classes(mixing, classes):
@@ -357,6 +362,7 @@ def test_probabilities_of_ordered_classes(mixing, classes):
     np.testing.assert_allclose(q[0], np.median(wanted, axis=0), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_entries_may_go_missing_later():
     """By `pm.set_data`, in a container of floats; what is complete keeps the dtype of counts."""
     y = np.where(MISSING, np.nan, COUNTS)

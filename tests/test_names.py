@@ -77,6 +77,7 @@ def test_a_process_that_parametrises_another_is_not_taken_for_it(copy, name):
     assert [part.u.name for part in found.parts] == [f"{prefix}f"]
 
 
+@pytest.mark.slow
 def test_nested_models_have_dimensions_of_their_own():
     with pm.Model() as model:
         part_of_a_model("a", 6, 40)
@@ -118,6 +119,7 @@ def test_likelihoods_of_one_process_in_nested_models():
     assert (counts.dtype, numbers.dtype) == ("int64", "float64")
 
 
+@pytest.mark.slow
 def test_predictions_of_a_nested_model_are_those_of_the_whole():
     """Its process has a parameter of the outer one, and the inner one is on the context stack."""
     with pm.Model() as model:

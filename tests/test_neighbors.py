@@ -165,6 +165,7 @@ def test_one_neighbor_is_exact_for_a_markov_process(rng):
     np.testing.assert_allclose(found, expected, rtol=1e-5)  # 1e-6 is added to distances
 
 
+@pytest.mark.slow
 def test_a_component_of_a_sum():
     """With all neighbors that of points: the values are of the sum."""
     found, new = [], np.concatenate([X[:3], Z[:2]])
@@ -262,6 +263,7 @@ def test_joint_draws_of_a_few_neighbors(draws):
     assert cov[0, 5] > 0.99 * variance[0]
 
 
+@pytest.mark.slow
 def test_joint_draws_at_inputs_of_the_values():
     """Rows that look a value up are that, however many: what is added to its variance is no f."""
     rows, cov = np.concatenate([Z[[3, 3, 7]], X[:2], Z[[3]]]), pm.gp.cov.Matern32(2, ls=[0.7, 1.2])
@@ -279,6 +281,7 @@ def test_joint_draws_at_inputs_of_the_values():
     np.testing.assert_allclose(across, K[3:5], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_joint_draws_far_from_zero():
     """Squares of such places lose all digits of distances."""
     found, inputs = [], np.linspace(0.0, 32.0, 33)[:, None]
@@ -302,6 +305,7 @@ def test_joint_draws_far_from_the_first_value():
     np.testing.assert_allclose(*found, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("far", [-4.02892225e8, 1e12, *long(3e3, 1e6)])
 def test_far_from_all_values_is_the_prior(far):
     """Their own distances are not those of large numbers."""
@@ -415,6 +419,7 @@ def test_bad_input(kwargs, message):
         vsgp.inducing.NearestNeighbors(**{"Xu": Z} | kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Column 0 of")
 @pytest.mark.parametrize("away", [1e5, 1e8])
 def test_places_far_from_zero(away):
@@ -559,6 +564,7 @@ def test_gradients_of_jax_itself(at_rows, rng):
     np.testing.assert_allclose(flat, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradients_in_these_coordinates():
     fn, start, x = with_sites(RAW)
     _, slopes = fn(start._replace(data=x))
@@ -597,6 +603,7 @@ def test_the_stage_is_that_of_points(stages):
     assert "12 values given neighbors" in str(near)
 
 
+@pytest.mark.slow
 def test_parameters_move_where_an_observation_says_nothing_of_its_value():
     """A site without precision made the gradient nan, and a fit could not move from its start."""
     x, noise = np.linspace(0.0, 6.0, 20)[:, None], np.random.default_rng(1).normal(size=20)
@@ -645,12 +652,14 @@ def mean_at_places(idata, model):
     return vsgp.predict(idata, Z, "moments", model=model, progressbar=False)["mean"]
 
 
+@pytest.mark.slow
 def test_a_frozen_model_has_the_same_stage():
     models = [at_data(4), freeze_dims_and_data(at_data(4))]
     elbos = [vsgp.fit_gaussian(model=m, maxiter=2, progressbar=False).elbo for m in models]
     np.testing.assert_allclose(*elbos, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_draws_keep_their_places():
     """A model that has them in another order gives, at each, the value that was drawn there."""
     model, other = at_data(4), at_data(4, places=Z[::-1])
@@ -665,6 +674,7 @@ def test_draws_keep_their_places():
     np.testing.assert_allclose(mean_at_places(idata, model), u, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

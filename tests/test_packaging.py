@@ -91,6 +91,7 @@ def declared():
     )
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared():
     always, extras = declared()
     # PyTensor loads the modules of its JAX backend, and nothing else, where JAX is there.

@@ -42,6 +42,7 @@ def torus_kernel(A, B, ls, periods):
     )
 
 
+@pytest.mark.slow
 def test_no_end_of_the_day():
     model = build(HOURS, vsgp.inducing.Fourier(DAY, 12, periodic=True))
     idata = prior_draws(model, 2)
@@ -69,6 +70,7 @@ def test_prior_is_that_of_the_circle():
     np.testing.assert_allclose(waves @ S + left, exact, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_one_input_of_two_repeats():
     X = np.column_stack([np.linspace(0.0, 5.0, 20), HOURS[:, 0]])
     ls = [1.0, LS]
@@ -84,6 +86,7 @@ def test_one_input_of_two_repeats():
     np.testing.assert_allclose(found["variance"].values[..., 2], prior, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_others", [*long(1), 2])
 def test_a_lengthscale_as_long_as_the_period(n_others):
     """No warning of a short period, and far from the data the variance of the whole circle."""
@@ -126,6 +129,7 @@ def test_two_inputs_repeat():
     assert [v.owner.op.block_size for v in loops] == [1]
 
 
+@pytest.mark.slow
 def test_covariances_of_several_days():
     """Inputs whole periods apart are one place, with all of the variance in common."""
     features = vsgp.inducing.Fourier((15.0, DAY), 2, periodic=(False, True))
@@ -140,6 +144,7 @@ def test_covariances_of_several_days():
     np.testing.assert_allclose(evaluate(circle.covariance(cov, x, x)), exact, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_same_density_as_without_an_end():
     features = [vsgp.inducing.Fourier(60.0, 20, 12.0, periodic=p) for p in (False, True)]
     models = [build(HOURS, f) for f in features]
@@ -193,6 +198,7 @@ def test_wrong_number_of_flags():
         vsgp.inducing.Fourier((5.0, DAY), 8, periodic=(True, False, True))
 
 
+@pytest.mark.slow
 def test_random_inputs_of_an_ordinary_graph():
     """They have no end here either; sums over the data would lack their gradient."""
     with pm.Model() as model:

@@ -113,6 +113,7 @@ def test_a_legend_is_within_its_figure_and_above_a_power_of_ten(big):
     assert not (big and box.overlaps(offset.get_window_extent()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [vsgp.Gaussian(0.2), vsgp.Poisson()])
 def test_bands_of_the_mean_are_those_of_the_exact_process(family):
     """They go back to the prior far from the inducing inputs, where u says nothing of f."""
@@ -174,6 +175,7 @@ def test_a_function_of_two_inputs(plane):
     check[0].figure.canvas.draw()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 2])
 def test_classes(columns):
     rng = np.random.default_rng(1)
@@ -191,6 +193,7 @@ def test_classes(columns):
 ONE, SEVERAL = [1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "columns"), [(ONE, 1), (SEVERAL, 2), *long((ONE, 2), (SEVERAL, 1))]
 )
@@ -217,6 +220,7 @@ def test_ordered_classes_of_mixtures(weights, columns):
     ax.figure.canvas.draw()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, *long(2)])
 def test_noise_that_varies_is_plotted_beside_the_mean(columns):
     rng = np.random.default_rng(1)
@@ -300,6 +304,7 @@ def test_two_classes_have_contours():
     axes[0].figure.canvas.draw()
 
 
+@pytest.mark.slow
 def test_inducing_points_of_one_input(line):
     model, stage, idata = line
     _, ax = plt.subplots()
@@ -345,6 +350,7 @@ def test_text_axes_and_data_take_the_colors_of_a_style(line):
             assert text.get_color() == "white"
 
 
+@pytest.mark.slow
 def test_inducing_points_of_groups():
     """X has a column for the groups, and Xu has none."""
     with pm.Model(coords={"group": ["a", "b"]}) as model:
@@ -358,6 +364,7 @@ def test_inducing_points_of_groups():
     axes[0].figure.canvas.draw()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True])
 def test_rows_of_a_likelihood_stay_with_their_inputs(mixed):
     """Inputs are sorted for the figure, and thinned for joint draws alone."""

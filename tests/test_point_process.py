@@ -833,6 +833,7 @@ def test_without_bins_is_the_density_of_the_points(link, rng):
         assert got == pytest.approx(density_of(at, times, link), abs=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["log", *long("square", "softplus")])
 def test_fine_bins_converge_to_none(link, rng):
     """Differences of log densities between parameters, which is all that a posterior has."""
@@ -1019,6 +1020,7 @@ def test_intensity_of_several_outputs(events, rng, bins, P):
     plt.close(ax.figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("P", "free"),
     [(None, True), (None, False), (2, True)],
@@ -1085,6 +1087,7 @@ def test_joint_draws_of_an_intensity(link, rate, events):
             pattern.intensity(idata, X, likelihood=likelihood, **kwargs)
 
 
+@pytest.mark.slow
 def test_intensity_of_columns_in_another_order(events):
     pattern = vsgp.point_process(
         events, BOX, bins=(4, 3), covariates={"depth": lambda X: X[:, 0] ** 2}

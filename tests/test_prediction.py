@@ -161,6 +161,7 @@ def test_quantiles(poisson):
 CUTS = np.array([-0.5, 0.7])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "number", "weights", "mean"),
     [
@@ -309,6 +310,7 @@ def test_dask_draws_at_the_rows_that_were_asked_for(what):
     assert (lazy.dtype, lazy.compute().shape) == (plain.dtype, plain.shape)
 
 
+@pytest.mark.slow
 def test_seeds_hold_for_any_backend(poisson):
     """JAX has random numbers of its own, which no seed from outside would reach."""
     pytest.importorskip("jax", reason="jax is not installed")
@@ -457,6 +459,7 @@ def test_so_do_data_that_meet_a_coefficient(data):
     np.testing.assert_allclose(found, rate * new["hours"] * per_draw, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_parameters_of_the_rows_are_not_those_of_others(data):
     """Also where there are as many others."""
     X, y = data
@@ -478,6 +481,7 @@ def test_parameters_of_the_rows_are_not_those_of_others(data):
         assert predict(idata, None, "y", model=model, **quiet).shape == (1, 2, N)
 
 
+@pytest.mark.slow
 def test_inputs_that_may_change_are_not_those_of_the_data(data):
     """A placeholder may hold the data now, and get others by ``pm.set_data``."""
     X, y = data
@@ -500,6 +504,7 @@ def test_inputs_that_may_change_are_not_those_of_the_data(data):
                     gp.predictive("new", inputs)
 
 
+@pytest.mark.slow
 def test_density_of_counts_out_of_as_many_trials(data):
     """Of each row: where they are fewer than a value, its probability is 0."""
     X, _ = data
@@ -548,6 +553,7 @@ def test_scores_of_numbers_that_the_dtype_of_the_data_does_not_hold(dtype, new, 
     np.testing.assert_allclose(density[:, 0], p.mean(axis=(0, 1)), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_score_that_is_nan_is_named(data):
     """As where the logarithms of a truncated tail and of its mass are both minus infinity."""
     X, y = data

@@ -64,6 +64,7 @@ def test_evidence(which):
         np.testing.assert_allclose(eta, f, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["exact", "sparse", *long("whitened")])
 def test_extreme_parameters(which):
     """Wherever a random walk may go, both approximations find the mass."""
@@ -237,6 +238,7 @@ def test_a_step_that_may_stay_is_right_beside_it(rng):
     assert abs(np.mean(found) - p[1] / sum(p)) < 4.0 * error
 
 
+@pytest.mark.slow
 def test_seed_and_pickle():
     model = reference.latent()
     step = PseudoMarginal([model["ls"]], model=model, **FAST)
@@ -265,6 +267,7 @@ def test_beside_other_steps(tmp_path):
     np.testing.assert_array_equal(twice.values, 2.0 * f.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2])
 def test_without_tuning_nothing_is_tuned(cores):
     """PyMC sets `tune` of a step that is alone, where chains run one after another."""

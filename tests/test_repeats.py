@@ -133,6 +133,7 @@ def test_backends_agree(own, mode, by_rows):
     same(evaluate(build(own=own), mode), evaluate(by_rows(own=own)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inducing", "own"),
     [*((kind, True) for kind in INDUCING), ("points", False)]

@@ -54,12 +54,14 @@ def of_data(model, point=POINT):
     return new.compile_logp(vars=new.potentials, mode=RAW)(point)
 
 
+@pytest.mark.slow
 def test_all_neighbors_are_the_exact_marginal_likelihood():
     for jitter in (JITTER, 0.0):
         expected = exact(jitter=jitter)[0]
         np.testing.assert_allclose(of_data(build(11, jitter=jitter)), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradient(rng):
     new = collapse(build(4)).model
     logp, slopes = new.compile_logp(mode=RAW), new.compile_dlogp(mode=RAW)(POINT)
@@ -69,6 +71,7 @@ def test_gradient(rng):
         np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_few_neighbors_are_those_of_numpy():
     """Row after row, with the order of the prior."""
     model = build(3, np.arange(12), Y[:12])
@@ -137,6 +140,7 @@ def test_sampling_is_that_of_points():
         np.testing.assert_allclose(a.std("s") / b.std("s"), 1.0, atol=0.2)
 
 
+@pytest.mark.slow
 def test_new_data():
     """Counts and neighbors are those of the data that there are."""
     model = build(12, np.arange(12), Y[:12])

@@ -116,6 +116,7 @@ def test_gradient(K):
                     assert got == pytest.approx(by_differences, abs=1e-6 * scale), mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("K", [3, 10])
 def test_backends_agree(K):
     pytest.importorskip("jax")
@@ -145,6 +146,7 @@ def test_probabilities_sum_to_one(rng):
     np.testing.assert_allclose(total, 1.0, atol=3e-8)
 
 
+@pytest.mark.slow
 def test_exact_values(mode):
     run = compiled(mode)
     # By symmetry.
@@ -167,6 +169,7 @@ def test_exact_values(mode):
     np.testing.assert_allclose(p, [1.0], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("K", [2, 3])
 def test_what_is_not_a_number_stays_so(mode, K):
     mu, gamma, y = (v[:5].copy() for v in rows(K))
@@ -208,6 +211,7 @@ def test_jax_differentiates_it_like_pytensor():
         jax.jacrev(jax.grad(lambda m: run(m, gamma_value)[0]))(mu_value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 2.0], ids=["trapezoid", "panels"])
 def test_nodes_one_by_one_are_the_same(spread, rng, monkeypatch):
     """So they are where some of them at once would take too much room."""

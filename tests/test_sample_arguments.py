@@ -96,6 +96,7 @@ def test_acceptance_follows_how_many_numbers_are_sampled(size, rate, stage, pass
     assert passed(collapse=False, initvals=initvals, **asked)["nuts"] == asked
 
 
+@pytest.mark.slow
 def test_chains_at_once(passed):
     """As many as there are processors, of which pm.sample counts half."""
     pytest.importorskip("nutpie")
@@ -124,6 +125,7 @@ def test_values_of_what_is_integrated_out_are_left_out(passed):
     assert passed(initvals=[{"s": 0.5, "u": np.zeros(4)}])["initvals"] == [{"s": 0.5}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collapse", [None, False])
 def test_initial_values_are_of_variables_of_the_model(collapse, passed, stage):
     """Also where those of inducing values are left out, and an unknown one would be, too."""
@@ -162,12 +164,14 @@ def test_seeds(kind, passed):
     assert seen(1) == seen(1) != seen(2)
 
 
+@pytest.mark.slow
 def test_names_are_picked_after_the_inducing_values_are_drawn(stage):
     idata = vsgp.sample(stage=stage, model=stage.model, var_names=["u", "twice"], **QUICK)
     assert set(idata["posterior"].data_vars) == {"u", "twice"}
     assert idata["posterior"]["u"].shape == (1, 3, 4)
 
 
+@pytest.mark.slow
 def test_names_are_picked_of_draws_by_importance(stage):
     """They are no setting of NUTS."""
     quick = {"random_seed": 1, "progressbar": False, "model": stage.model}
@@ -255,6 +259,7 @@ def test_a_path_is_looked_at_before_anything_is_fitted(stage, monkeypatch, tmp_p
         vsgp.sample(model=stage.model, store=tmp_path / "z", nuts_sampler="pymc")
 
 
+@pytest.mark.slow
 def test_without_parameters_the_inducing_values_are_sampled():
     """There would be nothing left, were they integrated out."""
     with pm.Model() as model:

@@ -96,6 +96,7 @@ def test_collapsed_density_and_gradient(approx, data):
     np.testing.assert_allclose(gradient, found, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_jax_has_the_values_of_what_a_density_takes_for_gradients(data):
     """Where the kernel has no parameter, a gradient of the first loop is a value of the second."""
     jax = pytest.importorskip("jax", reason="JAX is not installed")

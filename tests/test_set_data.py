@@ -211,6 +211,7 @@ def test_results_count_observations():
                     use(idata)
 
 
+@pytest.mark.slow
 def test_scores_say_that_observations_changed():
     """They score those kept with the draws; predictions make no use of any."""
     model = model_of(vsgp.Poisson, exposure=np.ones(N))
@@ -244,6 +245,7 @@ def test_scores_say_that_observations_changed():
         np.testing.assert_allclose(after, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [pytest.param("NUMBA", marks=pytest.mark.slow), "JAX", RAW],
@@ -273,6 +275,7 @@ def test_data_of_one_number_are_no_rows():
         model_of(vsgp.Poisson, exposure=np.array([2.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [8, N])
 def test_draws_of_a_stage_have_its_labels(n):
     """Also where rows had none, or only labels have changed."""
@@ -303,6 +306,7 @@ def test_data_of_a_nested_model_that_are_replaced():
         stage.to_datatree(3)
 
 
+@pytest.mark.slow
 def test_draws_of_a_stage_are_of_its_data():
     """Not of what `pm.set_data`, or a later stage, put in their place."""
     with pm.Model(coords={"row": np.arange(N) + 100}) as model:

@@ -239,6 +239,7 @@ class Upright(Turned):
     askew = 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [pm.HalfNormal, pm.HalfFlat])
 def test_a_density_that_is_not_even_in_each_input_is_refused(draw):
     """Products of waves of each input cannot have it."""

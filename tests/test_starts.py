@@ -95,6 +95,7 @@ def test_search_where_there_is_one_optimum():
         assert search(stage, theta, fitter, 1, False) is None
 
 
+@pytest.mark.slow
 def test_search_that_ends_without_a_fit():
     """No number at a theta, or Ctrl-C."""
     stage, name = two_optima(0.5)
@@ -115,6 +116,7 @@ def test_search_that_ends_without_a_fit():
         search(stage, theta, Interrupted(), 1, False)
 
 
+@pytest.mark.slow
 def test_optima_of_other_coordinates_are_left_out():
     """What is compiled for sites of one size is not valid for others."""
     stage, name = two_optima(0.5)
@@ -139,6 +141,7 @@ def test_optima_of_other_coordinates_are_left_out():
         assert (None if new is None else new.elbo) == elbo
 
 
+@pytest.mark.slow
 def test_a_variance_that_rounding_took(rng):
     """An optimum is not the same as another because it has a direction of no variance."""
     stage = replace(two_optima(0.5)[0], elsewhere=())
@@ -181,6 +184,7 @@ def test_covariances_have_a_root(seed):
     assert Q[:, 3] @ found @ Q[:, 3] < 1e-11
 
 
+@pytest.mark.slow
 def test_chains_start_at_each_optimum():
     stage, name = two_optima(0.25)
     model, n = stage.model, 400
@@ -200,6 +204,7 @@ def test_chains_start_at_each_optimum():
             assert abs(z.std() / 1.5 - 1.0) < 4.0 / np.sqrt(2.0 * len(z))
 
 
+@pytest.mark.slow
 def test_starts_of_ordered_variables():
     """PyMC draws them in any order: those in order are taken."""
     X = np.linspace(0.0, 5.0, 12)[:, None]

@@ -137,6 +137,7 @@ def test_nuts(nuts):
         assert float(az.rhat(x)) <= 1.01
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_factor_is_rejected():
     """As NUTS does, by the log density of u, which steps of standard normals leave out."""
     with pm.Model() as model:

@@ -130,6 +130,7 @@ def test_what_one_does_with_draws(fitted):
     assert "11 inducing variables" in str(check)
 
 
+@pytest.mark.slow
 def test_normal_noise_integrates_out():
     y = np.sin(X[:, 0]) + 0.5
     model = build(vsgp.Gaussian(0.3), y)

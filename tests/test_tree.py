@@ -64,6 +64,7 @@ def test_files_are_short(path):
     assert len(lines) <= MOST_LINES, f"{path} has {len(lines)} lines. Split what it does."
 
 
+@pytest.mark.slow
 def test_no_circles():
     graph = {}
     for path in FILES:

@@ -27,6 +27,7 @@ def quiet(*args):
     """Report nothing."""
 
 
+@pytest.mark.slow
 def test_a_mean_has_the_units_of_the_data():
     """Its standard deviation was never more than two."""
     y = 500.0 + 200.0 * np.sin(6.0 * X[:, 0]) + 30.0 * NOISE
@@ -116,6 +117,7 @@ def test_how_wide_priors_are():
     assert np.isinf(wide["c"]) and np.isinf(wide["s_log__"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["StudentT", "callable"])
 def test_units_of_y_move_the_log_density_and_nothing_else(likelihood):
     """Variances of f had a floor of 1e-14, which is much for a function in other units."""
