@@ -59,6 +59,7 @@ def reference():
     return pytensor.function(inputs, [L, *pt.grad(pt.sum(WEIGHTS * L), inputs)], mode=RAW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitter", [1e-6, 0.3])
 def test_equals_the_ordinary_graph(mode, rng, jitter):
     value = rbf(rng.normal(size=(M, 2))) + 0.1 * np.eye(M)

@@ -240,6 +240,7 @@ def test_predict_with_several_functions_of_a_process(rng):
     np.testing.assert_allclose(cov, (W**2).sum(axis=1)[:, None, None] * shared)
 
 
+@pytest.mark.slow
 def test_draws_of_a_posterior_predict_outputs(rng):
     """`vsgp.predict` gives means of the outputs, which are those at each draw."""
     model = observed(Y, ("obs", "output"), COORDS)

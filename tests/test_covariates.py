@@ -163,6 +163,7 @@ def test_far_away_the_covariates_stay(fitted):
     np.testing.assert_allclose(variance, VARIANCE, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_data_may_be_replaced_within_the_window():
     table, y = table_of(23)
     model, _ = build(pd.DataFrame(table), y)
@@ -284,6 +285,7 @@ def test_draws_of_a_sum():
 # --- other types of inducing variables -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_neighbors_are_near_in_what_the_kernel_sees():
     table, y = table_of(30)
     plain = table[["east", "north"]].to_numpy()
@@ -366,6 +368,7 @@ class Site(pm.gp.cov.BaseCovariance):
         return pt.ones(X.shape[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [operator.add, operator.mul])
 def test_a_kernel_that_does_not_say_which_columns_it_uses(put):
     """It may use all: none of them is a covariate of the mean, and rows differ in all."""

@@ -482,6 +482,7 @@ def test_rows_of_another_number():
     np.testing.assert_allclose(np.ravel(found), scored, atol=1e-4)  # for the jitter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two", "limit", "sds of a mixture", "many zeros", "skewed"])
 def test_a_density_of_rows_of_another_number(name):
     fn, y, _ = CASES[name]

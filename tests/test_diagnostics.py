@@ -99,6 +99,7 @@ def test_long_lengthscale(Xu):
     assert all(np.isfinite(v) for v in check.logp.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [1e200, np.nan])
 def test_failure(Xu, variance):
     check = check_model({"variance_log__": np.log(variance)}, model=build(Xu, exponent=2.0))

@@ -919,6 +919,7 @@ def test_minibatches_of_a_grid():
     assert np.isfinite(stage.elbo_history).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

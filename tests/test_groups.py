@@ -42,6 +42,7 @@ def run(data):
     return model, prior_draws(model, 40)
 
 
+@pytest.mark.slow
 def test_predictions_go_into_their_group(run):
     model, idata = run
     Xnew = pd.DataFrame({"x": [0.5, 1.5, 9.0]}, index=pd.Index(["a", "b", "c"], name="place"))

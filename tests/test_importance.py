@@ -973,6 +973,7 @@ def test_noise_moves_no_proposals(rng):
         assert found is None or np.isfinite(found.logpdf(np.zeros((1, 3)))).all()
 
 
+@pytest.mark.slow
 def test_draws_that_come_along_are_held_in_blocks(rng, monkeypatch):
     """Their noise is as large as they are, where there is no epsilon to propose."""
     with pm.Model() as model:

@@ -214,6 +214,7 @@ def test_counts_and_several_functions(data):
     assert np.isfinite(check.gain)
 
 
+@pytest.mark.slow
 def test_labels(data):
     X, f, rng = data
     model = build(X, f, 8, vsgp.Gaussian(SIGMA))
@@ -305,6 +306,7 @@ def test_how_predictions_would_move(data):
     assert "f at the data then moves" in repr(check)
 
 
+@pytest.mark.slow
 def test_several_likelihoods_of_a_process(data):
     """The posterior of u is that of all data, and the numbers are those of one likelihood."""
     X, f, rng = data
@@ -340,6 +342,7 @@ def test_an_input_where_the_prior_has_no_variance():
     assert not check.moved.shows and check.moved.sd == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [N, N - 9])
 def test_refit_is_of_the_data_of_the_draws(n, data, monkeypatch):
     """Whatever ``pm.set_data`` put in their place since."""

@@ -157,6 +157,7 @@ def test_no_nuts_after_an_interrupt(stage, second_call_interrupted, monkeypatch,
         vsgp.sample(200, stage=stage, model=stage.model, **QUICK)
 
 
+@pytest.mark.slow
 def test_more_of_epsilon(stage, monkeypatch):
     """The proposals stay as they were before more was to be added to each."""
     monkeypatch.setattr("pymc_vsgp.fit.weights.LARGEST_K", -9.0)

@@ -131,6 +131,7 @@ def test_seed_and_pickle():
     reference.same_chain(step, model)
 
 
+@pytest.mark.slow
 def test_errors():
     model = reference.latent()
     with model:

@@ -267,6 +267,7 @@ class Season(pm.gp.cov.BaseCovariance):
         return pt.ones(X.shape[0])
 
 
+@pytest.mark.slow
 def test_a_factor_that_does_not_say_which_columns_it_uses():
     sites, times = places()
     X = pairs(sites, times)

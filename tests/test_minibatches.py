@@ -99,6 +99,7 @@ def test_steps_are_those_of_the_sites():
     np.testing.assert_allclose(q.covariance, np.linalg.inv(q.precision), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curvature", [1.0, -3.0], ids=["positive", "not log-concave"])
 def test_steps_on_jax_are_those_of_numpy(curvature, rng):
     """Also those of a function whose data curve the wrong way."""

@@ -59,6 +59,7 @@ def evidence(approx, sigma):
     return value - lost[seen].sum() / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("approx", ["tight", "FITC", "DTC"])
 def test_stage_of_normal_outputs_is_exact(approx):
     """The posterior of u is normal, so the bound is the evidence and its mean the posterior's."""

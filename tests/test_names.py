@@ -142,6 +142,7 @@ def test_predictions_of_a_nested_model_are_those_of_the_whole():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_variables_of_another_model_are_refused():
     """They would be drawn from their prior, for each call anew."""
     with pm.Model() as model:

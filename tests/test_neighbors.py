@@ -293,6 +293,7 @@ def test_joint_draws_far_from_zero():
     np.testing.assert_allclose(*found, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_joint_draws_far_from_the_first_value():
     """Their covariance is one, however far the others are."""
     found, rows = [], np.array([[0.2], [0.25], [0.3], [3.1]])
@@ -765,6 +766,7 @@ def test_elbo_of_the_stage(at_inputs, rng):
         np.testing.assert_allclose(found.gradient[i], (ends[0] - ends[1]) / 2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_values_outside_of_a_likelihood():
     with at_data(3) as model:
         pm.Potential("more", -pt.sum(model["u"] ** 2))

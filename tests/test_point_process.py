@@ -859,6 +859,7 @@ def test_fine_bins_converge_to_none(link, rng):
     assert errors[2] < 1e-3 * np.abs(limit).max(), errors
 
 
+@pytest.mark.slow
 def test_goes_through_one_pass(rng):
     q = vsgp.point_process(rng.uniform(*WINDOW, 30), WINDOW).quadrature(40)
     at = [point_at(*p) for p in points(rng)]
@@ -989,6 +990,7 @@ def several_outputs(pattern, P, rng):
     return model, prior_draws(model, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bins", "P"), [((4, 2), 2), ((3, 1), 3)])
 def test_intensity_of_several_outputs(events, rng, bins, P):
     pattern = vsgp.point_process(events, BOX, bins=bins)
@@ -1061,6 +1063,7 @@ def test_intensity_of_mixed_functions(events, P, free):
     np.testing.assert_allclose(total, np.moveaxis(mean, 2, -1) @ pattern.exposure, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("link", "rate"), [("square", np.square), ("softplus", lambda f: np.log1p(np.exp(f)))]
 )

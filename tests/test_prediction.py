@@ -525,6 +525,7 @@ def test_density_of_counts_out_of_as_many_trials(data):
         predict(idata, XNEW, "density", **options)
 
 
+@pytest.mark.slow
 def test_density_of_times_is_that_of_events(data):
     """As draws are, whatever was censored of the data."""
     X, y = data
@@ -594,6 +595,7 @@ def test_scores_between_the_observed_numbers(data):
         predict(idata, XNEW, "density", at=[0.5], **options)
 
 
+@pytest.mark.slow
 def test_likelihood_in_place_of_the_models_has_as_many_functions(data):
     X, y = data
     Y = np.column_stack([y, y])
@@ -673,6 +675,7 @@ def test_saved_and_loaded(poisson, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_several_functions(data):
     X, _ = data
     y = np.array(["a", "b", "c"])[(np.arange(N) // 5) % 3]

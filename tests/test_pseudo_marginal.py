@@ -38,6 +38,7 @@ def point_of(model):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", CASES)
 def test_evidence(which):
     """Close to the evidence by quadrature; the mean of the weights is that evidence."""
@@ -189,6 +190,7 @@ def test_posterior():
     assert (same == (found["accepted"].values[:, 1:] == 0.0)).all()
 
 
+@pytest.mark.slow
 def test_latent_values_of_others_are_kept(rng):
     """Where another step has moved, the current latent values are one of the samples."""
     model = reference.latent()
@@ -245,6 +247,7 @@ def test_seed_and_pickle():
     reference.same_chain(step, model)
 
 
+@pytest.mark.slow
 def test_beside_other_steps(tmp_path):
     """Statistics have the types of PyMC's own; parameters that are named twice are one."""
     with reference.latent() as model:

@@ -138,6 +138,7 @@ def test_initial_values_are_of_variables_of_the_model(collapse, passed, stage):
         passed(initvals=[3], collapse=collapse)
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_sampled_where_arguments_are_about_it(passed):
     assert set(passed(callback=print)["initvals"][0]) == {"s", "u"}
     for asked in ({"return_inferencedata": False}, {"idata_kwargs": {}}, {"callback": print}):
@@ -150,6 +151,7 @@ def test_warning_of_a_log_likelihood_that_is_no_score(passed):
         passed(idata_kwargs={"log_likelihood": True}, initvals={"s": 0.5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "Generator", *long("RandomState")])
 def test_seeds(kind, passed):
     make = {

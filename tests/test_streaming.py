@@ -277,6 +277,7 @@ def test_jax_differentiates_it(inputs, rng):
     same(*results)
 
 
+@pytest.mark.slow
 def test_parameters_held_in_shared_variables(inputs, rng):
     X, Xu = inputs
     sigma = pytensor.shared(0.5, name="sigma")

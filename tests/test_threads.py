@@ -38,6 +38,7 @@ def arrays(result):
     return np.stack([*result.data_vars.values()]) if isinstance(result, xr.Dataset) else result
 
 
+@pytest.mark.slow
 def test_stress(fitted):
     """A fresh model: threads compile at the same time, too."""
     model, idata = fitted
