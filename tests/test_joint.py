@@ -261,15 +261,6 @@ def location_and_scale():
     return model
 
 
-def neighbors():
-    with pm.Model() as model:
-        gps = [pm.gp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=1.0)) for _ in range(2)]
-        gps[0].prior("u", inducing=vsgp.inducing.NearestNeighbors(X, 3))
-        gps[1].prior("w", X)
-        vsgp.Coregionalized([1.0, 1.0], gps).likelihood("y", vsgp.Poisson(), X=X, y=np.arange(8))
-    return model
-
-
 def kinks():
     return summed(lambda f, g, eta: pm.Laplace.dist(f + g + eta, 0.5))
 

@@ -139,7 +139,7 @@ class Density(NamedTuple):
             return self.mean, self.covariance
         if p.folded or not p.independent:
             return self.mean, self.root
-        return self.R * self.mean, (self.R if p.diagonal else self.R[:, None]) * self.root
+        return of_coefficients(self.R, self.mean, self.root)
 
     def divergence(self, p: Approximation) -> TensorVariable:
         """KL divergence from the prior of v."""
@@ -150,6 +150,14 @@ class Density(NamedTuple):
         trace += pt.sum(self.mean**2) - p.n_functions * p.n_inducing
         diagonal = self.factor if p.diagonal else pt.diagonal(self.factor, axis1=1, axis2=2)
         return trace / 2.0 + pt.log(diagonal).sum()
+
+
+def of_coefficients(R, mean, root) -> tuple[TensorVariable, TensorVariable]:
+    """Return mean and root of u, less its prior mean, from those of v.
+
+    A loop over the data takes these for coefficients, of which R has the deviations.
+    """
+    return R * mean, (R if root.type.ndim == 2 else R[:, None]) * root
 
 
 def approximation(model, u, process: Process | None, start) -> Approximation:

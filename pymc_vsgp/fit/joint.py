@@ -22,6 +22,7 @@ from pytensor.graph.replace import graph_replace
 from pymc_vsgp.compile import ONCE, function, simplify
 from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.approximation import of_coefficients
 from pymc_vsgp.fit.bound import slope_in_v, split, whitened_coordinates
 from pymc_vsgp.inducing.coordinates import Sites, inverse_transpose, root_of
 
@@ -56,7 +57,10 @@ def shared_sites(
     if bend is None or not _says_as_much(fit, bend, shapes):
         return None
     root, m = root_of(-bend), np.concatenate([x.ravel() for x in ev.mean])
-    units = np.concatenate([x.ravel() for x in _units(fit)])
+    pairs = zip(processes, ev.R, ev.mean, strict=True)
+    # Derivatives of coefficients are in u, all others in v.
+    wide = [np.broadcast_to(R if p.independent else 1.0, x.shape) for p, R, x in pairs]
+    units = np.concatenate([x.ravel() for x in wide])
     whitened = units[:, None] * root
     h = split(m + whitened @ (whitened.T @ m) + _step(fit, whitened, m), shapes)
     roots = []
@@ -75,12 +79,6 @@ def shared_sites(
         together = [roots[i] @ moved[j] for j in processes[i].at.tolist()]
         slopes[i] = pulled + np.stack(together, axis=-1)
     return sites, slopes
-
-
-def _units(fit: Any) -> list[np.ndarray]:
-    """Return the deviations of coefficients, whose derivatives are in u; others are of v."""
-    pairs = zip(fit.bound.processes, fit.evaluation.R, fit.evaluation.mean, strict=True)
-    return [np.broadcast_to(R if p.independent else 1.0, m.shape) for p, R, m in pairs]
 
 
 def _back(R: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -120,11 +118,10 @@ def _says_as_much(fit: Any, bend: np.ndarray, shapes: list[tuple[int, int]]) -> 
     return True
 
 
-def _root(units, factor):
-    """Return the root of a covariance from the factor of the precision, or its diagonal."""
-    if factor.type.ndim == 2:
-        return units / factor
-    return units[:, :, None] * inverse_transpose(factor)
+def _in_loop(p: Any, R: np.ndarray, mean, factor):
+    """Return mean and root of what a loop takes; the precision has a factor, or its diagonal."""
+    root = 1.0 / factor if factor.type.ndim == 2 else inverse_transpose(factor)
+    return of_coefficients(pt.constant(R), mean, root) if p.independent else (mean, root)
 
 
 def own_sites(sites: list[Sites], mean: list[np.ndarray], diagonal: list[bool]) -> list[Sites]:
@@ -162,15 +159,15 @@ def _second_derivatives(fit: Any, shapes: list[tuple[int, int]], n: int) -> np.n
     names = [p.u.name for p in bound.processes]
     means = [pt.tensor(dtype="float64", shape=shape) for shape in shapes]
     factors = [pt.tensor(dtype="float64", shape=x.shape) for x in ev.factor]
-    units = [pt.constant(x) for x in _units(fit)]
     where = split(np.arange(n), shapes)
     outputs, at, any_coupled = [], [], False
     for loop in loops:
         of = [names.index(p.conditional.process) for p in loop.op.recipe.parts]
         several = sum(shapes[i][0] for i in of) > 1
         any_coupled |= several and loop.op.recipe.likelihood.coupled
-        roots = [_root(units[i], factors[i]) for i in of]
-        new = stream_gaussian(loop, [units[i] * means[i] for i in of], roots, joint=several)
+        q = (_in_loop(bound.processes[i], ev.R[i], means[i], factors[i]) for i in of)
+        m, roots = zip(*q, strict=True)
+        new = stream_gaussian(loop, m, roots, joint=several)
         if several:
             outputs.append(new.joint)
             at.append(np.concatenate([where[i].ravel() for i in of]))

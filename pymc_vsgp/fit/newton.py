@@ -14,9 +14,8 @@ them: classes tell only differences, an observation of a sum only the sum.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
@@ -27,6 +26,7 @@ from pytensor.tensor.linalg import cholesky, solve_triangular
 from pymc_vsgp.compile import simplify
 from pymc_vsgp.engine.blocks import Expected, stream_gaussian
 from pymc_vsgp.engine.streaming import block_sums
+from pymc_vsgp.fit.approximation import of_coefficients
 from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.fit.sites import given_sites, of_all
 from pymc_vsgp.inducing.coordinates import (
@@ -49,8 +49,8 @@ class _Normal(NamedTuple):
 
     half: Variable
     L: Variable
-    units: Any = np.float64(1.0)
-    """Deviations of coefficients, which a loop over the data takes in place of v."""
+    R: Variable | None = None
+    """Of coefficients, their deviations."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,8 +61,8 @@ class _Normal(NamedTuple):
 
     def in_loop(self) -> tuple[Variable, Variable]:
         """Return mean and root of the covariance of what a loop over the data takes."""
-        column = self.units if self.units.ndim == 0 else self.units[:, None]
-        return self.units * divide(self.half, self.L), column * inverse_transpose(self.L)
+        mean, root = divide(self.half, self.L), inverse_transpose(self.L)
+        return (mean, root) if self.R is None else of_coefficients(self.R, mean, root)
 
     def stepped(self, length, a, G) -> "_Normal":
         """Return where a natural-gradient step of this length leads."""
@@ -75,7 +75,7 @@ class _Normal(NamedTuple):
         h = a - pt.matmul(G, divide(self.half, self.L)[..., None])[..., 0]
         before = pt.matmul(self.L, self.half[..., None])[..., 0]
         half = solve_triangular(L, before + length * (h - before), lower=True, b_ndim=1)
-        return _Normal(pt.switch(good[:, None], half, self.half), L, self.units)
+        return _Normal(pt.switch(good[:, None], half, self.half), L, self.R)
 
 
 def refined_logp(model: Model) -> list[Variable]:
@@ -193,15 +193,14 @@ def _expected(node, before: dict[str, _Normal], joint=False) -> tuple[list[str],
         raise NotImplementedError("Inducing values are fixed.")
     means, roots = zip(*(before[n].in_loop() for n in names), strict=True)
     new = stream_gaussian(node, means, roots, joint=joint)
-    units = [before[n].units for n in names]
-    if all(x.ndim == 0 for x in units):
+    if all(before[n].R is None for n in names):
         return names, new
-    squares = [x if x.ndim == 0 else pt.outer(x, x) for x in units]
-    slopes = [x * a for x, a in zip(units, new.slopes, strict=True)]
-    grams = [x * G for x, G in zip(squares, new.grams, strict=True)]
+    # Of coefficients the loop has derivatives in u.
+    scales = [pt.ones(q.shape[1]) if q.R is None else q.R for q in (before[n] for n in names)]
+    slopes = [s * a for s, a in zip(scales, new.slopes, strict=True)]
+    grams = [pt.outer(s, s) * G for s, G in zip(scales, new.grams, strict=True)]
     if new.joint is not None:
-        flat = pt.concatenate(
-            [(x + pt.zeros_like(m)).ravel() for x, m in zip(units, means, strict=True)]
-        )
+        pairs = zip(scales, names, strict=True)
+        flat = pt.concatenate([pt.tile(s, before[n].shape[0]) for s, n in pairs])
         new = new._replace(joint=pt.outer(flat, flat) * new.joint)
     return names, new._replace(slopes=slopes, grams=grams)
