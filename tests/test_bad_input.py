@@ -539,7 +539,7 @@ MISTAKES = {
     "likelihood before prior": (
         lambda: observed(gp=process()),
         RuntimeError,
-        ["likelihood needs", "Call prior first"],
+        ["likelihood needs", "Call prior first", "a sum of processes needs one of its own"],
     ),
     "potential before prior": (
         lambda: process().potential("y", vsgp.Poisson(), X, COUNTS),

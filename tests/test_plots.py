@@ -11,7 +11,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.results.inducing_check import check_inducing
 from pymc_vsgp.results.plots import plot_elbo, plot_function, plot_inducing
-from pymc_vsgp.results.plots.style import legend
+from pymc_vsgp.results.plots.style import color_of, legend
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
 N = 30
@@ -391,3 +391,7 @@ def test_rows_of_a_likelihood_stay_with_their_inputs(mixed):
         np.testing.assert_allclose(of_draw.get_ydata(), e[::2] * np.exp(each), rtol=1e-6)
     with pytest.raises(ValueError, match="exposure of .* has 400 entries, but Xnew has 401 rows"):
         plot_function(idata, Xnew, likelihood=vsgp.Poisson(e[1:]), **options)
+
+
+def test_each_of_many_has_a_color():
+    assert len({color_of(k) for k in range(24)}) == 24

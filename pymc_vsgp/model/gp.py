@@ -456,10 +456,11 @@ class VariationalSparse(Base):
     def _require_prior(self, method: str) -> Prior:
         if self._prior is None:
             of_sum = method not in ("likelihood", "potential")
-            given = ", or for a component of a sum pass given={'gp': the_sum}" if of_sum else ""
+            component = ", or for a component of a sum pass given={'gp': the_sum}"
+            more = component if of_sum else "; a sum of processes needs one of its own"
             raise RuntimeError(
                 f"{method} needs the inducing values, and this process has none yet. "
-                f"Call prior first{given}."
+                f"Call prior first{more}."
             )
         return self._prior
 

@@ -15,7 +15,7 @@ from pymc_vsgp.results.plots.style import (
     BLUE,
     GRAY,
     ORANGE,
-    SEVERAL,
+    color_of,
     ink,
     legend,
     new_axes,
@@ -294,7 +294,7 @@ def _series(fit, what, array):
     for k, at in enumerate(np.ndindex(*(len(of) for of in labels))):
         label = ", ".join(of[i] for of, i in zip(labels, at, strict=True))
         values = array.isel(dict(zip(dims, at, strict=True)))
-        found.append((SEVERAL[k % len(SEVERAL)], label, values))
+        found.append((color_of(k), label, values))
     return found
 
 
@@ -320,7 +320,7 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
         if data:
             for k in range(classes):
                 at = y == k
-                color, label = SEVERAL[k % len(SEVERAL)], names[k]
+                color, label = color_of(k), names[k]
                 ax.scatter(*X[at].T, s=16, color=color, edgecolor="white", lw=0.6, label=label)
         every = [ax]
     else:
@@ -385,7 +385,7 @@ def _class_map(ax, a, b, p):
     from matplotlib.colors import to_rgb
 
     K = p.shape[-1]
-    colors = np.array([to_rgb(SEVERAL[k % len(SEVERAL)]) for k in range(K)])
+    colors = np.array([to_rgb(color_of(k)) for k in range(K)])
     best = p.max(axis=-1, keepdims=True)
     sure = np.clip((best - 1.0 / K) / (1.0 - 1.0 / K), 0.0, 1.0)
     image = np.concatenate([p @ colors, 0.45 * sure], axis=-1)
@@ -412,7 +412,7 @@ def _class_rug(ax, x, y):
     for k in np.unique(y):
         at = y == k
         level = 1.03 + 0.035 * int(k)
-        color = SEVERAL[int(k) % len(SEVERAL)]
+        color = color_of(k)
         ax.plot(x[at], np.full(at.sum(), level), "|", color=color, ms=5, alpha=0.7, mew=0.9)
 
 

@@ -13,7 +13,7 @@ from pymc_vsgp.results.plots.style import (
     GRAY,
     GREEN,
     ORANGE,
-    SEVERAL,
+    color_of,
     ink,
     legend,
     new_axes,
@@ -137,7 +137,7 @@ def _moves(stage: GaussianStage, ax):
     ax = new_axes(ax)
     for i, name in enumerate(names):
         before, after = stage.Xu_before[name], stage.Xu[name]
-        color = SEVERAL[i % len(SEVERAL)]
+        color = color_of(i)
         if before.shape[1] == 1:
             y0, y1 = 2.0 * i + 1.0, 2.0 * i
             ax.plot(

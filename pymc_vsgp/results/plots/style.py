@@ -13,6 +13,15 @@ from pymc_vsgp.checks import kind
 
 BLUE, ORANGE, GREEN, GRAY = "#2878b5", "#d9541e", "#2a9d6f", "#8a8f98"
 SEVERAL = (BLUE, ORANGE, GREEN, "#8458b3", "#b38a00", "#c2417c", "#2f97aa", "#787c84")
+DARKER = 0.6  # each time the colors begin again
+
+
+def color_of(k):
+    """Return the color of the k-th of several, which no other has."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    again, k = divmod(int(k), len(SEVERAL))
+    return to_hex(DARKER**again * np.array(to_rgb(SEVERAL[k])))
 
 
 def ink():
