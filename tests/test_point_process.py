@@ -991,6 +991,52 @@ def several_outputs(pattern, P, rng):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", ["counts", "no bins", "outputs"])
+def test_factors_of_a_random_exposure_are_not_left_out(events, rng, what):
+    pattern = vsgp.point_process(events, BOX, bins=(4, 3))
+    q = pattern.quadrature(5)
+    P = 2 if what == "outputs" else None
+    with pm.Model() as model:
+        level = pm.Normal("level", 1.0, shape=P)
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[1.0, 2.0]))
+        gp.prior("u", Xu=pattern.X[:3] + 0.1)
+        factor = pm.math.exp(level)
+        if what == "no bins":
+            gp.likelihood("y", vsgp.PoissonProcess(q.weights * factor), X=q.X, y=q.y)
+        elif what == "counts":
+            poisson = vsgp.Poisson(exposure=pattern.exposure * factor)
+            gp.likelihood("y", poisson, X=pattern.X, y=pattern.counts)
+        else:
+            poisson = vsgp.Poisson(exposure=pattern.exposure[:, None] * factor)
+            f = vsgp.Coregionalized(np.ones((2, 1)), gp)
+            f.likelihood("y", poisson, X=pattern.X, y=rng.poisson(1.0, (len(pattern.X), 2)))
+    idata = prior_draws(model, 3)
+    for kwargs in ({}, {"joint": True, "random_seed": 1}):
+        kwargs["model"] = model
+        with pytest.raises(ValueError, match="exposure depends on 'level'.*Pass likelihood="):
+            pattern.intensity(idata, **kwargs)
+        base = pattern.intensity(idata, likelihood=vsgp.Poisson(), **kwargs)
+        rate = pattern.intensity(idata, likelihood=vsgp.Poisson(exposure=factor), **kwargs)
+        level_of = np.exp(idata["posterior"]["level"].to_numpy())
+        np.testing.assert_allclose(
+            rate, base * (level_of[:, :, None] if P else level_of[..., None])
+        )
+
+
+@pytest.mark.slow
+def test_an_exposure_that_the_pattern_does_not_know(coal, fitted):
+    pattern, build = coal
+    model, tree = fitted
+    people = build(pattern.X, pattern.counts, vsgp.Poisson(1000.0 * pattern.exposure))
+    with pytest.warns(UserWarning, match="sum to .*Pass exposure= to point_process"):
+        rate = pattern.intensity(tree, model=people)
+    np.testing.assert_allclose(rate, pattern.intensity(tree, model=model))
+    # Said of none: it is given, or these are other rows.
+    pattern.intensity(tree, model=people, likelihood=vsgp.Poisson())
+    pattern.rebin(7).intensity(tree, model=people)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("bins", "P"), [((4, 2), 2), ((3, 1), 3)])
 def test_intensity_of_several_outputs(events, rng, bins, P):
     pattern = vsgp.point_process(events, BOX, bins=bins)

@@ -324,7 +324,7 @@ class PointProcess:
             # One column is in order, whatever the model calls it.
             labels = {"input": list(columns)} if len(columns) > 1 else {}
             Xnew = xr.DataArray(self.inputs, dims=["bin", "input"], coords=self.coords | labels)
-        out = draw_intensity(idata, Xnew, columns, **kwargs)
+        out = draw_intensity(idata, Xnew, columns, self.exposure, **kwargs)
         return out.assign_attrs(units=self.units, long_name="intensity")
 
     def _drawn(self, intensity: Any, kwargs: dict[str, Any]) -> Any:

@@ -1,12 +1,18 @@
 """Draws of an intensity, from draws of a posterior."""
 
+import warnings
+
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_vsgp.checks import as_inputs, check_columns, column_names, match_columns
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+from pymc_vsgp.checks import as_inputs, check_columns, column_names, known_value, match_columns
 from pymc_vsgp.likelihoods import Likelihood, Poisson, as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import MEAN_AT_F, Noise, make_plan
@@ -19,6 +25,7 @@ def draw_intensity(
     idata: Any,
     X: Any,
     columns: Sequence[str],
+    exposure: np.ndarray,
     *,
     joint: bool = False,
     var_name: str | None = None,
@@ -30,7 +37,8 @@ def draw_intensity(
 ) -> xr.DataArray:
     """Draw the mean of a count that is collected over an exposure of one.
 
-    Where the model has no names of its inputs, they have those of `columns`. So has an array.
+    Where the model has no names of its inputs, they have those of `columns`. So has an array. The
+    `exposure` of a pattern is what the intensity will be multiplied by.
     """
     options = {
         "var_name": var_name,
@@ -40,6 +48,8 @@ def draw_intensity(
     }
     fit = Fitted(idata, model, var_name)
     given = likelihood is not None
+    if not given:
+        _check_exposure(fit, exposure)
     unit = as_likelihood(likelihood) if given else of_unit_exposure(fit.likelihood)
     names, columns = column_names(X, "Xnew", fit.model), tuple(map(str, columns))
     if fit.by is not None and fit.by not in columns:  # the pattern is of one group
@@ -77,6 +87,28 @@ def _in_order(X: Any, order: list[int]) -> Any:
     X = as_inputs(X, "Xnew")
     check_columns(X, len(order), "Xnew", "X")
     return X[:, order]
+
+
+def _check_exposure(fit: Fitted, of_pattern: np.ndarray) -> None:
+    """Raise ValueError if an exposure has parameters; warn if it is not that of the pattern."""
+    exposure = getattr(fit.likelihood.of_output, "exposure", None)
+    seen = set(ancestors([exposure])) if isinstance(exposure, Variable) else set()
+    if names := [rv.name for rv in fit.model.free_RVs if rv in seen]:
+        raise ValueError(
+            f"The exposure depends on {', '.join(map(repr, names))}, and an intensity per unit of "
+            "exposure would leave that out. Pass likelihood=vsgp.Poisson(exposure=...) with the "
+            "factors that belong to the intensity, or vsgp.Poisson() if none do."
+        )
+    known = None if exposure is None else known_value(exposure)
+    if known is None or np.shape(known)[:1] != of_pattern.shape or np.size(known) != len(known):
+        return  # of other rows, or of each output
+    if not np.isclose(known.sum(), of_pattern.sum(), rtol=1e-6):
+        warnings.warn(
+            f"The exposures of the likelihood sum to {known.sum():.4g}, and those of the pattern "
+            f"to {of_pattern.sum():.4g}, so expected counts are wrong. Pass exposure= to "
+            "point_process, and its exposure to the likelihood.",
+            stacklevel=4,
+        )
 
 
 def of_unit_exposure(likelihood: Likelihood) -> Likelihood:
