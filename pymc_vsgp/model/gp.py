@@ -459,7 +459,7 @@ class VariationalSparse(Base):
             component = ", or for a component of a sum pass given={'gp': the_sum}"
             more = component if of_sum else "; a sum of processes needs one of its own"
             raise RuntimeError(
-                f"{method} needs inducing values, and this process has none. Call prior first{more}."
+                f"{method} needs inducing values, and the process has none. Call prior first{more}."
             )
         return self._prior
 
