@@ -43,6 +43,7 @@ __all__ = ["Correlated", "CorrelatedBound", "can_correlate", "knows_much"]
 
 LARGEST = 5000  # coefficients, whose matrices take 200 MB each
 INFORMED = 20.0  # nats that independent coefficients say they know, below which none are looked at
+MANY = 1000  # coefficients, above which these are more: a matrix of M^2 in each gradient has to pay
 APART = 20.0  # nats between independent coefficients and correlated ones, given theta, that matter
 
 
@@ -56,11 +57,11 @@ def can_correlate(bound: Bound) -> bool:
 
 
 def knows_much(fit: Natural) -> bool:
-    """Whether many coefficients that are independent under q know much."""
-    factors = [
-        L for p, L in zip(fit.bound.processes, fit.evaluation.factor, strict=True) if p.diagonal
-    ]
-    return sum(np.log(L).sum() for L in factors) > INFORMED
+    """Whether many coefficients that are independent under q know much, for their number."""
+    pairs = zip(fit.bound.processes, fit.evaluation.factor, strict=True)
+    many = [(p.n_inducing, np.log(L).sum()) for p, L in pairs if p.diagonal]
+    largest = max(n for n, _ in many)
+    return sum(nats for _, nats in many) > INFORMED * max(1.0, largest / MANY) ** 2
 
 
 class Density(NamedTuple):
