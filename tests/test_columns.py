@@ -332,3 +332,65 @@ def test_data_of_whole_numbers(dtype):
     plain = vsgp.predict(idata, PLACES.to_numpy("float64"), "moments", model=model, **quiet)
     for k in ("mean", "variance"):
         np.testing.assert_allclose(found[k], plain[k], rtol=1e-12)
+
+
+ROWS = [f"row {i}" for i in range(N)]
+AT = X.set_axis(ROWS)
+SEEN, HOURS = pd.Series(Y, ROWS), pd.Series(np.arange(1.0, N + 1.0), ROWS)
+ORDER = rng.permutation(N)
+
+
+def of_rows(X=AT, y=SEEN, exposure=HOURS, coords=None, **options):
+    with pm.Model(coords=coords) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=LS))
+        gp.prior("u", Xu=NEW)
+        gp.likelihood("y", vsgp.Poisson(exposure=exposure), X=X, y=y, **options)
+    return model
+
+
+def turned(rows):
+    return rows.iloc[ORDER]
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("y have the labels of X", {"y": turned(SEEN)}),
+        ("y have the labels of X", {"y": turned(SEEN).to_xarray()}),
+        ("y have the labels of X", {"X": turned(AT)}),
+        ("exposure of Poisson have the labels of X", {"exposure": turned(HOURS)}),
+        ("exposure of Poisson have the labels of y", {"exposure": turned(HOURS), "X": AT.values}),
+        ("X have the labels of coords", {"coords": {"row": turned(SEEN).index}, "dims": "row"}),
+        # Sorted by a column, and others not.
+        ("y have the labels of X", {"X": X.sort_values("east"), "y": pd.Series(Y)}),
+    ],
+)
+def test_rows_in_another_order_are_refused(what, options):
+    with pytest.raises(ValueError, match=f"Rows of {what} in another order. Sort both alike"):
+        of_rows(**options)
+
+
+def test_rows_that_go_together_are_taken():
+    wanted = of_rows(*(rows.to_numpy() for rows in (AT, SEEN, HOURS))).point_logps()
+    numbers = {"coords": {"row": range(N)}, "dims": "row"}
+    for options in ({}, {"y": Y}, {"X": AT.set_axis(["a", *ROWS[:-1]])}, numbers):
+        assert of_rows(**options).point_logps() == wanted
+    alike = of_rows(turned(AT), turned(SEEN), turned(HOURS), coords={"row": ROWS[::-1]})
+    assert alike.point_logps() == wanted
+    sorted_ = X.sort_values("east")
+    of_rows(sorted_, SEEN.set_axis(sorted_.index), **numbers)  # of positions, not labels
+
+
+def test_new_rows_in_another_order_are_refused():
+    model = of_rows()
+    idata = prior_draws(model, 2)
+    given = {"likelihood": vsgp.Poisson(exposure=turned(HOURS)), "model": model, **quiet}
+    with pytest.raises(ValueError, match="exposure of Poisson have the labels of Xnew"):
+        vsgp.predict(idata, AT, "mean", **given)
+    with pytest.raises(ValueError, match="ynew have the labels of Xnew"):
+        vsgp.log_predictive_density(idata, AT, turned(SEEN), model=model, **quiet)
+    with pytest.raises(ValueError, match="exposure of Poisson have the labels of Xnew"):
+        vsgp.log_predictive_density(idata, AT, SEEN, **given)
+    found = vsgp.predict(idata, turned(AT), "mean", **given)
+    given["likelihood"] = vsgp.Poisson(exposure=HOURS)
+    np.testing.assert_allclose(found, vsgp.predict(idata, AT, "mean", **given)[:, :, ORDER])

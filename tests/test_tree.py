@@ -13,6 +13,7 @@ LAYERS = [
     "compile",
     "ops",
     "checks",
+    "labels",
     "progress",
     "fetch",
     "datasets",

@@ -15,6 +15,7 @@ from pytensor.graph.traversal import explicit_graph_inputs, graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.compile import evaluate
+from pymc_vsgp.labels import check_order, row_labels
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -292,6 +293,7 @@ def as_float(value: Any, name: str = "A parameter"):
     todo = "Pass one number, one for each row of X, or a variable of the model."
     tensor = pt.as_tensor(as_real(value, name, todo))
     tensor.tag.dims = getattr(value, "dims", None)  # of a DataArray
+    tensor.tag.labels = row_labels(value)
     return tensor
 
 
@@ -320,6 +322,12 @@ def check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None
                 f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
                 f"Pass one value{many} for each row of {rows_of}."
             )
+
+
+def check_row_order(lik: Likelihood | None, *rows: tuple[str, Any]) -> None:
+    """Raise where labels of rows, or of parameters that go with them, are in different orders."""
+    params = [] if lik is None else [(f"{n} of {lik.title}", p) for n, p in lik.params.items()]
+    check_order((what, row_labels(x)) for what, x in (*rows, *params))
 
 
 def check_lengths(lik: Likelihood, rows_of: str) -> None:

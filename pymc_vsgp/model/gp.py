@@ -274,7 +274,7 @@ class VariationalSparse(Base):
             Inputs. Arrays are kept in the model as the data variable ``{name}_X``. Columns are
             matched by name where these and those of Xu have names; else they are in order.
         y : array_like or pm.Data, shape (N,)
-            Observations.
+            Observations, in the order of the rows of X. Labels in another order are an error.
         dims : str, optional
             Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
             dims, else ``{name}_obs``.
@@ -318,7 +318,7 @@ class VariationalSparse(Base):
         X : array_like or pm.Data, shape (N, D)
             Inputs.
         y : array_like or pm.Data, shape (N,)
-            Observations.
+            Observations, as in :meth:`likelihood`.
         block_size : int or False, optional
             As in :meth:`likelihood`.
         model : Model, optional

@@ -43,8 +43,9 @@ from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.inducing.spectrum import active_columns
+from pymc_vsgp.labels import coord_labels
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
-from pymc_vsgp.likelihoods.base import check_param_shapes
+from pymc_vsgp.likelihoods.base import check_param_shapes, check_row_order
 from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.columns import (
     check_own_data,
@@ -111,7 +112,7 @@ def likelihood(
         Inputs of all of them; a kernel with ``active_dims`` sees some of the columns only. Columns
         are matched by name where these and those of Xu have names.
     y : array_like or pm.Data, shape (N,) or (N, P)
-        Observations.
+        Observations, in the order of the rows of X. Labels in another order are an error.
     dims : str or sequence of str, optional
         Dimension of the observations. By default that of `X` where `X` is a ``pm.Data`` with
         dims, else ``{name}_obs``.
@@ -293,6 +294,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
     if block_size is not None and block_size is not False:
         check_number("block_size", block_size)
     lik = as_likelihood(likelihood)
+    check_row_order(lik, ("coords", coord_labels(model.coords, dims)), ("X", X), ("y", y))
     X = coded(X, grouped_by(gps), model.coords, "X")
     X_tensor, X_value = as_matrix(X, "X")
     check_graphs([X_tensor, *lik.params.values()], model)

@@ -26,7 +26,8 @@ from pymc_vsgp.checks import (
     mode_of,
 )
 from pymc_vsgp.engine.sharded import mesh_of
-from pymc_vsgp.likelihoods import as_likelihood
+from pymc_vsgp.likelihoods import Likelihood, as_likelihood
+from pymc_vsgp.likelihoods.base import check_row_order
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import FIRST, PACKAGE, DrawnRows, Fitted
 from pymc_vsgp.results.posterior import require_tree
@@ -151,7 +152,7 @@ def predict(
     if of not in ("y", "f", "mean"):
         raise ValueError(f"of is {of!r}. Choose one of ['y', 'f', 'mean'].")
     mode = mode_of(compile_kwargs)
-    lik = None if likelihood is None else as_likelihood(likelihood)
+    lik = _likelihood_at(Xnew, likelihood)
     mesh, new = _mesh(devices, mode), _row_dim(Xnew)
     fit = Fitted(idata, model, var_name, lik, num_samples, mode, mesh, new)
     plan = make_plan(fit, what, of, quantiles, at, joint)
@@ -268,7 +269,7 @@ def log_predictive_density(
         Its sum is a score of the model: higher is better.
     """
     mode = mode_of(compile_kwargs)
-    lik = None if likelihood is None else as_likelihood(likelihood)
+    lik = _likelihood_at(Xnew, likelihood, ynew)
     fit = Fitted(idata, model, var_name, lik, num_samples, mode, new=_row_dim(Xnew))
     rows = rows_of(fit, Xnew)
     _check_rows(fit, Xnew, len(rows.X))
@@ -406,6 +407,13 @@ def _order(fit: Fitted, Xnew: Any) -> list[int]:
     names = column_names(Xnew, "Xnew", fit.model, numbers=True)
     order = match_columns(names, fit.columns, "Xnew", numbers=True)
     return order or list(range(fit.n_columns))
+
+
+def _likelihood_at(Xnew: Any, likelihood: Any, ynew: Any = None) -> Likelihood | None:
+    """Return what was passed as the likelihood, whose rows have to be in the order of Xnew."""
+    lik = None if likelihood is None else as_likelihood(likelihood)
+    check_row_order(lik, ("Xnew", Xnew), ("ynew", ynew))
+    return lik
 
 
 def _check_rows(fit: Fitted, Xnew: Any, n_rows: int) -> None:

@@ -1,0 +1,47 @@
+"""Labels of rows, which have to be in the same order wherever rows go together."""
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+__all__ = ["check_order", "coord_labels", "row_labels"]
+
+
+def row_labels(value: Any) -> pd.Index | None:
+    """Return the labels of the rows of a table, a series or a DataArray, if it has such."""
+    if isinstance(value, pd.Index):
+        return value
+    if isinstance(value, pd.DataFrame | pd.Series):
+        return value.index
+    if isinstance(value, xr.DataArray) and value.ndim:
+        return value.indexes.get(value.dims[0])
+    return getattr(getattr(value, "tag", None), "labels", None)
+
+
+def coord_labels(coords: Mapping[str, Any], dims: Any) -> pd.Index | None:
+    """Return the coords of the first of `dims`, unless they are mere numbers of rows."""
+    first = dims[0] if isinstance(dims, list | tuple) and dims else dims
+    labels = coords.get(first) if isinstance(first, str) else None
+    if labels is None or list(labels) == list(range(len(labels))):
+        return None
+    return pd.Index(labels)
+
+
+def check_order(labels: Iterable[tuple[str, pd.Index | None]]) -> None:
+    """Raise ValueError where two have the same labels of rows, in different orders."""
+    known = [(what, index) for what, index in labels if index is not None]
+    for (first, one), (second, other) in combinations(known, 2):
+        if _differ_in_order(one, other):
+            raise ValueError(
+                f"Rows of {second} have the labels of {first} in another order. "
+                "Sort both alike, or pass arrays whose rows go together."
+            )
+
+
+def _differ_in_order(one: pd.Index, other: pd.Index) -> bool:
+    if len(one) != len(other) or one.nlevels != other.nlevels or one.equals(other):
+        return False
+    return not len(one.symmetric_difference(other, sort=False))
