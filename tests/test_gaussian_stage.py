@@ -806,3 +806,27 @@ def test_a_slope_that_promises_more_is_no_convergence(data, rng, monkeypatch):
     stage = vsgp.fit_gaussian(model=model, progressbar=False)
     assert not stage.converged
     assert "Parameters did not move" in stage.message
+
+
+@pytest.mark.slow
+def test_functions_of_classes_find_each_other_where_the_elbo_is_curved():
+    """Whole steps of robust-max lead past each other: the deviation was too small, or 2."""
+    rng = np.random.default_rng(1)
+    X = np.concatenate([rng.normal(-1.5, 0.7, (60, 2)), rng.normal(1.5, 0.7, (60, 2))])
+    y = np.repeat([0, 1], 60)
+
+    def fit(log_lengthscale=None):
+        with pm.Model() as model:
+            ls = pm.LogNormal("ls", 0, 1) if log_lengthscale is None else np.exp(log_lengthscale)
+            cov = 100.0 * pm.gp.cov.ExpQuad(2, ls=ls) + pm.gp.cov.WhiteNoise(1.0)
+            gp = vsgp.VariationalSparse(cov_func=cov)
+            gp.prior("u", Xu=X[::8], n_outputs=2)
+            gp.likelihood("y", vsgp.RobustMax(2), X=X, y=y)
+        return vsgp.fit_gaussian(model=model, move_inducing=False, progressbar=False, tol=1e-9)
+
+    stage = fit()
+    (at,), h = stage.theta_unconstrained.values(), 0.05
+    low, middle, high = (fit(float(at) + d).elbo for d in (-h, 0.0, h))
+    bend = 1.0 - (low - 2.0 * middle + high) / h**2  # with that of the prior
+    deviation = np.sqrt(float(stage.theta_covariance[0, 0]))
+    np.testing.assert_allclose(deviation, 1.0 / np.sqrt(bend), rtol=0.07)

@@ -15,7 +15,8 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.fit.bound import Bound, Variables
 from pymc_vsgp.fit.following import following
 from pymc_vsgp.fit.gaussian import Fitter
-from pymc_vsgp.fit.natural import Exact, Natural, prior_widths
+from pymc_vsgp.fit.natural import Exact, Natural
+from pymc_vsgp.fit.proposals import prior_widths
 
 N = 40
 X = np.linspace(0.0, 1.0, N)[:, None]

@@ -9,7 +9,7 @@ import scipy.optimize
 from pymc.distributions.transforms import LogTransform
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.fit.bound import Bound, Evaluation, Variables, of_prior
+from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.following import (
     TOO_LONG,
     a_step,
@@ -17,13 +17,13 @@ from pymc_vsgp.fit.following import (
     in_the_end,
     resistance,
 )
-from pymc_vsgp.fit.proposals import drawing
+from pymc_vsgp.fit.proposals import prior_widths
 from pymc_vsgp.fit.saddles import alike, without_slope
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.model.observation import n_sharing
 
 FIRST_STEP, SEVERAL = 0.25, 2  # of a natural gradient, where more functions share a likelihood
-SHARED = 3  # times as many after theta, where functions have to find each other
+SHARED = 4  # times as many after theta, where functions have to find each other
 SMALLEST_STEP = 1 / 32  # of a natural gradient, before it counts as converged
 FAR = 200  # L-BFGS steps of many coefficients that are far from the data
 NARROWER = 15.0, 250.0  # precision that q starts with, in that of the prior, which has no ELBO
@@ -38,7 +38,6 @@ TOO_SHORT, OF_SD = 1e-4, 0.1  # in standard deviations; and what is tried where 
 TRIES = 4  # of steps
 LEAST = 0.25  # curvature of what no data say anything of: that of a weak prior
 NARROWEST = 1e13  # curvature in units of the least one, before rounding takes it
-PRIOR_DRAWS, MIDDLE = 400, (0.1587, 0.8413)  # that say how wide a prior is, and which of them
 LARGEST_SD = 1e5  # of a parameter, in standard deviations that it has where all others are held
 PROMISED = 1.0  # nats that a converged fit may gain in one step more
 GONE = 1e-20  # a scale that went to zero, in units of the model
@@ -378,30 +377,16 @@ class Natural:
 
     def _slope(self, theta) -> np.ndarray:
         """Gradient in theta, where the sites have followed it."""
-        sites = self.sites
-        for length in self.to_follow * (SHARED if self.n_sharing > 1 else 1):
-            sites = self.blended(self.evaluate(theta, sites, self.moved), length, sites)
-        return self.evaluate(theta, sites, self.moved).gradient[: theta.size]
-
-
-def prior_widths(variables: Variables, some: np.ndarray) -> np.ndarray:
-    """Return how wide the prior of some of theta is: about a standard deviation, of the middle.
-
-    Infinite where it has no draws, as an improper prior.
-    """
-    wide, rng, at = np.full(len(some), np.inf), np.random.default_rng(0), 0
-    graphs = of_prior(variables.model, variables.others)
-    for graph, shape in zip(graphs, variables.shapes, strict=True):
-        here = slice(at, at := at + int(np.prod(shape)))
-        if not some[here].any():
-            continue
-        try:
-            draws = drawing([graph])(PRIOR_DRAWS, rng)
-        except (NotImplementedError, ValueError, ArithmeticError):
-            continue
-        low, high = np.nanquantile(draws, MIDDLE, axis=0)
-        wide[here] = (high - low) / 2.0
-    return wide
+        sites, ev, part = self.sites, self.evaluate(theta, self.sites, self.moved), 1.0
+        lengths = self.to_follow * (SHARED if self.n_sharing > 1 else 1)
+        for i, length in enumerate(lengths):
+            there = self.blended(ev, part * length, sites)
+            to = self.evaluate(theta, there, self.moved)
+            if i < len(self.to_follow) or to.value > ev.value:
+                sites, ev = there, to
+            else:  # steps of functions, and of what is not log-concave, lead past each other
+                part /= 2.0
+        return ev.gradient[: theta.size]
 
 
 def _has_slopes(ev: Evaluation) -> bool:

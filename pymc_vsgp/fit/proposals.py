@@ -14,10 +14,11 @@ from scipy.linalg import solve_triangular
 from scipy.special import expit, gammaln, logsumexp
 
 from pymc_vsgp.compile import ONCE, simplify
-from pymc_vsgp.fit.bound import of_prior, split
+from pymc_vsgp.fit.bound import Variables, of_prior, split
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.model.variable import inducing_variables
 
+PRIOR_DRAWS, MIDDLE = 400, (0.1587, 0.8413)  # that say how wide a prior is, and which of them
 LONG, LONG_DOF = 2.0, 2.0  # scale and degrees of freedom of a long tail
 FAR = 3.0  # standard deviations of a parameter, up to where it bends the others
 REDRAWS = 100  # at most; hardly any proposals come from the prior
@@ -138,6 +139,26 @@ def drawing(graphs: list[Variable]) -> Callable[[int, np.random.Generator], np.n
         return np.concatenate([np.reshape(x, (n, -1)) for x in found], axis=1).astype("float64")
 
     return draw
+
+
+def prior_widths(variables: Variables, some: np.ndarray) -> np.ndarray:
+    """Return how wide the prior of some of theta is: about a standard deviation, of the middle.
+
+    Infinite where it has no draws, as an improper prior.
+    """
+    wide, rng, at = np.full(len(some), np.inf), np.random.default_rng(0), 0
+    graphs = of_prior(variables.model, variables.others)
+    for graph, shape in zip(graphs, variables.shapes, strict=True):
+        here = slice(at, at := at + int(np.prod(shape)))
+        if not some[here].any():
+            continue
+        try:
+            draws = drawing([graph])(PRIOR_DRAWS, rng)
+        except (NotImplementedError, ValueError, ArithmeticError):
+            continue
+        low, high = np.nanquantile(draws, MIDDLE, axis=0)
+        wide[here] = (high - low) / 2.0
+    return wide
 
 
 class Prior:
