@@ -455,9 +455,9 @@ class VariationalSparse(Base):
 
     def _require_prior(self, method: str) -> Prior:
         if self._prior is None:
-            of_sum = method not in ("likelihood", "potential")
-            component = ", or for a component of a sum pass given={'gp': the_sum}"
-            more = component if of_sum else "; a sum of processes needs one of its own"
+            more = ", or for a component of a sum pass given={'gp': the_sum}"
+            if method in ("likelihood", "potential"):
+                more = "; a sum of processes needs one of its own"
             raise RuntimeError(
                 f"{method} needs inducing values, and the process has none. Call prior first{more}."
             )

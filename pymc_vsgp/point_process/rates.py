@@ -47,10 +47,11 @@ def draw_intensity(
         "progressbar": progressbar,
     }
     fit = Fitted(idata, model, var_name)
-    given = likelihood is not None
-    if not given:
+    if likelihood is None:
         _check_exposure(fit, exposure)
-    unit = as_likelihood(likelihood) if given else of_unit_exposure(fit.likelihood)
+        unit = of_unit_exposure(fit.likelihood)
+    else:
+        unit = as_likelihood(likelihood)
     names, columns = column_names(X, "Xnew", fit.model), tuple(map(str, columns))
     if fit.by is not None and fit.by not in columns:  # the pattern is of one group
         columns = (*columns, fit.by)
