@@ -1,13 +1,21 @@
-"""Labels of rows, which have to be in the same order wherever rows go together."""
+"""Dims of variables, and labels of rows: these are in the same order wherever rows go together."""
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Any
 
 import pandas as pd
+import pymc as pm
 import xarray as xr
 
-__all__ = ["check_order", "coord_labels", "row_labels"]
+from pytensor.graph.basic import Variable
+
+__all__ = ["check_order", "coord_labels", "dims_of", "row_labels"]
+
+
+def dims_of(model: pm.Model, value: Any) -> tuple[str | None, ...] | None:
+    """Return the dims of a variable of the model: the name of anything else tells nothing."""
+    return model.named_vars_to_dims.get(value.name) if isinstance(value, Variable) else None
 
 
 def row_labels(value: Any) -> pd.Index | None:

@@ -394,3 +394,20 @@ def test_new_rows_in_another_order_are_refused():
     found = vsgp.predict(idata, turned(AT), "mean", **given)
     given["likelihood"] = vsgp.Poisson(exposure=HOURS)
     np.testing.assert_allclose(found, vsgp.predict(idata, AT, "mean", **given)[:, :, ORDER])
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "coregionalized"])
+def test_a_column_may_be_called_name(several):
+    """A table has its columns as attributes, and `name` is no attribute of its own."""
+    table, new = (t.rename(columns={"east": "name"}) for t in (X, NEW))
+    with pm.Model(coords={"site": range(N)}) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=LS))
+        gp.prior("u", Xu=table.iloc[:M])
+        if several:
+            f = vsgp.Coregionalized(pm.Normal("W", shape=(2, 1)), [gp])
+            f.likelihood("y", vsgp.Poisson(), X=table, y=np.column_stack([Y, Y]))
+        else:
+            gp.likelihood("y", vsgp.Poisson(), X=table, y=Y)
+        draws = prior_draws(model, 3)
+        found = [vsgp.predict(draws, t, "mean", **quiet) for t in (new, new[["north", "name"]])]
+    np.testing.assert_allclose(*found, rtol=1e-8)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+import xarray as xr
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -292,7 +293,7 @@ def as_float(value: Any, name: str = "A parameter"):
         return tensor
     todo = "Pass one number, one for each row of X, or a variable of the model."
     tensor = pt.as_tensor(as_real(value, name, todo))
-    tensor.tag.dims = getattr(value, "dims", None)  # of a DataArray
+    tensor.tag.dims = value.dims if isinstance(value, xr.DataArray) else None
     tensor.tag.labels = row_labels(value)
     return tensor
 

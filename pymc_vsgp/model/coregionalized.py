@@ -18,6 +18,7 @@ from pymc_vsgp.checks import (
     known_value,
     model_of,
 )
+from pymc_vsgp.labels import dims_of
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float, known_shape
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
@@ -239,7 +240,7 @@ class Coregionalized:
         """Return the likelihood of all outputs, with what is labeled in their order."""
         lik = as_likelihood(likelihood)
         if self.W.type.ndim == 2:
-            named = [model.named_vars_to_dims.get(getattr(v, "name", None)) for v in (X, self.W)]
+            named = [dims_of(model, v) for v in (X, self.W)]
             own = [dims] if isinstance(dims, str) else list(dims or [])
             known = [d[0] if d else None for d in named]
             rows, outputs = (d or e for d, e in zip([*own, None, None], known, strict=False))
@@ -249,7 +250,7 @@ class Coregionalized:
     def _is_output(self, model, dim, X, n_rows):
         """Whether a dimension is that of the outputs; None if the model does not know."""
         for variable, answer in ((self.W, True), (X, False)):
-            known = model.named_vars_to_dims.get(getattr(variable, "name", None))
+            known = dims_of(model, variable)
             if known and known[0] == dim:
                 return answer
         length = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None

@@ -43,7 +43,7 @@ from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.inducing.spectrum import active_columns
-from pymc_vsgp.labels import coord_labels
+from pymc_vsgp.labels import coord_labels, dims_of
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.likelihoods.base import check_param_shapes, check_row_order
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -330,7 +330,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
             "Name one for the rows of X" + (", then one for the outputs." if lik.ndim_y else ".")
         )
     if first is None:
-        known = model.named_vars_to_dims.get(getattr(X, "name", None)) or (None,)
+        known = dims_of(model, X) or (None,)
         first = known[0] or model.name_for(f"{name}_obs")
     if lik.ndim_y and not rest:
         rest = [model.name_for(f"{name}_output")]
