@@ -32,7 +32,15 @@ from pymc_vsgp.engine.blocks import stream_gaussian
 from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit import density, importance, newton, walk, weights
-from pymc_vsgp.fit.adaptation import Near, adapt, mixture, moments, of_epsilon, of_moments
+from pymc_vsgp.fit.adaptation import (
+    Near,
+    adapt,
+    mixture,
+    moments,
+    of_epsilon,
+    of_moments,
+    without_noise,
+)
 from pymc_vsgp.fit.batch import Batch
 from pymc_vsgp.fit.bound import Variables
 from pymc_vsgp.fit.chain import Chains
@@ -691,7 +699,7 @@ def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
     found = weigh(labels, weigher, 1000, np.random.default_rng(2), progressbar=False)
     assert found.walked and not found.refused and not expected.refused
     each = (moments(of.theta, of.log_weight) for of in (found, expected))
-    (n, a, cov), (m, b, other_cov) = each
+    (n, a, cov, _), (m, b, other_cov, _) = each
     sd, other = (np.sqrt(np.diagonal(c)) for c in (cov, other_cov))
     assert (np.abs(a - b) < 4.0 * sd * np.sqrt(1.0 / n + 1.0 / m)).all()
     np.testing.assert_allclose(sd, other, rtol=4.0 * np.sqrt(1.0 / n + 1.0 / m))
@@ -958,6 +966,21 @@ def test_moments_of_epsilon_are_found_where_they_differ(rng):
     np.testing.assert_allclose(found.logpdf(at), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize(("n", "m", "heavy"), [(1000, 120, 1.5), (300, 10, 1.0), (4000, 12, 0.0)])
+def test_eigenvalues_are_freed_of_the_noise_of_weights(rng, n, m, heavy):
+    """A large weight makes an eigenvalue by itself, which a count of equal draws does not tell."""
+    variance, told = np.r_[0.04, 10.0, np.ones(m - 2)], []
+    for _ in range(5):
+        log_w = heavy * rng.normal(size=n)
+        x = rng.normal(size=(n, m))
+        noise, found = (moments(z, log_w) for z in (x, np.sqrt(variance) * x))
+        assert (without_noise(np.linalg.eigvalsh(noise.covariance), noise.weights) == 1.0).all()
+        values = np.linalg.eigvalsh(found.covariance)
+        told.append(without_noise(values, found.weights))
+        assert (told[-1] == 1.0).sum() >= m - 2
+    np.testing.assert_allclose(np.mean(told, axis=0)[[0, -1]], [0.04, 10.0], rtol=0.35)
+
+
 def test_noise_moves_no_proposals(rng):
     """Nor do weights that tell nothing."""
     for m in (2, 12, 60):
@@ -1027,6 +1050,8 @@ def test_noise_that_shows_late_calls_for_other_coordinates(monkeypatch, noise):
 
     monkeypatch.setattr(Batch, "inner_variance", variance)
     monkeypatch.setattr(weigher, "refine", counted)
+    # After the rounds coordinates may change for another reason.
+    monkeypatch.setattr(weigher, "change_coordinates", lambda *_: False)
     found = weigh(stage, weigher, 1000, np.random.default_rng(1), progressbar=False)
     assert at == ([] if len(noise) == 4 else [len(noise)])
     assert (weigher.density is weigher.plain) == (len(noise) == 4)
@@ -1832,7 +1857,7 @@ def test_weights_that_differ_too_much_for_a_shape():
     found, khat = weights.smooth_weights(log_w)
     assert khat == np.inf
     np.testing.assert_allclose(np.exp(found), np.r_[1.0, np.zeros(63)], atol=1e-70)
-    ess, mean, covariance = moments(np.arange(128.0).reshape(64, 2), log_w)
+    ess, mean, covariance, _ = moments(np.arange(128.0).reshape(64, 2), log_w)
     np.testing.assert_allclose(mean, [0.0, 1.0], atol=1e-70)
     assert ess == 1.0 and np.isfinite(covariance).all()
     assert weights.refusal(log_w)

@@ -1,17 +1,28 @@
 """Proposal densities, and how weighted proposals fit them to the target."""
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scipy.linalg import solve_triangular
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from pymc_vsgp.fit.proposals import FAR, Along, Bent, Mixture, StudentT
 from pymc_vsgp.fit.weights import finite, smooth_weights
 
-__all__ = ["Near", "adapt", "mixture", "moments", "of_epsilon", "of_moments", "of_theta"]
+__all__ = [
+    "Moments",
+    "Near",
+    "adapt",
+    "mixture",
+    "moments",
+    "of_epsilon",
+    "of_moments",
+    "of_theta",
+    "without_noise",
+]
 
 WIDER = 0.6  # proposals of epsilon, by this over the root of their number: see `of_epsilon`
 # Parts of the proposals that see to the tails. Where data say little of a scale, or of how much a
@@ -25,7 +36,9 @@ GAIN = 0.05  # nats: a second density also makes up for the tails of the first
 BENDS, NEWTON = 3, 4  # steps that fit a density which is bent, ...
 FLATTEST, STEEPEST = 0.2, 1.0  # ... what keeps them short ...
 TOLD = 5.0  # ... and draws for each parameter that tell it
-NOISE = 2.0  # of a covariance of weighted draws, over that of as many as their sample is worth
+NOISE = 2.0  # of a mean of weighted draws, over that of as many as their sample is worth
+CHANCE = 1.3  # of eigenvalues beyond the edge of noise: one in a hundred, by Tracy and Widom
+GRID = 400  # points of what edges are found on, and weights that are taken alone
 
 
 class Near(NamedTuple):
@@ -220,49 +233,92 @@ def _em(z, of_first, worth, steps):
     return log_q.mean(), near, of_first
 
 
-def moments(x: np.ndarray, log_w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """What weighted vectors are worth, their mean and their covariance."""
+class Moments(NamedTuple):
+    """What weighted vectors are worth, their mean and their covariance, and the weights."""
+
+    ess: float
+    mean: np.ndarray
+    covariance: np.ndarray
+    weights: np.ndarray
+
+
+def moments(x: np.ndarray, log_w: np.ndarray) -> Moments:
+    """Return the moments of vectors with these log weights, which are smoothed."""
     log_w = finite(log_w)
     if np.isnan(log_w).any():
         m = x.shape[1]
-        return 0.0, np.zeros(m), np.eye(m)
+        return Moments(0.0, np.zeros(m), np.eye(m), np.zeros(len(x)))
     log_w = smooth_weights(log_w)[0]
     w = np.exp(log_w - logsumexp(log_w))
     mean = w @ x
     away = x - mean
-    return float(1.0 / (w**2).sum()), mean, away.T @ (away * w[:, None])
+    return Moments(float(1.0 / (w**2).sum()), mean, away.T @ (away * w[:, None]), w)
 
 
-def of_moments(found) -> StudentT | None:
-    """Return proposals with the `moments` of epsilon that some rounds found.
+def of_moments(found: Sequence[Moments]) -> StudentT | None:
+    """Return proposals with the moments of epsilon that some rounds found.
 
-    They differ from a standard normal only where that is more than the noise of these moments: in
-    the directions of eigenvalues that are outside of what random matrices have, which are freed of
-    their bias. Returns None where there are none, or nothing is known.
-
-    References
-    ----------
-    Baik, J. and Silverstein, J. W. (2006). Eigenvalues of large sample covariance matrices of
-    spiked population models. Journal of Multivariate Analysis 97.
+    They differ from a standard normal only where that is more than the noise of these moments.
+    Returns None where there are none, or nothing is known.
     """
-    total = sum(ess for ess, _, _ in found)
+    total = sum(x.ess for x in found)
     if not total > 0.0:
         return None
-    mean = sum(ess * mean for ess, mean, _ in found) / total
-    second = sum(ess * (cov + np.outer(mean, mean)) for ess, mean, cov in found) / total
-    ratio = NOISE * len(mean) / total
+    shares = np.array([x.ess / total for x in found])
+    mean = shares @ np.stack([x.mean for x in found])
+    seconds = np.stack([x.covariance + np.outer(x.mean, x.mean) for x in found])
+    second = np.tensordot(shares, seconds, axes=1)
     # As James and Stein: a mean of noise is as long as that.
-    shrink = 1.0 - ratio / max(mean @ mean, 1e-300)
+    shrink = 1.0 - NOISE * len(mean) / total / max(mean @ mean, 1e-300)
     values, vectors = np.linalg.eigh(second - np.outer(mean, mean))
-    above = (1.0 + np.sqrt(ratio)) ** 2
-    # A sample that is worth less than the dimensions has no variance in some directions.
-    below = (1.0 - np.sqrt(ratio)) ** 2 if ratio < 1.0 else -np.inf
-    half = (values + 1.0 - ratio) / 2.0
-    with np.errstate(invalid="ignore"):
-        apart = np.sqrt(half**2 - values)
-    true = np.where(values > above, half + apart, np.where(values < below, half - apart, 1.0))
-    true = np.maximum(true, NARROWEST)
+    weights = np.concatenate([p * x.weights for p, x in zip(shares, found, strict=True)])
+    true = np.maximum(without_noise(values, weights), NARROWEST)
     if shrink < 0.5 and (true == 1.0).all():
         return None
     root = np.linalg.cholesky(vectors * true @ vectors.T)
     return of_epsilon(max(shrink, 0.0) * mean, root)
+
+
+def without_noise(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    r"""Free eigenvalues of the covariance of weighted vectors of their noise.
+
+    Vectors of :math:`N(0, I_m)` with weights :math:`w_i` have a covariance whose eigenvalues spread
+    between two edges. A few large weights move these far out. The edges are the extremes of
+
+    .. math:: \lambda(s) = -1/s + h(s), \qquad h(s) = \sum_i \frac{w_i}{1 + m w_i s},
+
+    between the pole of the largest weight and zero, and above zero. An eigenvalue beyond them is of
+    a direction with the variance :math:`\lambda / h`. All others become one.
+
+    References
+    ----------
+    Silverstein, J. W. and Bai, Z. D. (1995). On the empirical distribution of eigenvalues of a
+    class of large dimensional random matrices. Journal of Multivariate Analysis 54.
+    Baik, J. and Silverstein, J. W. (2006). Eigenvalues of large sample covariance matrices of
+    spiked population models. Journal of Multivariate Analysis 97.
+    """
+    m, true = len(values), np.ones(len(values))
+    if not m:
+        return true
+    w, number = _grouped(weights)
+    chance = 1.0 + CHANCE * m ** (-2.0 / 3.0)
+    top, largest = m * w[0], max(values[-1], 1.0)
+    # Of the pole: near zero lambda is as large as any value, and near one the pole is close.
+    of_pole = expit(np.linspace(np.log(min(top / (10.0 * largest), 1e-3)), 12.0, GRID))
+    for s, side in ((-of_pole / top, 1.0), (np.geomspace(0.1, 1e6, GRID), -1.0)):
+        h = np.array([number @ (w / (1.0 + m * w * x)) for x in s])
+        level = side * (h - 1.0 / s)
+        edge = int(np.argmin(level))
+        # From far out to the edge, where lambda turns round.
+        level, h = level[: edge + 1], h[: edge + 1]
+        limit = level[-1] * (chance if side > 0.0 else 1.0 / chance)
+        beyond = (side * values > limit) & ((side > 0.0) | (limit < 0.0))
+        true[beyond] = values[beyond] / np.interp(side * values[beyond], level[::-1], h[::-1])
+    return true
+
+
+def _grouped(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights from the largest on, and how many there are of each: small ones in groups."""
+    w = np.sort(weights[weights > 0.0])[::-1]
+    parts = [*w[:GRID, None], *(p for p in np.array_split(w[GRID:], GRID) if len(p))]
+    return np.array([p.mean() for p in parts]), np.array([len(p) for p in parts])

@@ -59,7 +59,7 @@ ROUNDS, PATIENCE = 12, 4  # at most, and after the best one
 GOOD = 0.6  # of the proposals: where their sample is worth that, another round gains little
 GAIN = 1.1  # of the best ESS, below which it is chance
 MOST = 16  # of epsilon for a theta
-SOME = 0.05
+SOME = 0.2  # of what weights vary by, from where it pays to have more of epsilon for a theta
 UNFIT = "coordinates of the stage do not fit all of theta"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
@@ -211,9 +211,10 @@ def weigh(
             batch = weigher.evaluate(q.draw(n, rng), K, advance)
             interrupted = len(batch.theta) < n
             log_w = batch.log_marginal - q.logpdf(batch.theta)
-            more_inner = batch.inner_variance(log_w) / K > SOME and K <= MOST and refusal(log_w)
+            # What is left of the noise given theta is all that more of epsilon can take away.
+            noisy_part = batch.inner_variance(log_w) / K > SOME * (len(log_w) / tail(log_w)[1] - 1)
+            more_inner = noisy_part and K <= MOST and refusal(log_w)
             if more_inner and not (interrupted or for_nuts):
-                # What is left of the noise given theta is all that more of epsilon can take away.
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
                 batch = batch if more is None else batch.joined(more)
@@ -416,7 +417,7 @@ def _better(stage, points, theta, log_w) -> GaussianStage:
     """Return the stage with the moments of theta under the weights, where these tell them."""
     if not theta.size:
         return stage
-    ess, mean, found = moments(theta, log_w)
+    ess, mean, found, _ = moments(theta, log_w)
     if ess < 10.0 * (theta.shape[1] + 5):
         return stage
     order = _order(points, stage)

@@ -9,7 +9,7 @@ from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.compile import building
-from pymc_vsgp.fit.adaptation import moments, of_epsilon, of_moments
+from pymc_vsgp.fit.adaptation import Moments, moments, of_epsilon, of_moments
 from pymc_vsgp.fit.batch import MANY, Batch
 from pymc_vsgp.fit.chain import Chains, parts
 from pymc_vsgp.fit.collapsed import TOGETHER, Collapsed
@@ -79,7 +79,7 @@ class Weigher:
     def take(self, density) -> None:
         """Let epsilon be in the coordinates of this density."""
         self.density, self.epsilon = density, of_epsilon(np.zeros(self.points.n_epsilon))
-        self.moments: list[tuple] = []
+        self.moments: list[Moments] = []
         if self.chains is not None:
             self.n_evaluations += self.chains.n_gradients
             self._start_chains(self.chains.theta)
