@@ -966,7 +966,10 @@ def test_moments_of_epsilon_are_found_where_they_differ(rng):
     np.testing.assert_allclose(found.logpdf(at), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("n", "m", "heavy"), [(1000, 120, 1.5), (300, 10, 1.0), (4000, 12, 0.0)])
+SAMPLES = [(1000, 120, 1.5), (300, 10, 1.0), (4000, 12, 0.0), (500, 2, 0.5)]
+
+
+@pytest.mark.parametrize(("n", "m", "heavy"), SAMPLES)
 def test_eigenvalues_are_freed_of_the_noise_of_weights(rng, n, m, heavy):
     """A large weight makes an eigenvalue by itself, which a count of equal draws does not tell."""
     variance, told = np.r_[0.04, 10.0, np.ones(m - 2)], []

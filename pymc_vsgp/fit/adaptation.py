@@ -37,7 +37,7 @@ BENDS, NEWTON = 3, 4  # steps that fit a density which is bent, ...
 FLATTEST, STEEPEST = 0.2, 1.0  # ... what keeps them short ...
 TOLD = 5.0  # ... and draws for each parameter that tell it
 NOISE = 2.0  # of a mean of weighted draws, over that of as many as their sample is worth
-CHANCE = 1.3  # of eigenvalues beyond the edge of noise: one in a hundred, by Tracy and Widom
+CHANCE = 2.0  # quantile of the Tracy-Widom law: one largest eigenvalue of noise in a hundred
 GRID = 400  # points of what edges are found on, and weights that are taken alone
 
 
@@ -294,6 +294,8 @@ def without_noise(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     ----------
     Silverstein, J. W. and Bai, Z. D. (1995). On the empirical distribution of eigenvalues of a
     class of large dimensional random matrices. Journal of Multivariate Analysis 54.
+    Johnstone, I. M. (2001). On the distribution of the largest eigenvalue in principal components
+    analysis. Annals of Statistics 29.
     Baik, J. and Silverstein, J. W. (2006). Eigenvalues of large sample covariance matrices of
     spiked population models. Journal of Multivariate Analysis 97.
     """
@@ -301,7 +303,9 @@ def without_noise(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     if not m:
         return true
     w, number = _grouped(weights)
-    chance = 1.0 + CHANCE * m ** (-2.0 / 3.0)
+    # How far chance moves the largest one of as many equal draws as they are worth.
+    a, b = 1.0 / np.sqrt(number @ w**2), np.sqrt(m)
+    chance = 1.0 + CHANCE * (1.0 / a + 1.0 / b) ** (1.0 / 3.0) / (a + b)
     top, largest = m * w[0], max(values[-1], 1.0)
     # Of the pole: near zero lambda is as large as any value, and near one the pole is close.
     of_pole = expit(np.linspace(np.log(min(top / (10.0 * largest), 1e-3)), 12.0, GRID))
