@@ -13,6 +13,7 @@ from scipy import stats
 import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
 import pymc_vsgp.fit.correlated
+import pymc_vsgp.fit.joint
 
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.correlated import CorrelatedBound, can_correlate
@@ -155,6 +156,14 @@ def test_sites_of_no_density_are_refused(monkeypatch, rng):
     mine, _ = sites_of(correlated, rng)
     negative = [Sites(s.linear, -s.root) for s in mine]
     assert np.isnan(correlated(correlated.start, negative).value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def functions_have_sites_of_their_own():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pymc_vsgp.fit.joint, "FEW", 0)
+        patch.setattr(pymc_vsgp.fit.joint, "FACTOR", np.inf)
+        yield
 
 
 @pytest.fixture(scope="module", params=["counts", *long("classes", "two")])

@@ -222,21 +222,23 @@ def weigh(
     log_w, single, found, doubt = _judged(weigher, q, batch, draws)
     refused = refused or found
     told = len(log_w) >= FEW and np.isfinite(log_w).any()
-    may_refit = told and batch.theta.shape[1] > 0 and not noisy
+    fits, may_refit = 0, told and batch.theta.shape[1] > 0 and not noisy
     may_go_on = may_refit and not (interrupted or hopeless)
     try:
         unseen = UNFIT if may_go_on and weigher.change_coordinates(q, batch, log_w) else ""
     except KeyboardInterrupt:
         unseen, interrupted = "", True
     while (refused or doubt.what or unseen) and not (interrupted or hopeless):
-        again = may_refit and bool(refused or doubt.of_tail or unseen)
+        again = may_refit and fits == 0 and bool(refused or doubt.of_tail or unseen)
+        if may_refit and fits == 1 and not for_nuts:
+            # One more fit to all so far costs less than several times as many from the last one.
+            again = doubt.of_tail and not refused
         if not again and (refused or for_nuts):
             break
         why = refused or (doubt.what and f"{doubt.what} of {len(log_w)} proposals leaves a doubt")
         _log.info("importance: %s", why or unseen)
         if again:
-            # As many from a density that is fitted to all so far cost less than more from this one.
-            may_refit = False
+            fits += 1
             proposal, size = refit(q, batch), len(log_w)
         else:
             proposal, size = q, (doubt.times - 1) * len(log_w)
