@@ -31,8 +31,8 @@ EXAMPLES = {
     "VariationalSparse VariationalSparse.prior VariationalSparse.likelihood": 4,
 }
 LONG = [
-    *("inducing.subset", "inducing.Fourier.for_data", "inducing.NearestNeighbors"),
-    *("inducing.Kronecker", "point_process PointProcess"),
+    *("inducing.subset", "inducing.kmeans", "inducing.Fourier.for_data"),
+    *("inducing.NearestNeighbors", "inducing.Kronecker", "point_process PointProcess"),
 ]
 
 

@@ -88,7 +88,7 @@ def as_if_informed(as_if_many, monkeypatch):
     ("kind", "how"),
     [
         ("both", ""),
-        ("both", "as_if_many"),
+        pytest.param("both", "as_if_many", marks=pytest.mark.long),
         *long(("points", ""), ("coefficients", ""), ("coefficients", "as_if_many")),
         pytest.param("both", "as_if_informed", marks=pytest.mark.long),
     ],
