@@ -37,7 +37,7 @@ BENDS, NEWTON = 3, 4  # steps that fit a density which is bent, ...
 FLATTEST, STEEPEST = 0.2, 1.0  # ... what keeps them short ...
 TOLD = 5.0  # ... and draws for each parameter that tell it
 NOISE = 2.0  # of a mean of weighted draws, over that of as many as their sample is worth
-CHANCE = 2.0  # quantile of the Tracy-Widom law: one largest eigenvalue of noise in a hundred
+CHANCE = 2.0  # quantile of Tracy and Widom: one largest eigenvalue of noise in a hundred
 GRID = 400  # points of what edges are found on, and weights that are taken alone
 
 
@@ -311,13 +311,13 @@ def without_noise(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     of_pole = expit(np.linspace(np.log(min(top / (10.0 * largest), 1e-3)), 12.0, GRID))
     for s, side in ((-of_pole / top, 1.0), (np.geomspace(0.1, 1e6, GRID), -1.0)):
         h = np.array([number @ (w / (1.0 + m * w * x)) for x in s])
-        level = side * (h - 1.0 / s)
-        edge = int(np.argmin(level))
+        height = side * (h - 1.0 / s)
+        edge = int(np.argmin(height))
         # From far out to the edge, where lambda turns round.
-        level, h = level[: edge + 1], h[: edge + 1]
-        limit = level[-1] * (chance if side > 0.0 else 1.0 / chance)
+        height, h = height[: edge + 1], h[: edge + 1]
+        limit = height[-1] * (chance if side > 0.0 else 1.0 / chance)
         beyond = (side * values > limit) & ((side > 0.0) | (limit < 0.0))
-        true[beyond] = values[beyond] / np.interp(side * values[beyond], level[::-1], h[::-1])
+        true[beyond] = values[beyond] / np.interp(side * values[beyond], height[::-1], h[::-1])
     return true
 
 
