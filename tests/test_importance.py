@@ -666,6 +666,10 @@ def with_chains(monkeypatch):
 @pytest.mark.long
 def test_chains_in_fitted_coordinates(labels, monkeypatch, rng):
     """At their theta all weights are the same; at others they vary less than in the stage's."""
+    # Sites of all functions together know already that classes share data.
+    monkeypatch.setattr("pymc_vsgp.fit.joint.FEW", 0)
+    monkeypatch.setattr("pymc_vsgp.fit.joint.FACTOR", np.inf)
+    labels = vsgp.fit_gaussian(model=labels.model, copy=True, progressbar=False)
     weigher = Weigher(labels.model)
     weigher.begin(rng)
     assert weigher.walk(theta := labels._theta_normal()[0])
@@ -678,8 +682,7 @@ def test_chains_in_fitted_coordinates(labels, monkeypatch, rng):
     after = weigher.evaluate(np.repeat(away, 100, axis=0), 1).inner.reshape(4, 100)
     for inner in (before, after):
         np.testing.assert_allclose(inner[0], inner[0, 0], atol=1e-8)
-    # Those of the stage know already that classes share data.
-    assert (after[1:].var(axis=1) < 0.5 * before[1:].var(axis=1)).all()
+    assert (after[1:].var(axis=1) < 0.3 * before[1:].var(axis=1)).all()
     # They stay there where that pays, and only where there is something to gain.
     q = Near.one(theta, labels.theta_covariance).densities[0][1]
     for fine, much_less, fitted in ((0.0, 1.0, True), (0.0, 0.0, False), (np.inf, 1.0, False)):

@@ -300,8 +300,6 @@ def without_noise(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     spiked population models. Journal of Multivariate Analysis 97.
     """
     m, true = len(values), np.ones(len(values))
-    if not m:
-        return true
     w, number = _grouped(weights)
     # How far chance moves the largest one of as many equal draws as they are worth.
     a, b = 1.0 / np.sqrt(number @ w**2), np.sqrt(m)
