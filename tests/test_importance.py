@@ -710,6 +710,36 @@ def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
 
 
 @pytest.mark.long
+def test_chains_move_to_the_mean_of_theta(labels, monkeypatch):
+    """Where a stage ends beside it, and without mixing weights that have another constant."""
+    with_chains(monkeypatch)
+    sd = np.sqrt(np.diagonal(labels.theta_covariance))
+    beside = replace(
+        labels, theta_unconstrained=labels._split_theta(labels._theta_normal()[0] - 1.5 * sd)
+    )
+    weigher, started, fitted = Weigher(labels.model), [], []
+    start, adapt = Chains.start, importance.adapt
+    monkeypatch.setattr(
+        Chains,
+        "start",
+        lambda self, theta, rng: started.append((theta, len(fitted))) or start(self, theta, rng),
+    )
+    monkeypatch.setattr(
+        importance,
+        "adapt",
+        lambda rounds, first: fitted.append(len(rounds)) or adapt(rounds, first),
+    )
+    found = weigh(beside, weigher, 1000, np.random.default_rng(3), progressbar=False)
+    assert found.walked and not found.refused
+    (*_, (at, rounds)) = started
+    _, mean, cov, _ = moments(found.theta, found.log_weight)
+    away, before = (np.abs(x - mean) / np.sqrt(np.diagonal(cov)) for x in (at, started[0][0]))
+    assert away.max() < 0.5 < 1.0 < before.max()
+    np.testing.assert_array_equal(weigher.chains.theta, at)
+    assert fitted[rounds:][:1] in ([], [1])  # nothing from before they moved
+
+
+@pytest.mark.long
 def test_chains_propose_once_more_before_nuts(labels, monkeypatch):
     asked = []
     monkeypatch.setattr(importance, "doubt_of", lambda *args: asked.append(1) or DOUBT)

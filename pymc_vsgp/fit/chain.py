@@ -7,6 +7,7 @@ the same at all theta that are likely. So draws of a chain at one of them are pr
 .. math:: w = \frac{p(\theta, \epsilon, y)}{q(\theta)\, p(\epsilon \mid \theta_0, y)}
    \propto \frac{p(\theta, \epsilon, y)}{q(\theta)\, p(\theta_0, \epsilon, y)}
 
+It is the mean of theta, once some proposals tell it: weights vary by more the further from there.
 Where its posterior differs too much, coordinates are fitted at each theta, as in `newton`.
 
 Steps of the chains solve the equations of the normal part exactly, so what is left decides how

@@ -1,7 +1,7 @@
 """Graphs at many points, compiled: where numpy would take longer than compiling does.
 
-numpy's loops go through memory once for each operation. JAX, which joins them, takes a fifth to a
-thirtieth of its time, and numba a half; but compiling takes one or two seconds, or some ten.
+numpy's loops go through memory once for each operation. JAX, which joins them, takes a half to a
+thirtieth of its time, and numba a half; but compiling takes three to five seconds, or some ten.
 """
 
 import importlib.util
@@ -62,7 +62,7 @@ class Compiled:
 class Jax(Compiled):
     """On JAX, which leaves processors idle where loops are small: each takes a part of its own."""
 
-    name, pays, whole = "JAX", 3.0, True
+    name, pays, whole = "JAX", 5.0, True
     most = PART * processors()
 
     def __init__(self, outer, inner, outputs):

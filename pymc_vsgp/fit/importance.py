@@ -66,7 +66,7 @@ NEARLY = 0.05  # ... if it is less than this for each of them: chains can take l
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
 FINE, MUCH_LESS = 0.3, 0.25  # variance where chains need none, and part of it that pays for them
-LIKELY = 30  # ESS of theta, from where weights tell what those of epsilon vary by
+LIKELY = 30  # ESS of theta, from where weights tell its mean, and what those of epsilon vary by
 NOISY_ROUNDS = 3  # that tell it: the first has a few weights of each theta, and no long tails yet
 
 
@@ -352,6 +352,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
         if ess > best:
             best, best_at = ess, i
         near = adapt(rounds, first)
+        if ess >= LIKELY and weigher.center_chains(near.moments[0]):
+            rounds.clear()  # weights of chains elsewhere have another constant
     return q, K, batch, refit
 
 

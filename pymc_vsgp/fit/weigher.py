@@ -74,6 +74,7 @@ class Weigher:
         """Start anew, with this source of proposals."""
         self.rng, self.n_evaluations = rng, 0
         self.chains: Chains | None = None
+        self.centered = False
         self.take(self.plain)
 
     def take(self, density) -> None:
@@ -158,6 +159,19 @@ class Weigher:
         if self.points.mesh is not None:
             return False
         self._start_chains(theta)
+        return True
+
+    def center_chains(self, theta) -> bool:
+        """Let chains draw epsilon at the mean of theta, once it is known; whether they do so now.
+
+        The estimate of a stage is beside it. What weights vary by given theta grows away from
+        where chains are.
+        """
+        if self.chains is None or self.centered:
+            return False
+        self.n_evaluations += self.chains.n_gradients
+        self._start_chains(theta)
+        self.centered = True
         return True
 
     def _start_chains(self, theta) -> None:
