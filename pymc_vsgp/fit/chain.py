@@ -31,7 +31,7 @@ from pymc_vsgp.fit.density import Points, computed_first
 
 __all__ = ["Chains", "parts"]
 
-CHAINS, TUNE = 4, 40
+CHAINS, TUNE, MORE = 4, 40, 10
 ACCEPTANCE, SHORTEST = 0.8, 0.2  # what needs shorter steps is for NUTS
 LARGEST_RHAT = 1.05
 
@@ -59,13 +59,22 @@ class Chains:
 
     def start(self, theta: np.ndarray, rng) -> None:
         """Start at this theta, and tune the size of the steps."""
-        self.theta, self.rng, self.n_gradients = theta, rng, 0
-        self._known = self._fixed(*self._split(theta, self.points.outer))
-        self._step = 0.5
-        self._drawn: list[list[float]] = [[] for _ in range(CHAINS)]
+        self.rng, self.n_gradients, self._step = rng, 0, 0.5
         size = self.points.n_epsilon
-        self._states = [self._at(1.5 * rng.normal(size=size)) for _ in range(CHAINS)]
-        for i in range(TUNE):
+        self._settle(theta, [1.5 * rng.normal(size=size) for _ in range(CHAINS)], range(TUNE))
+
+    def go_on(self, theta: np.ndarray) -> None:
+        """Go on at another theta, where the posterior is about the same."""
+        last = [epsilon for epsilon, *_ in self._states]
+        self._settle(theta, last, range(TUNE, TUNE + MORE))
+
+    def _settle(self, theta, epsilon, steps) -> None:
+        """Let chains go from some epsilon to the posterior at this theta."""
+        self.theta = theta
+        self._known = self._fixed(*self._split(theta, self.points.outer))
+        self._drawn: list[list[float]] = [[] for _ in range(CHAINS)]
+        self._states = [self._at(e) for e in epsilon]
+        for i in steps:
             chance = np.mean([self._move(k) for k in range(CHAINS)])
             step = self._step * np.exp((chance - ACCEPTANCE) * 2.0 / np.sqrt(i + 1.0))
             self._step = float(np.clip(step, SHORTEST, np.pi / 2.0))

@@ -169,8 +169,7 @@ class Weigher:
         """
         if self.chains is None or self.centered:
             return False
-        self.n_evaluations += self.chains.n_gradients
-        self._start_chains(theta)
+        self.chains.go_on(theta)
         self.centered = True
         return True
 
