@@ -739,14 +739,20 @@ def test_chains_move_to_the_mean_of_theta(labels, monkeypatch):
 
 
 @pytest.mark.long
-def test_chains_propose_once_more_before_nuts(labels, monkeypatch):
+def test_chains_settle_a_doubt_before_nuts(labels, monkeypatch):
+    """Two fits and four times as many proposals: each chain has those of one after another."""
     asked = []
-    monkeypatch.setattr(importance, "doubt_of", lambda *args: asked.append(1) or DOUBT)
+
+    def thrice(log_w, single, draws):
+        asked.append(len(log_w))
+        return DOUBT if len(asked) <= 3 else weights.Doubt()
+
+    monkeypatch.setattr(importance, "doubt_of", thrice)
     with_chains(monkeypatch)
     settings = {"rng": np.random.default_rng(1), "progressbar": False}
     found = weigh(labels, Weigher(labels.model), 400, **settings)
-    assert found.walked and found.refused == DOUBT.what
-    assert len(asked) == 2 and found.thin == 1
+    assert asked == [400, 400, 400, 1600] and found.thin == 4
+    assert found.walked and not found.refused
 
 
 @pytest.mark.slow

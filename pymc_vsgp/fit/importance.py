@@ -194,8 +194,6 @@ def weigh(
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
         q, K, batch, refit = _fit_proposal(weigher, stage, n, advance, walk)
-        # Where chains draw epsilon, several times as many would take as long as NUTS does.
-        for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         first = batch
         khat, ess = tail(log_w)
@@ -214,7 +212,8 @@ def weigh(
             # What is left of the noise given theta is all that more of epsilon can take away.
             noisy_part = batch.inner_variance(log_w) / K > SOME * (len(log_w) / tail(log_w)[1] - 1)
             more_inner = noisy_part and K <= MOST and refusal(log_w)
-            if more_inner and not (interrupted or for_nuts):
+            # Of chains they would take as long as NUTS does.
+            if more_inner and not (interrupted or (give_up and weigher.chains is not None)):
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
                 batch = batch if more is None else batch.joined(more)
@@ -230,10 +229,10 @@ def weigh(
         unseen, interrupted = "", True
     while (refused or doubt.what or unseen) and not (interrupted or hopeless):
         again = may_refit and fits == 0 and bool(refused or doubt.of_tail or unseen)
-        if may_refit and fits == 1 and not for_nuts:
+        if may_refit and fits == 1:
             # One more fit to all so far costs less than several times as many from the last one.
             again = doubt.of_tail and not refused
-        if not again and (refused or for_nuts):
+        if refused and not again:
             break
         why = refused or (doubt.what and f"{doubt.what} of {len(log_w)} proposals leaves a doubt")
         _log.info("importance: %s", why or unseen)
