@@ -157,26 +157,27 @@ def _second_derivatives(fit: Any, shapes: list[tuple[int, int]], n: int) -> np.n
     with whitened_coordinates(bound.model):
         loops = block_sums(simplify(bound.model.logp()))
     names = [p.u.name for p in bound.processes]
+    parts = (loop.op.recipe.parts for loop in loops)
+    of_loops = [[names.index(p.conditional.process) for p in some] for some in parts]
+    several = [sum(shapes[i][0] for i in of) > 1 for of in of_loops]
+    pairs = zip(loops, several, strict=True)
+    if not any(more and loop.op.recipe.likelihood.coupled for loop, more in pairs):
+        return None
     means = [pt.tensor(dtype="float64", shape=shape) for shape in shapes]
     factors = [pt.tensor(dtype="float64", shape=x.shape) for x in ev.factor]
     where = split(np.arange(n), shapes)
-    outputs, at, any_coupled = [], [], False
-    for loop in loops:
-        of = [names.index(p.conditional.process) for p in loop.op.recipe.parts]
-        several = sum(shapes[i][0] for i in of) > 1
-        any_coupled |= several and loop.op.recipe.likelihood.coupled
+    outputs, at = [], []
+    for loop, of, more in zip(loops, of_loops, several, strict=True):
         q = (_in_loop(bound.processes[i], ev.R[i], means[i], factors[i]) for i in of)
         m, roots = zip(*q, strict=True)
-        new = stream_gaussian(loop, m, roots, joint=several)
-        if several:
+        new = stream_gaussian(loop, m, roots, joint=more)
+        if more:
             outputs.append(new.joint)
             at.append(np.concatenate([where[i].ravel() for i in of]))
             continue
         gram = new.grams[0][0]
         outputs.append(pt.diag(gram) if gram.type.ndim == 1 else gram)
         at.append(where[of[0]][0])
-    if not any_coupled:
-        return None
     moved = dict(zip(bound.moving, fit.moved, strict=False))
     outputs = graph_replace(outputs, {x: pt.constant(v) for x, v in moved.items()}, strict=False)
     values = bound.unravel(fit.theta).values()
