@@ -351,8 +351,9 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
         if ess > best:
             best, best_at = ess, i
         near = adapt(rounds, first)
-        if ess >= LIKELY and weigher.center_chains(near.moments[0]):
-            rounds.clear()  # weights of chains elsewhere have another constant
+        # Weights of chains elsewhere have another constant: a round has to follow.
+        if LIKELY <= ess and i + 1 < ROUNDS and weigher.center_chains(near.moments[0]):
+            rounds.clear()
     return q, K, batch, refit
 
 
