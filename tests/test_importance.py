@@ -641,6 +641,23 @@ def test_chains_at_one_theta(many, rng):
     assert "R-hat 1." in chains.complaint()
 
 
+@pytest.mark.parametrize("step", [0.2, 0.7, 0.92, 1.06, 1.3, 1.5])
+def test_chains_move_by_a_quarter_of_a_period(step, rng):
+    """Whatever step they are tuned to: draws of a normal density are independent then."""
+    chains = Chains.__new__(Chains)
+    chains._known, chains._step = None, step
+    chains._fixed = lambda *args: None
+    chains._split = lambda *args: ()
+    chains.points = SimpleNamespace(outer=())
+    chains._at = lambda epsilon: (epsilon, 0.0, np.zeros_like(epsilon))  # all that is normal
+    chains.rng = rng
+    chains._settle(np.zeros(1), [np.full(1000, 1e3)] * 4, ())
+    assert step / 2.0 < chains._step < 1.2 * step
+    for k in range(4):
+        assert chains._move(k) == pytest.approx(1.0)
+        assert np.abs(chains._states[k][0]).max() < 6.0
+
+
 @pytest.fixture(scope="module")
 def labels():
     """Classes that are nearly separable, so that proposals are not close to their posterior."""
