@@ -756,20 +756,20 @@ def test_chains_move_to_the_mean_of_theta(labels, monkeypatch):
 
 
 @pytest.mark.long
-def test_chains_settle_a_doubt_before_nuts(labels, monkeypatch):
-    """Two fits and four times as many proposals: each chain has those of one after another."""
+@pytest.mark.parametrize("doubts", [2, 3])
+def test_chains_propose_twice_more_before_nuts(doubts, labels, monkeypatch):
     asked = []
 
-    def thrice(log_w, single, draws):
-        asked.append(len(log_w))
-        return DOUBT if len(asked) <= 3 else weights.Doubt()
+    def some(*args):
+        asked.append(1)
+        return DOUBT if len(asked) <= doubts else weights.Doubt()
 
-    monkeypatch.setattr(importance, "doubt_of", thrice)
+    monkeypatch.setattr(importance, "doubt_of", some)
     with_chains(monkeypatch)
     settings = {"rng": np.random.default_rng(1), "progressbar": False}
     found = weigh(labels, Weigher(labels.model), 400, **settings)
-    assert asked == [400, 400, 400, 1600] and found.thin == 4
-    assert found.walked and not found.refused
+    assert len(asked) == 3 and found.thin == 1 and found.walked
+    assert found.refused == (DOUBT.what if doubts == 3 else "")
 
 
 @pytest.mark.slow

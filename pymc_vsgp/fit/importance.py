@@ -194,6 +194,8 @@ def weigh(
     with progress("Importance", n, progressbar) as advance:
         weigher.begin(rng)
         q, K, batch, refit = _fit_proposal(weigher, stage, n, advance, walk)
+        # Where chains draw epsilon, several times as many may take as long as NUTS does.
+        for_nuts = give_up and weigher.chains is not None
         log_w = batch.log_marginal - q.logpdf(batch.theta)
         first = batch
         khat, ess = tail(log_w)
@@ -212,8 +214,7 @@ def weigh(
             # What is left of the noise given theta is all that more of epsilon can take away.
             noisy_part = batch.inner_variance(log_w) / K > SOME * (len(log_w) / tail(log_w)[1] - 1)
             more_inner = noisy_part and K <= MOST and refusal(log_w)
-            # Of chains they would take as long as NUTS does.
-            if more_inner and not (interrupted or (give_up and weigher.chains is not None)):
+            if more_inner and not (interrupted or for_nuts):
                 more = weigher.more(batch.theta, 3 * K)
                 interrupted = more is None
                 batch = batch if more is None else batch.joined(more)
@@ -232,7 +233,7 @@ def weigh(
         if may_refit and fits == 1:
             # One more fit to all so far costs less than several times as many from the last one.
             again = doubt.of_tail and not refused
-        if refused and not again:
+        if not again and (refused or for_nuts):
             break
         why = refused or (doubt.what and f"{doubt.what} of {len(log_w)} proposals leaves a doubt")
         _log.info("importance: %s", why or unseen)
