@@ -80,7 +80,7 @@ class Chains:
             chance = np.mean([self._move(k) for k in range(CHAINS)])
             step = self._step * np.exp((chance - ACCEPTANCE) * 2.0 / np.sqrt(i + 1.0))
             self._step = float(np.clip(step, SHORTEST, QUARTER))
-        # One step of 60 degrees, where it just fits, would leave half of what draws are alike in.
+        # Not the number of steps that fits best: draws 60 degrees apart are correlated by a half.
         self._step = QUARTER / _steps(self._step)
 
     def draw(self, chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

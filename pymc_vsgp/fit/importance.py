@@ -353,7 +353,7 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
             best, best_at = ess, i
         near = adapt(rounds, first)
         # Weights of chains elsewhere have another constant: a round has to follow.
-        if LIKELY <= ess and i + 1 < ROUNDS and weigher.center_chains(near.moments[0]):
+        if ess >= LIKELY and i + 1 < ROUNDS and weigher.center_chains(near.moments[0]):
             rounds.clear()
     return q, K, batch, refit
 
