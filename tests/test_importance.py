@@ -756,6 +756,37 @@ def test_chains_move_to_the_mean_of_theta(labels, monkeypatch):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("part", [np.inf, 0.0])
+def test_chains_take_fitted_coordinates_where_their_weights_vary(part, labels, monkeypatch):
+    """From where the mean of theta is, which a probe does not know; and leave them otherwise."""
+    with_chains(monkeypatch)
+    monkeypatch.setattr(importance, "FINE", np.inf)
+    monkeypatch.setattr(importance, "MUCH_LESS", part)
+    monkeypatch.setattr("pymc_vsgp.fit.weigher.NOISY_OF_CHAINS", 0.0)
+    monkeypatch.setattr(importance, "_n_inner", lambda *args: 2)  # which show what they vary by
+    weigher, rounds = Weigher(labels.model), []
+    call = Weigher.__call__
+
+    def watched(self, q, n, K):
+        rounds.append((self.density is not self.plain, self.centered))
+        return call(self, q, n, K)
+
+    monkeypatch.setattr(Weigher, "__call__", watched)
+    found = weigh(labels, weigher, 1000, np.random.default_rng(3), progressbar=False)
+    assert found.walked and not found.refused
+    fitted, centered = zip(*rounds, strict=True)
+    first = fitted.index(True, 3)  # after both probes, and the round that moved the chains
+    assert centered[first - 1] and not any(fitted[2:first])
+    assert (weigher.density is not weigher.plain) == (part > 0.0)
+    expected = weigh(
+        labels, Weigher(labels.model), 1000, np.random.default_rng(1), progressbar=False
+    )
+    (n, a, cov, _), (m, b, other, _) = (moments(x.theta, x.log_weight) for x in (found, expected))
+    error = np.sqrt(np.diagonal(cov) / n + np.diagonal(other) / m)
+    assert (np.abs(a - b) < 4.0 * error).all()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("doubts", [2, 3])
 def test_chains_propose_twice_more_before_nuts(doubts, labels, monkeypatch):
     asked = []
@@ -1889,11 +1920,12 @@ def test_effects_of_groups_are_weighed(effects):
 def test_noise_of_a_few_likely_theta_does_not_choose_coordinates():
     """It is known as badly as they are few: of typical theta it is known well."""
     Noise, calmer = importance.Noise, importance._calmer
-    assert calmer(Noise(1.6, 4.5, ess=22), Noise(1.6, 1.2, ess=4))
-    assert calmer(Noise(1.6, 4.5, ess=300), Noise(1.6, 1.2, ess=4))
-    assert not calmer(Noise(1.6, 4.5, ess=300), Noise(1.6, 1.2, ess=300))
-    assert calmer(Noise(1.6, 1.0, ess=300), Noise(0.8, 1.0, ess=300))
-    assert not calmer(Noise(1.6, 1.0, ess=4), Noise(0.2, 1.0, ess=4))
+    assert calmer(Noise(1.6, 4.5, ess=22), Noise(1.6, 1.2, ess=4), 0.7)
+    assert calmer(Noise(1.6, 4.5, ess=300), Noise(1.6, 1.2, ess=4), 0.7)
+    assert not calmer(Noise(1.6, 4.5, ess=300), Noise(1.6, 1.2, ess=300), 0.7)
+    assert calmer(Noise(1.6, 1.0, ess=300), Noise(0.8, 1.0, ess=300), 0.7)
+    assert not calmer(Noise(1.6, 1.0, ess=300), Noise(0.8, 1.0, ess=300), 0.4)
+    assert not calmer(Noise(1.6, 1.0, ess=4), Noise(0.2, 1.0, ess=4), 0.7)
 
 
 @pytest.mark.long

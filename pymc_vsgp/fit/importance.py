@@ -64,8 +64,10 @@ UNFIT = "coordinates of the stage do not fit all of theta"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
-NOISY = 0.9  # relative variance of weights given theta, above which better coordinates may pay
-FINE, MUCH_LESS = 0.3, 0.25  # variance where chains need none, and part of it that pays for them
+FINE = 0.3  # variance of log weights given theta, below which chains need no better coordinates
+# Part of what weights vary by that better coordinates have to leave at most; and where chains draw
+# epsilon, as densities in these take a multiple of the time.
+LESS, MUCH_LESS = 0.7, 0.25
 LIKELY = 30  # ESS of theta, from where weights tell its mean, and what those of epsilon vary by
 NOISY_ROUNDS = 3  # that tell it: the first has a few weights of each theta, and no long tails yet
 
@@ -337,12 +339,17 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
         noise.append(Noise(batch.inner_variance(log_w), batch.log_variance, ess))
         if not np.isfinite(ess):  # nor is any weight
             break
-        elif i < min(NOISY_ROUNDS, refined_at) and noise[i].likely > NOISY and weigher.refine():
+        elif (
+            i < min(NOISY_ROUNDS, refined_at)
+            and noise[i].likely > weigher.noisy
+            and weigher.refine()
+        ):
             refined_at = i
         elif noise[i].typical > weigher.noisiest and points.n_epsilon > LARGEST:
             break
         elif K > 1 and (i < 2 or i == refined_at + 1):
-            if i == refined_at + 1 and not _calmer(*noise[-2:]):
+            part = LESS if weigher.chains is None else MUCH_LESS
+            if i == refined_at + 1 and not _calmer(noise[-2], noise[-1], part):
                 weigher.take(weigher.plain)
             K = _n_inner(min(x.likely for x in noise), *weigher.cost)
         elif ess > GOOD * n or (ess < pays * best and best > 0.3 * n) or i - best_at >= PATIENCE:
@@ -366,11 +373,11 @@ class Noise(NamedTuple):
     ess: float
 
 
-def _calmer(before: Noise, after: Noise) -> bool:
-    """Whether it is clearly less: for likely theta, or for typical ones where few are likely."""
+def _calmer(before: Noise, after: Noise, part: float) -> bool:
+    """Whether at most that part is left: of likely theta, or of typical ones if few are likely."""
     told = min(before.ess, after.ess) >= LIKELY
     a, b = (x.likely if told else x.typical for x in (before, after))
-    return b <= 0.7 * a
+    return b <= part * a
 
 
 def _probe(weigher: Weigher, q, K) -> Batch:

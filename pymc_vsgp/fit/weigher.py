@@ -23,6 +23,10 @@ KEPT = 1000  # numbers in the draws of epsilon at a theta, where these are more 
 LARGEST = 300  # numbers of epsilon that their moments are estimated of
 NOISIEST = 4.6  # variance of log weights given theta that no number of epsilon makes up for, ...
 NOISIEST_OF_CHAINS = 2.8  # ... and where chains draw epsilon, so that it grows with theta
+# Relative variance of weights given theta, above which better coordinates may pay; and where chains
+# draw epsilon: one more of it takes a multiple of the time there, and weights of theta that are far
+# from the chains vary by much more.
+NOISY, NOISY_OF_CHAINS = 0.9, 0.25
 ROUGH, PROBED = 25, 200  # theta whose weights tell little, and of these at most
 LEAST_ESS = 10  # of these, below which their weight is chance
 SURELY = 0.0  # logarithm of a part of the posterior that a single one does not have by chance
@@ -104,6 +108,13 @@ class Weigher:
     def noisiest(self) -> float:
         """Variance of log weights given theta, above which there is no hope."""
         return NOISIEST if self.chains is None else NOISIEST_OF_CHAINS
+
+    @property
+    def noisy(self) -> float:
+        """Relative variance of weights given theta, above which better coordinates may pay."""
+        if self.chains is None:
+            return NOISY
+        return NOISY_OF_CHAINS if self.centered else np.inf
 
     @property
     def n_kept(self) -> int:
