@@ -4,6 +4,8 @@ import numpy as np
 
 from page_parts import load, made_by, sampling, table
 
+BETWEEN = 1.1  # logarithms of the lengthscales of two optima of ringnorm
+
 
 def image(record):
     runs, settings = record["results"]["mean"], record["settings"]
@@ -108,7 +110,7 @@ logarithm) that only the ELBO counts; the image experiment has Gamma(1.1, 1) pri
 
 {_dense(load("dense"))}
 
-{_moved(results["ringnorm"])}
+{_moved(results["ringnorm"], results["published"]["ringnorm"])}
 
 Splits of thyroid, heart and diabetes are our own: none are published with the data. Heart is
 Statlog's and diabetes is Pima's, which are scaled otherwise. Twonorm, ringnorm and waveform are
@@ -130,21 +132,26 @@ def _same_splits(sets):
         np.mean([-r["gaussian"]["log_density"] for r in kinds[kind]["runs"][:n]])
         for kind in ("gamma", "maximum")
     ]
-    first = np.mean([-r["gaussian"]["log_density"] for r in kinds["maximum"]["runs"]])
-    return f"""Scores of thyroid that are worse than the published have two reasons. One is the
-priors: on the {n} splits that were run with both, the mean score with 30 % of the observations is
-{ours[0]:.3f} with them and {ours[1]:.3f} without. The other is that splits differ: without priors
-the mean over all {kinds["maximum"]["splits"]} is {first:.3f}."""
+    return f"""With priors scores of thyroid are worse than the published: on the {n} splits that
+were run with both, the mean score with 30 % of the observations is {ours[0]:.3f} with them and
+{ours[1]:.3f} without."""
 
 
-def _moved(sets):
+def _moved(sets, published):
     """Say what inducing inputs that move do for ringnorm."""
     stay, move = (sets[label]["maximum"] for label in ("30%", "30%, moved"))
     first, second = (e["gaussian"]["median"] for e in (stay, move))
     ended = sum(r["converged"] for r in move["runs"])
+    short, long = [], []
+    for r in sets["M=8"]["maximum"]["runs"]:
+        of = short if r["theta"]["log_lengthscale"] < BETWEEN else long
+        of.append(-r["gaussian"]["log_density"])
     return f"""Ringnorm alone gains from inducing inputs that move: where 30 % stay the score is
 {first:.2f}, and where they move {second:.2f}. {ended} of {len(move["runs"])} of these fits
-converged in 40 rounds."""
+converged. With M = 8 the ELBO has two optima. {len(short)} fits ended at the one of a short
+lengthscale, with scores of {min(short):.2f} to {max(short):.2f}. {len(long)} ended at the other,
+with {min(long):.2f} to {max(long):.2f}; the published median is
+{published["M=8"][0]:.2f}."""
 
 
 def _dense(record):

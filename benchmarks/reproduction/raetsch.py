@@ -70,6 +70,7 @@ SETS = {
     "diabetes": ("pima", 468),
     "waveform": ("waveform", 400),
 }
+ROUNDS = 150  # at most: 120 inducing inputs in 20 dimensions move for some 60
 # Inducing inputs: a share of the rows, or 8, and whether they move.
 INDUCING = {"30%": (0.3, False), "M=8": (None, True), "30%, moved": (0.3, True)}
 # Median and two standard deviations: sparse KL with M = 8 and 30 %; KL without inducing inputs.
@@ -116,7 +117,7 @@ def one(data, seed, n_train, label, options, sampled):
         gp = pm.gp.VariationalSparse(cov_func=variance * pm.gp.cov.ExpQuad(X.shape[1], lengthscale))
         gp.prior("u", Xu=Z)
         gp.likelihood("y", vsgp.Bernoulli(link="probit"), X=X, y=y)
-        stage = fit(options, move_inducing=moved, maxiter=40, tol=1e-2)
+        stage = fit(options, move_inducing=moved, maxiter=ROUNDS, tol=1e-2)
         idata, how = free_form(stage, options, seed + 1, {}) if sampled else (None, {})
     scores = {"gaussian": probit_scores(stage, *estimates(stage), Xtest, ytest)}
     if sampled:
