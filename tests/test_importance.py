@@ -789,17 +789,19 @@ def test_chains_take_fitted_coordinates_where_their_weights_vary(part, labels, m
 @pytest.mark.long
 @pytest.mark.parametrize("doubts", [2, 3])
 def test_chains_propose_twice_more_before_nuts(doubts, labels, monkeypatch):
-    asked = []
+    """In fitted coordinates, as a tail may be one of epsilon."""
+    weigher, fitted = Weigher(labels.model), []
 
     def some(*args):
-        asked.append(1)
-        return DOUBT if len(asked) <= doubts else weights.Doubt()
+        fitted.append(weigher.density is not weigher.plain)
+        return DOUBT if len(fitted) <= doubts else weights.Doubt()
 
     monkeypatch.setattr(importance, "doubt_of", some)
     with_chains(monkeypatch)
+    monkeypatch.setattr(importance, "FINE", np.inf)
     settings = {"rng": np.random.default_rng(1), "progressbar": False}
-    found = weigh(labels, Weigher(labels.model), 400, **settings)
-    assert len(asked) == 3 and found.thin == 1 and found.walked
+    found = weigh(labels, weigher, 400, **settings)
+    assert fitted == [False, True, True] and found.thin == 1 and found.walked
     assert found.refused == (DOUBT.what if doubts == 3 else "")
 
 

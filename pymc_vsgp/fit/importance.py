@@ -242,6 +242,8 @@ def weigh(
         if again:
             fits += 1
             proposal, size = refit(q, batch), len(log_w)
+            if weigher.chains is not None:  # weights of epsilon have a tail, too
+                weigher.refine()
         else:
             proposal, size = q, (doubt.times - 1) * len(log_w)
         with progress("Importance", size, progressbar) as advance:
