@@ -12,6 +12,8 @@ BIN = .venv/bin
 # Test processes, and more arguments for pytest: make test JOBS=4 ARGS="-k poisson"
 JOBS = 2
 ARGS ?=
+# A file stays in one process: what its tests share is built and compiled once.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: help demo test test-all test-fast lint format docs bench-check env clean
 
@@ -33,13 +35,13 @@ demo: env
 	MPLBACKEND=Agg $(BIN)/python -u notebooks/coal_mining.py
 
 test: env
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not long" $(ARGS)
+	$(PYTEST) -m "not long" $(ARGS)
 
 test-all: env
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-fast: env
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not long" $(ARGS)
+	$(PYTEST) -m "not slow and not long" $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

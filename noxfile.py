@@ -15,7 +15,8 @@ nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "uv|virtualenv"
 
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
-PYTEST = ("python", "-m", "pytest", "-n2", "--dist", "worksteal")
+# What tests of a file share is built once.
+PYTEST = ("python", "-m", "pytest", "-n2", "--dist", "loadfile")
 
 
 @nox.session(python=["3.12", "3.13", "3.14"])
