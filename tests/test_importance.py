@@ -805,6 +805,26 @@ def test_chains_propose_twice_more_before_nuts(doubts, labels, monkeypatch):
     assert found.refused == (DOUBT.what if doubts == 3 else "")
 
 
+@pytest.mark.long
+def test_ctrl_c_keeps_what_chains_have_drawn(labels, monkeypatch):
+    """Also while coordinates of the next proposals are compiled."""
+    more = Weigher.more
+
+    def stopped(self):
+        raise KeyboardInterrupt
+
+    def and_stop(self, *args):
+        monkeypatch.setattr(Weigher, "refine", stopped)
+        return more(self, *args)
+
+    monkeypatch.setattr(importance, "doubt_of", lambda *args: DOUBT)
+    monkeypatch.setattr(Weigher, "more", and_stop)
+    with_chains(monkeypatch)
+    settings = {"rng": np.random.default_rng(1), "progressbar": False}
+    found = weigh(labels, Weigher(labels.model), 400, **settings)
+    assert found.interrupted and found.refused == DOUBT.what and len(found.theta) == 400
+
+
 @pytest.mark.slow
 def test_draws_are_those_of_a_sampler(caplog):
     model, stage = made(counts)

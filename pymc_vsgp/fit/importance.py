@@ -242,12 +242,12 @@ def weigh(
         if again:
             fits += 1
             proposal, size = refit(q, batch), len(log_w)
-            if weigher.chains is not None:  # weights of epsilon have a tail, too
-                weigher.refine()
         else:
             proposal, size = q, (doubt.times - 1) * len(log_w)
         with progress("Importance", size, progressbar) as advance:
-            more = weigher.more(proposal.draw(size, rng), K, advance)
+            # Weights of what chains draw have a tail, too.
+            fitted = again and weigher.chains is not None
+            more = weigher.more(proposal.draw(size, rng), K, advance, fitted)
         interrupted = more is None
         if more is None:
             refused = refused or unseen

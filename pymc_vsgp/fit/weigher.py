@@ -217,9 +217,14 @@ class Weigher:
                 break
         return Batch.concatenated(found)
 
-    def more(self, theta, K, advance=lambda n: None) -> Batch | None:
-        """Evaluate more for a batch that is there already; nothing, if it is interrupted."""
+    def more(self, theta, K, advance=lambda n: None, fitted: bool = False) -> Batch | None:
+        """Evaluate more where a batch is there already; nothing, if it is interrupted.
+
+        Where it is to be in `fitted` coordinates, these are taken first.
+        """
         try:
+            if fitted:
+                self.refine()
             batch = self.evaluate(theta, K, advance)
         except KeyboardInterrupt:
             return None
