@@ -797,10 +797,11 @@ def test_chains_propose_twice_more_before_nuts(doubts, labels, monkeypatch):
         return DOUBT if len(fitted) <= doubts else weights.Doubt()
 
     monkeypatch.setattr(importance, "doubt_of", some)
+    monkeypatch.setattr(importance, "refusal", lambda *args: "")  # for a tail: it is chance
     with_chains(monkeypatch)
     monkeypatch.setattr(importance, "FINE", np.inf)
     settings = {"rng": np.random.default_rng(1), "progressbar": False}
-    found = weigh(labels, weigher, 400, **settings)
+    found = weigh(labels, weigher, 1000, **settings)
     assert fitted == [False, True, True] and found.thin == 1 and found.walked
     assert found.refused == (DOUBT.what if doubts == 3 else "")
 
