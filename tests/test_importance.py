@@ -807,6 +807,27 @@ def test_chains_propose_twice_more_before_nuts(doubts, labels, monkeypatch):
 
 
 @pytest.mark.long
+def test_chains_settle_a_doubt_where_nuts_is_no_choice(labels, monkeypatch):
+    """Two fits and four times as many proposals: each chain has those of one after another."""
+    asked, at = [], []
+
+    def thrice(log_w, single, draws):
+        asked.append(len(log_w))
+        return DOUBT if len(asked) <= 3 else weights.Doubt()
+
+    ordered = Batch.ordered
+    monkeypatch.setattr(Batch, "ordered", lambda self, i: at.append(i) or ordered(self, i))
+    monkeypatch.setattr(importance, "doubt_of", thrice)
+    monkeypatch.setattr(importance, "refusal", lambda *args: "")  # for a tail: it is chance
+    with_chains(monkeypatch)
+    settings = {"rng": np.random.default_rng(1), "give_up": False, "progressbar": False}
+    found = weigh(labels, Weigher(labels.model), 400, **settings)
+    assert asked == [400, 400, 400, 1600] and found.thin == 4
+    assert found.walked and not found.refused
+    np.testing.assert_array_equal(at[0][:400], [*range(100), *range(400, 700)])
+
+
+@pytest.mark.long
 def test_ctrl_c_keeps_what_chains_have_drawn(labels, monkeypatch):
     """Also while coordinates of the next proposals are compiled."""
     more = Weigher.more
