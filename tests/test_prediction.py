@@ -724,6 +724,19 @@ def test_several_processes(data):
     assert predict(idata, XNEW, "y", joint=True, model=model, **quiet).shape == (1, 4, 23)
 
 
+def test_the_posterior_alone(poisson):
+    """As a Dataset, as a group of its tree, and as a group that was taken out of it."""
+    model, _, idata = poisson
+    group = idata["posterior"]
+    expected = predict(idata, XNEW, "summary", model=model, **quiet)
+    for posterior in (group.to_dataset(), group, group.copy()):
+        xr.testing.assert_identical(
+            predict(posterior, XNEW, "summary", model=model, **quiet), expected
+        )
+    thinned = predict(group.isel(draw=slice(0, None, 2)), XNEW, "moments", model=model, **quiet)
+    assert thinned.sizes["draw"] == group.sizes["draw"] // 2
+
+
 def test_refusals(poisson, data):
     model, _, idata = poisson
     options = {"model": model, **quiet}

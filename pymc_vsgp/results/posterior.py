@@ -23,15 +23,18 @@ class Draws:
         posterior, self.constant, self.observed = idata, None, None
         self._stage: xr.Dataset | None = None
         if isinstance(idata, xr.DataTree):
-            if "posterior" not in idata.children:
+            whole, group = idata, idata.children.get("posterior")
+            if group is None and "draw" in idata.dims:
+                whole, group = idata.parent, idata
+            if group is None:
                 raise ValueError(
                     f"The draws have the groups {list(idata.children)}, but no posterior. "
                     "Pass what vsgp.sample or pm.sample returned."
                 )
-            posterior = idata["posterior"].to_dataset()
-            self.constant = _group(idata, "constant_data")
-            self.observed = _group(idata, "observed_data")
-            self._stage = _group(idata, "gaussian_stage")
+            posterior = group.to_dataset()
+            self.constant = _group(whole, "constant_data")
+            self.observed = _group(whole, "observed_data")
+            self._stage = _group(whole, "gaussian_stage")
         if not isinstance(posterior, xr.Dataset):
             raise TypeError(
                 f"The draws are of type {type(idata).__name__}, not a DataTree. "
@@ -94,8 +97,9 @@ def require_tree(idata: Any) -> None:
         )
 
 
-def _group(idata: xr.DataTree, name: str) -> xr.Dataset | None:
-    return idata[name].to_dataset() if name in idata.children else None
+def _group(idata: xr.DataTree | None, name: str) -> xr.Dataset | None:
+    """Return a group; a posterior that was taken out of its tree is beside none."""
+    return idata[name].to_dataset() if idata is not None and name in idata.children else None
 
 
 def _thin(posterior: xr.Dataset, num_samples: int) -> xr.Dataset:
