@@ -34,6 +34,8 @@ from pymc_vsgp.ops.mapped import mapped_array
 from pymc_vsgp.ops.row_integral import RowIntegral
 
 LEAPFROGS, FLOPS = 9, 2e10  # of a draw; a second, of one core
+MANY = 1000  # coefficients, above which a matrix of M^2 in each gradient has to pay
+MANY_LEAPFROGS = 25  # of a draw of more, whose correlations are left as they are
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
@@ -119,9 +121,10 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
     """Choose for `draws` of all chains together, those of tuning included."""
     name, (first, again) = _kind(target), _known()
     operations = _operations(model, collapsed)
+    leapfrogs = draws * (MANY_LEAPFROGS if _are_many(model, collapsed) else LEAPFROGS)
 
     def candidate(backend, costs, compiling, why):
-        return Choice(backend, compiling, _seconds(operations, draws, costs), why, name)
+        return Choice(backend, compiling, _seconds(operations, leapfrogs, costs), why, name)
 
     why = "compiled before" if name in again else "a kind of model that it has not met"
     if mapped := in_file(target):
@@ -140,13 +143,24 @@ def takes_long(model: Model, collapsed: bool, draws: int) -> bool:
 
     Without what compiling takes: a cache must not decide what a seed gives.
     """
-    return _seconds(_operations(model, collapsed), draws, NUMBA) > LONG
+    return _seconds(_operations(model, collapsed), LEAPFROGS * draws, NUMBA) > LONG
 
 
-def _seconds(operations: Operations, draws: int, costs: Costs) -> float:
+def _seconds(operations: Operations, leapfrogs: int, costs: Costs) -> float:
     each = zip(operations, (costs.factor, costs.sparse, costs.integral), strict=True)
     step = costs.step + sum(n * cost for n, cost in each) / FLOPS
-    return LEAPFROGS * draws * step / costs.at_once
+    return leapfrogs * step / costs.at_once
+
+
+def _are_many(model: Model, collapsed: bool) -> bool:
+    """Whether there are coefficients that no matrix turns; see `fit.correlated`."""
+    start = model.initial_point()
+    return not collapsed and any(
+        is_independent(u)
+        and not isinstance(model.rvs_to_transforms[u], Rotated)
+        and start[model.rvs_to_values[u].name].shape[-1] > MANY
+        for u in inducing_variables(model)
+    )
 
 
 def in_file(model: Model) -> bool:
@@ -180,7 +194,7 @@ def _operations(model: Model, collapsed: bool) -> Operations:
     integral = max((op.operations for op in inside if isinstance(op, RowIntegral)), default=0.0)
     # On a grid a row takes no more than the waves of one input.
     parts = [(node, p) for node in loops for p in node.op.recipe.parts]
-    widths = {p.conditional.process: p.conditional.width for _, p in parts if p.conditional.whole}
+    whole = {p.conditional.process: p.conditional for _, p in parts if p.conditional.whole}
     plain = sparse = 0.0
     for u in inducing_variables(model):
         *functions, m = start[model.rvs_to_values[u].name].shape
@@ -190,7 +204,10 @@ def _operations(model: Model, collapsed: bool) -> Operations:
         row, factor = 3.0 * m**2, FACTOR * m**3
         if independent:
             turned = isinstance(model.rvs_to_transforms[u], Rotated)
-            row, factor = 3.0 * widths.get(u.name, m), TURN * m**2 * turned
+            row, factor = 3.0 * m, TURN * m**2 * turned
+            if u.name in whole:
+                row = 3.0 * whole[u.name].width
+                factor += 6.0 * whole[u.name].beside_rows
         elif is_sparse(u):
             near = u.owner.inputs[5].type.shape[1]
             row, factor = 3.0 * near, 0.0

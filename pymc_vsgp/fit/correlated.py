@@ -25,6 +25,7 @@ import pytensor.tensor as pt
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 
 from pymc_vsgp.compile import ONCE, function, simplify
+from pymc_vsgp.fit.backend import MANY
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.following import (
     following,
@@ -43,8 +44,7 @@ __all__ = ["Correlated", "CorrelatedBound", "can_correlate", "knows_much"]
 
 LARGEST = 5000  # coefficients, whose matrices take 200 MB each
 INFORMED = 20.0  # nats that independent coefficients say they know, below which none are looked at
-MANY = 1000  # coefficients, above which these are more: a matrix of M^2 in each gradient has to pay
-APART = 20.0  # nats between independent coefficients and correlated ones, given theta, that matter
+APART = 20.0  # nats between many independent coefficients and correlated ones, given theta
 
 
 def can_correlate(bound: Bound) -> bool:

@@ -218,6 +218,11 @@ class Conditional(ABC):
         """Whether all rows make one block."""
         return False
 
+    @property
+    def beside_rows(self) -> int:
+        """Products that a block takes beside those of its rows."""
+        return 0
+
     def several(self, args) -> bool:
         """Whether a row sees several functions, each a row of u."""
         return args[0].type.ndim == 2

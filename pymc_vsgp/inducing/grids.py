@@ -42,6 +42,10 @@ class Layout(ABC):
         """Return the same of the squares of the waves."""
         return by_column(partial(self._sum_of_squares, features), waves, s)
 
+    def beside_rows(self, features: Features) -> int:
+        """Products that a sum takes beside those of its rows."""
+        return 0
+
     @abstractmethod
     def _sum(self, features: Features, waves, w) -> TensorVariable:
         """Do the former for a vector of weights."""

@@ -39,6 +39,10 @@ class Scattered(Layout):
     def waves(self, features, axes):
         return axes  # which may be in a file
 
+    def beside_rows(self, features):
+        sizes, fine = features.sizes, _fine(features)
+        return sum(int(np.prod(fine[: d + 1])) * int(np.prod(sizes[d:])) for d in range(len(sizes)))
+
     def _sum(self, features, waves, w):
         return _at(features, waves[0], w)
 
@@ -48,9 +52,14 @@ class Scattered(Layout):
         return _at(half, waves[0], _of_squares(features.sizes, s))
 
 
+def _fine(features: Features) -> tuple[int, ...]:
+    """Places of the fine grid along each input."""
+    return tuple(max(FINER * size, 2 * WIDTH) for size in features.sizes)
+
+
 def _at(features: Features, X, w):
     """Sum of waves at the rows of X, by the values at the places of a fine grid."""
-    shape = tuple(max(FINER * size, 2 * WIDTH) for size in features.sizes)
+    shape = _fine(features)
     places = (X - np.array(features.center)) * (np.array(shape) / np.array(features.period))
     step = 2.0 * np.pi / np.array(shape)
     each = [

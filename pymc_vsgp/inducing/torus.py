@@ -232,6 +232,10 @@ class GivenCoefficients(Conditional):
     def whole(self):
         return self.layout is not None
 
+    @property
+    def beside_rows(self):
+        return 0 if self.layout is None else self.layout.beside_rows(self.features)
+
     def by_rows(self):
         found = copy(self)
         found.layout = None
