@@ -809,6 +809,25 @@ def test_a_slope_that_promises_more_is_no_convergence(data, rng, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("likelihood", [vsgp.Poisson(), vsgp.Gaussian(0.3)])
+def test_a_fit_goes_on_where_its_slope_promises_more(data, rng, monkeypatch, likelihood):
+    """Along the axes of its covariance, where L-BFGS had gone nowhere."""
+    X, Xu, f = data
+    model = build(likelihood, X, Xu, rng.poisson(np.exp(f)))
+    expected = vsgp.fit_gaussian(model=model, progressbar=False)
+    step = Natural._step_rest
+    monkeypatch.setattr(
+        Natural, "_step_rest", lambda fit, *args: step(fit, *args) if fit.turned else None
+    )
+    stage = vsgp.fit_gaussian(model=model, progressbar=False)
+    assert stage.converged
+    assert stage.elbo == pytest.approx(expected.elbo, abs=1e-2)
+    for name, value in expected.theta_unconstrained.items():
+        np.testing.assert_allclose(stage.theta_unconstrained[name], value, atol=0.05)
+    np.testing.assert_allclose(stage.theta_covariance, expected.theta_covariance, rtol=0.1)
+
+
+@pytest.mark.slow
 def test_functions_of_classes_find_each_other_where_the_elbo_is_curved():
     """Whole steps of robust-max lead past each other: the deviation was too small, or 2."""
     rng = np.random.default_rng(1)

@@ -15,10 +15,10 @@ import pymc_vsgp as vsgp
 import pymc_vsgp.fit.approximation
 import pymc_vsgp.fit.minibatch
 
+from pymc_vsgp.fit.blending import blend
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.held import Held, from_sites, stepped, stepped_on_jax
 from pymc_vsgp.fit.minibatch import Batches, Minibatches
-from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.ops.linalg import weighted_gram
 from pymc_vsgp.progress import progress

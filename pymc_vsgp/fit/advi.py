@@ -12,9 +12,9 @@ from pymc.model.core import Model
 
 from pymc_vsgp.checks import generator_of
 from pymc_vsgp.compile import at_points
+from pymc_vsgp.fit.blending import blend
 from pymc_vsgp.fit.bound import Variables, whitened_coordinates
 from pymc_vsgp.fit.minibatch import judge
-from pymc_vsgp.fit.natural import blend
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
 from pymc_vsgp.inducing.coordinates import Sites
 

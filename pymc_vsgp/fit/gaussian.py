@@ -43,6 +43,7 @@ METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
 GAIN = 5e-4  # nats an observation of minibatches by default: with less, the steps are halved
+AGAIN = 2  # times that a fit goes on after its curvature is known
 FIRST = 5  # rounds of many coefficients that are independent under q, before others are tried
 EPOCHS, FEWEST = 300, 1000  # of minibatches by default: passes over the data, and steps at least
 
@@ -320,6 +321,18 @@ class Fitter:
             fit.run(left)
         return fit
 
+    def _curvature(self, fit: Any, maxiter: int, advance: Any) -> np.ndarray:
+        """Return the covariance of theta at the end of a fit, which goes on if it promises more."""
+        for left in reversed(range(AGAIN + 1)):
+            report = fit.report
+            fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
+            covariance = insist(fit.curvature)
+            fit.report = report
+            left = 0 if self.batch_size is not None else min(left, maxiter - fit.n_steps)
+            if left <= 0 or not fit.go_on(covariance, maxiter - fit.n_steps):
+                break
+        return covariance
+
     def __call__(
         self,
         start: GaussianStage | None = None,
@@ -372,12 +385,12 @@ class Fitter:
                     bound.refresh()
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments) if exact else make(*arguments)
-                fit = self._run(fit, ITERATIONS["natural"] if maxiter is None else maxiter, first)
+                maxiter = ITERATIONS["natural"] if maxiter is None else maxiter
+                fit = self._run(fit, maxiter, first)
                 bound = fit.bound
-                if isinstance(bound, ResponseBound):
-                    fit.evaluation = bound.with_q(fit.theta)
-            fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
-            theta_covariance = insist(fit.curvature)
+            theta_covariance = self._curvature(fit, maxiter, advance)
+            if isinstance(bound, ResponseBound):
+                fit.evaluation = bound.with_q(fit.theta)
             in_model = insist(fit.in_model)
         if self.batch_size is None:
             fit.look_back(theta_covariance)

@@ -12,7 +12,7 @@ import numpy as np
 
 from scipy.linalg.lapack import dpotrf, dtrtri
 
-from pymc_vsgp.fit.natural import definite
+from pymc_vsgp.fit.blending import definite
 from pymc_vsgp.inducing.coordinates import Sites
 
 __all__ = ["Held", "at_prior", "from_sites", "held", "stepped", "stepped_on_jax"]

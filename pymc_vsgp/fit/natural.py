@@ -9,6 +9,7 @@ import scipy.optimize
 from pymc.distributions.transforms import LogTransform
 from pytensor.graph.traversal import ancestors
 
+from pymc_vsgp.fit.blending import blend, blend_alone
 from pymc_vsgp.fit.bound import Bound, Evaluation
 from pymc_vsgp.fit.following import (
     TOO_LONG,
@@ -19,7 +20,7 @@ from pymc_vsgp.fit.following import (
 )
 from pymc_vsgp.fit.proposals import prior_widths
 from pymc_vsgp.fit.saddles import alike, without_slope
-from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
+from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import n_sharing
 
 FIRST_STEP, SEVERAL = 0.25, 2  # of a natural gradient, where more functions share a likelihood
@@ -40,6 +41,7 @@ LEAST = 0.25  # curvature of what no data say anything of: that of a weak prior
 NARROWEST = 1e13  # curvature in units of the least one, before rounding takes it
 LARGEST_SD = 1e5  # of a parameter, in standard deviations that it has where all others are held
 PROMISED = 1.0  # nats that a converged fit may gain in one step more
+WORTH = 0.05  # of them, to go on for: a third of a standard deviation
 GONE = 1e-20  # a scale that went to zero, in units of the model
 STEEP = 1.0  # slope of the ELBO, in nats for a unit of an unconstrained parameter: no optimum
 
@@ -64,7 +66,8 @@ class Natural:
         self.n_Xu, self.n_sharing = len(Xu), n_sharing(bound.model)
         self.tolerance, self.report, self.rows = tolerance, report, rows
         self.history: Any = []
-        self.units = np.ones(theta.size)
+        self.units: Any = np.ones(theta.size)
+        """Of parameters, as L-BFGS takes them; or a root of their covariance."""
         self.converged, self.interrupted, self.message = False, False, ""
         self.evaluation = self.evaluate(self.theta, self.sites, self.moved)
         for much in NARROWER:
@@ -123,12 +126,8 @@ class Natural:
             self.history.append(self.evaluation.value)
 
     def _rounds(self, maxiter: int) -> None:
-        self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]), AWAY)
-        # From the prior a whole step of ten classes at once puts some of them far below the others,
-        # where robust-max has no gradient any more.
-        self._step_sites(20, FIRST_STEP if self.n_sharing > SEVERAL else 1.0)
-        slope = self.evaluation.gradient[: self.theta.size]
-        self._move_aside(alike(self.bound.processes, self.theta, slope), SLIGHTLY)
+        if not self.turned:
+            self._begin()
         for i in range(maxiter):
             last = self.evaluation.value
             moving = self.n_Xu > 0 and i >= FIRST_MOVES
@@ -141,6 +140,15 @@ class Natural:
                 self.message = f"A round gained less than {self.tolerance:g}."
                 return
         self.message = f"Stopped after {maxiter} rounds. Raise maxiter, or restart from this."
+
+    def _begin(self) -> None:
+        """Take steps of the sites alone, and leave saddles."""
+        self._move_aside(without_slope(self.evaluation.gradient[: self.theta.size]), AWAY)
+        # From the prior a whole step of ten classes at once puts some of them far below the others,
+        # where robust-max has no gradient any more.
+        self._step_sites(20, FIRST_STEP if self.n_sharing > SEVERAL else 1.0)
+        slope = self.evaluation.gradient[: self.theta.size]
+        self._move_aside(alike(self.bound.processes, self.theta, slope), SLIGHTLY)
 
     def _move_aside(self, some: np.ndarray, far: float) -> None:
         """Move some of theta, which would stay at a saddle otherwise."""
@@ -221,8 +229,6 @@ class Natural:
         skipped = sum(self.moved[i].size for i in range(len(self.moved)) if i not in active)
         d = self.theta.size
         self._look_at_units()
-        units = np.ones_like(x0)
-        units[:d] = self.units
         best = (self.evaluation.value, self.theta, self.moved, self.evaluation)
 
         def slope_of(ev):
@@ -230,17 +236,18 @@ class Natural:
 
         def objective(x):
             nonlocal best
-            theta, moved = self.split(units * x, active)
+            at = self._from_units(x)
+            theta, moved = self.split(at, active)
             ev = self._at(theta, moved)
             gradient = slope_of(ev)
             if not (np.isfinite(ev.value) and np.isfinite(gradient).all()):
                 # A line search that interpolates to a huge number would not move at all.
                 reached = np.concatenate([best[1], *(best[2][i].ravel() for i in active)])
-                lost = np.abs(slope_of(best[3]) @ (units * x - reached))
+                lost = np.abs(slope_of(best[3]) @ (at - reached))
                 return OVERSHOT + lost - best[0], np.zeros_like(x)
             if ev.value > best[0]:
                 best = (ev.value, theta.copy(), [m.copy() for m in moved], ev)
-            return -ev.value, -gradient * units
+            return -ev.value, -self._from_units(gradient, transpose=True)
 
         start, steep = best[0], np.abs(self.evaluation.gradient).max() > STEEP
 
@@ -253,16 +260,27 @@ class Natural:
         # A first step of the size of the gradient may leave the region where theta makes sense.
         settings: Any = {"jac": True, "method": "L-BFGS-B"}
         settings["options"] = {"maxiter": n, "maxls": 10}
+        x0[:d] = np.linalg.solve(self.units, x0[:d]) if self.turned else x0[:d] / self.units
         try:
-            scipy.optimize.minimize(objective, x0 / units, **settings)
+            scipy.optimize.minimize(objective, x0, **settings)
             if steep and best[0] <= start:  # lost 1e90 nats, say, of which no line search gets back
                 settings["options"]["maxiter"] = FAR
-                scipy.optimize.minimize(squeezed, x0 / units, **settings)
+                scipy.optimize.minimize(squeezed, x0, **settings)
         finally:
             _, self.theta, self.moved, self.evaluation = best
 
     def _at(self, theta, moved) -> Evaluation:
         return self.evaluate(theta, self.sites, moved)
+
+    @property
+    def turned(self) -> bool:
+        """Whether L-BFGS moves combinations of parameters."""
+        return self.units.ndim == 2
+
+    def _from_units(self, x: np.ndarray, transpose=False) -> np.ndarray:
+        """Return what numbers of L-BFGS stand for, parameters first."""
+        d, units = self.theta.size, self.units.T if transpose else self.units
+        return np.concatenate([units @ x[:d] if self.turned else units * x[:d], x[d:]])
 
     def _look_at_units(self) -> None:
         """Find the units of parameters with slopes that L-BFGS would follow much too far.
@@ -270,6 +288,8 @@ class Natural:
         They are standard deviations where all else is held, as of coefficients of covariates in
         thousands.
         """
+        if self.turned:
+            return
         steep = np.abs(self.evaluation.gradient[: self.theta.size]) > 1.0 / SMALL
         some = np.flatnonzero(self.bound.has_units() & steep)
         if not some.size:
@@ -343,10 +363,30 @@ class Natural:
             "few distances between inputs, or tighter priors (docs/priors.md)."
         )
 
+    def promised(self, covariance: np.ndarray) -> float:
+        """Return the nats that the slope at the end of a fit promises, to first order."""
+        slope = self.evaluation.gradient[: self.theta.size]
+        return slope @ covariance @ slope / 2.0
+
+    def go_on(self, covariance: np.ndarray, maxiter: int) -> bool:
+        """Go on along the axes of this covariance, where the slope promises more.
+
+        A combination of parameters that the data tell well hides from L-BFGS one that they don't,
+        as of a scale and a long lengthscale.
+        """
+        if not self.converged or self.promised(covariance) <= WORTH:
+            return False
+        before, units = self.evaluation.value, self.units
+        self.units, self.converged = np.linalg.cholesky(covariance), False
+        try:
+            self.run(maxiter)
+        finally:
+            self.units = units
+        return self.evaluation.value > before + WORTH / 10.0
+
     def look_back(self, covariance: np.ndarray) -> None:
         """Say that a fit did not converge, where the slope at its end promises more."""
-        slope = self.evaluation.gradient[: self.theta.size]
-        gain = slope @ covariance @ slope / 2.0
+        gain = self.promised(covariance)
         if self.converged and gain > PROMISED:
             self.converged = False
             self.message = (
@@ -392,52 +432,6 @@ class Natural:
 def _has_slopes(ev: Evaluation) -> bool:
     """Whether natural gradients are numbers."""
     return all(np.isfinite(x).all() for x in (*ev.linear, *ev.precision))
-
-
-def blend(sites: Sites, R, mean, new_linear, new_precision, m, step: float) -> Sites:
-    """Return sites a part of the way to where the natural gradient points.
-
-    The gradient is that in v; where R is a vector, the variables are independent a priori, and it
-    is that in u itself, for their deviations may be too small to divide by.
-    """
-    independent = R.ndim == 1
-    linear, root = [], []
-    for k in range(len(sites.linear)):
-        B, old = sites.root[k], sites.linear[k]
-        if independent:
-            to, toward = definite(new_precision[k], new_linear[k], mean + R * m[k])
-            root.append(root_of((1.0 - step) * (B @ B.T) + step * to))
-            linear.append((1.0 - step) * old + step * toward)
-            continue
-        G = R.T @ B
-        to, toward = definite(new_precision[k], new_linear[k], m[k])
-        precision = (1.0 - step) * (G @ G.T) + step * to
-        h = (1.0 - step) * (R.T @ (old - B @ (B.T @ mean))) + step * toward
-        for part, new in zip((linear, root), sites_of(R, mean, h, precision)[:2], strict=True):
-            part.append(new)
-    return Sites(np.stack(linear), np.stack(root))
-
-
-def blend_alone(sites: Sites, linear, precision, step: float) -> Sites:
-    """Return the same for sites of each variable alone, whose precision is not negative."""
-    root = np.sqrt((1.0 - step) * sites.root**2 + step * precision)
-    return Sites((1.0 - step) * sites.linear + step * linear, root)
-
-
-def definite(precision, linear, mean) -> tuple[np.ndarray, np.ndarray]:
-    """Return sites with the same gradient in the mean, and curvature that is nowhere negative.
-
-    Likelihoods that are not log-concave, such as robust-max far from the truth, have directions of
-    negative curvature. As long a step is safe there as for positive curvature of that size.
-    Without any curvature the mean would be thrown so far that no gradient brings it back.
-    """
-    try:
-        np.linalg.cholesky(precision + 1e-13 * np.trace(precision) * np.eye(len(precision)))
-        return precision, linear
-    except np.linalg.LinAlgError:
-        w, V = np.linalg.eigh((precision + precision.T) / 2.0)
-    absolute = (V * np.abs(w)) @ V.T
-    return absolute, linear + (absolute - precision) @ mean
 
 
 def _sites_and_offsets(ev: Evaluation, i: int) -> tuple[Sites, np.ndarray, np.ndarray]:
