@@ -164,7 +164,8 @@ def pines(record):
                     published.get((size, kind), ""),
                     f"{how['seconds_per_effective_sample']:.3f}",
                     how.get("draws", 10 * record["settings"]["draws"]),
-                    f"{how['steps_per_draw']:.1f}",
+                    {"nuts": "NUTS"}.get(how["method"], how["method"]),
+                    "" if how["steps_per_draw"] is None else f"{how['steps_per_draw']:.1f}",
                     f"{how['ess_min']:.0f}",
                     f"{how['rhat_max']:.3f}",
                     how["divergences"],
@@ -187,7 +188,7 @@ posterior of 32 x 32 cells takes
 Kronecker one takes it would need about
 {dense["seconds_per_effective_sample_estimated"]:.0f} s an effective sample.
 """
-    head = ["cells", "posterior", "M", "published", "ours", "draws a chain", "steps a draw"]
+    head = ["cells", "posterior", "M", "published", "ours", "draws a chain", "by", "steps a draw"]
     head += ["ESS", "R-hat", "div."]
     columns = ["cells", "posterior", "rms", "largest", "sd ratio, mean", "smallest", "largest"]
     figures = "\n\n".join(
@@ -201,10 +202,10 @@ Counts in cells of a 10 x 10 square, from the published array of 127 rows; 225 i
 grid, which stay there (the thesis moves them), or Fourier features that `Fourier.for_data` chose.
 The kernel is separable and the cells a grid, so exact MCMC is possible with Kronecker products
 (`pm.gp.LatentKron`).
-{record["settings"]["chains"]} chains; exact MCMC takes ten times the draws, as it mixes slowly.
+{record["settings"]["chains"]} chains; exact MCMC takes more draws, as it mixes slowly.
 
 Seconds of sampling for an effective sample of the worst variable (parameters and $u$, or $f$ of
-exact MCMC):
+exact MCMC). Those of NUTS do not count compiling, and those of importance weights are all:
 
 {table(head, rows)}
 {text}
@@ -220,9 +221,15 @@ Both have Monte Carlo error.
 
 {figures}
 
-{made_by(record)}
-The inducing inputs are of an earlier run: `{r["32"]["points"]["command"]}`.
+{made_by(record)}{_of_earlier(record)}
 """
+
+
+def _of_earlier(record):
+    points = record["results"]["32"]["points"]["command"]
+    if points == record["command"]:
+        return ""
+    return f"\nThe inducing inputs are of an earlier run: `{points}`."
 
 
 def _bias(r):

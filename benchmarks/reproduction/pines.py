@@ -13,12 +13,23 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
 
-from common import QUIET, arguments, command, fit, free_form, latent_exact, save, summary_of, write
+from common import (
+    BY_DEFAULT,
+    QUIET,
+    arguments,
+    command,
+    fit,
+    free_form,
+    latent_exact,
+    save,
+    summary_of,
+    write,
+)
 
 import pymc_vsgp as vsgp
 
 SIDE = 10.0
-EXACT_TIMES = 10  # draws of exact MCMC: it mixes slowly, and Kronecker products are cheap
+EXACT_TIMES = 3  # draws of exact MCMC: it mixes slowly, and Kronecker products are cheap
 THETA = ("lengthscale", "variance")
 TITLES = {
     "points": "inducing inputs",
@@ -112,7 +123,8 @@ def run(n, side, options, earlier):
     kron = exact(n, counts, area)
     whole, how = latent_exact(kron, options, times=1 if options.smoke else EXACT_TIMES)
     maps["exact"] = moments(None, X, None, whole)
-    out["exact_kronecker"] = how | {"theta": summary_of(whole, THETA)}
+    draws = {"draws": EXACT_TIMES * options.draws}
+    out["exact_kronecker"] = how | draws | {"theta": summary_of(whole, THETA)}
     del whole
     kinds = {
         "points": {"side": side},
@@ -129,7 +141,7 @@ def run(n, side, options, earlier):
         model = sparse(X, counts, area, **kind)
         with model:
             stage = fit(options)
-            idata, how = free_form(stage, options)
+            idata, how = free_form(stage, options, sampler={})
         maps[name] = moments(idata, X, model)
         off = (maps[name][0] - maps["exact"][0]) / maps["exact"][1]
         out[name] = how | {
@@ -183,7 +195,7 @@ def main(argv=None):
         draw(n, maps, options)
         if n == min(sizes) and not options.smoke:
             results["dense_exact"] = cost_of_dense(n, results, options)
-        settings = {"sizes": list(sizes), "square": SIDE, "rows": 127}
+        settings = {"sizes": list(sizes), "square": SIDE, "rows": 127, **BY_DEFAULT}
         print(write("pines", options, settings, results, began), flush=True)
     return results
 
