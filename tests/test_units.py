@@ -98,6 +98,20 @@ def test_a_coefficient_has_those_of_its_covariate(unit, regression):
     np.testing.assert_allclose(other.curvature() / expected, 1.0, rtol=2e-3)
 
 
+def test_a_fit_ends_where_the_covariance_has_no_root(regression):
+    """Its parameters stay, and it says so: there are no axes to go on along."""
+    fit, _ = regression
+    bound, _ = with_units(fit, 1.0)
+    other = Natural(bound, bound.start, bound.no_sites(), [], 1e-6, quiet)
+    other.converged, before = True, other.theta
+    assert not other.go_on(np.ones((2, 2)), 5)
+    assert not other.turned
+    assert other.theta is before
+    other.look_back(np.ones((2, 2)))
+    assert not other.converged
+    assert "Parameters did not move" in other.message
+
+
 def test_how_wide_priors_are():
     """Heavy tails don't count, and an improper prior has no width."""
     with pm.Model() as model:

@@ -148,10 +148,18 @@ def _moved(sets, published):
         of.append(-r["gaussian"]["log_density"])
     return f"""Ringnorm alone gains from inducing inputs that move: where 30 % stay the score is
 {first:.2f}, and where they move {second:.2f}. {ended} of {len(move["runs"])} of these fits
-converged. With M = 8 the ELBO has two optima. {len(short)} fits ended at the one of a short
-lengthscale, with scores of {min(short):.2f} to {max(short):.2f}. {len(long)} ended at the other,
-with {min(long):.2f} to {max(long):.2f}; the published median is
+converged. {_optima(short, long)}; the published median is
 {published["M=8"][0]:.2f}."""
+
+
+def _optima(short, long):
+    """Say where fits of eight inducing inputs ended, by the scores at either lengthscale."""
+    if not (short and long):
+        every = short + long
+        return f"With M = 8 scores are {min(every):.2f} to {max(every):.2f}"
+    return f"""With M = 8 the ELBO has two optima. {len(short)} fits ended at the one of a short
+lengthscale, with scores of {min(short):.2f} to {max(short):.2f}. {len(long)} ended at the other,
+with {min(long):.2f} to {max(long):.2f}"""
 
 
 def _dense(record):

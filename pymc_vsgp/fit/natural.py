@@ -374,10 +374,14 @@ class Natural:
         A combination of parameters that the data tell well hides from L-BFGS one that they don't,
         as of a scale and a long lengthscale.
         """
-        if not self.converged or self.promised(covariance) <= WORTH:
+        if not (self.converged and self.promised(covariance) > WORTH):
             return False
         before, units = self.evaluation.value, self.units
-        self.units, self.converged = np.linalg.cholesky(covariance), False
+        try:
+            self.units = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:  # of parameters whose units rounding does not stand
+            return False
+        self.converged = False
         try:
             self.run(maxiter)
         finally:
