@@ -40,6 +40,28 @@ def stage():
     return vsgp.fit_gaussian(model=build(X, Y), progressbar=False)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("when", [1, 3])
+def test_a_stage_that_goes_on_keeps_what_it_had(when, monkeypatch):
+    """In a step of the parameters, and where they have moved."""
+    step, calls = Natural._step_rest, []
+
+    def interrupted(fit, *args):
+        if fit.turned:
+            calls.append(fit.evaluation.value)
+            if len(calls) == when:
+                raise KeyboardInterrupt
+            step(fit, False, 1)  # one at a time
+
+    monkeypatch.setattr(Natural, "_step_rest", interrupted)
+    stage = vsgp.fit_gaussian(model=build(X, Y * (np.arange(N) // 8 % 2)), progressbar=False)
+    assert stage.interrupted and not stage.converged
+    assert "Continue with start=stage" in stage.message
+    assert stage.elbo == pytest.approx(calls[-1], abs=1e-6)
+    assert stage.elbo >= calls[0]
+    assert np.isfinite(stage.theta_covariance).all()
+
+
 @pytest.fixture
 def second_call_interrupted(monkeypatch):
     """Let a batch of more than 300 proposals end after a part of them."""
