@@ -85,6 +85,8 @@ def test_what_does_not_go_into_a_group(run):
         vsgp.predict(idata, [[1.0]], "quantiles", **options)
     with pytest.raises(TypeError, match="type Dataset, and the groups of a DataTree are needed"):
         vsgp.predict(idata["posterior"].to_dataset(), [[1.0]], "f", **options)
+    with pytest.raises(TypeError, match="the posterior alone, and the groups of a DataTree"):
+        vsgp.predict(idata["posterior"], [[1.0]], "f", **options)
 
 
 def two_chains(tree):
@@ -201,6 +203,8 @@ def test_without_a_model_there_is_what_was_computed(two):
     for function in (vsgp.loo, vsgp.compute_log_likelihood):
         with pytest.raises(TypeError, match="type Dataset, and the groups of a DataTree"):
             function(idata["posterior"].to_dataset(), **quiet)
+        with pytest.raises(TypeError, match="the posterior alone, and the groups of a DataTree"):
+            function(idata["posterior"], **quiet)
         bare = xr.DataTree.from_dict({"posterior": idata["posterior"].to_dataset()})
         with pm.Model(), pytest.raises(ValueError, match="no variationally sparse process"):
             function(bare, **quiet)

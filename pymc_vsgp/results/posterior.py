@@ -90,10 +90,12 @@ class Draws:
 
 def require_tree(idata: Any) -> None:
     """Raise TypeError unless there are groups that others can go beside."""
-    if not isinstance(idata, xr.DataTree):
+    tree = isinstance(idata, xr.DataTree)
+    alone = tree and "draw" in idata.dims and "posterior" not in idata.children
+    if alone or not tree:
         raise TypeError(
-            f"The draws are {kind(idata)}, and the groups of a DataTree are needed. "
-            "Pass what vsgp.sample or pm.sample returned."
+            f"The draws are {'the posterior alone' if alone else kind(idata)}, and the groups of a "
+            "DataTree are needed. Pass what vsgp.sample or pm.sample returned."
         )
 
 
