@@ -140,7 +140,7 @@ def draws_of(draw, recipe):
     _, _, idata = fitted(recipe)
     how = one_of(
         draw,
-        ["", "", "two chains", "the posterior alone", "float32"],
+        ["", "", "two chains", "the posterior alone", "its group", "float32"],
         [
             "one draw",
             "None",
@@ -173,6 +173,8 @@ def draws_of(draw, recipe):
         return {"None": None, "a word": "idata", "{}": {}}[how], how
     if how == "the posterior alone":
         return post, how
+    if how == "its group":
+        return idata["posterior"], "the posterior alone"
     tree = idata.copy()
     if how == "no posterior":
         del tree["posterior"]
