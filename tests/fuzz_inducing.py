@@ -123,11 +123,16 @@ def for_data(draw):
         "max_features": count(draw, (5, 50, 500)),
         "draws": count(draw, (2, 5), [0, -1, True, 2.0, "3", None]),
     }
+
+    def act(X):
+        # A plain array has no names, and what stands for it may have them.
+        by_place = periodic == {"a": 2.0} and X is given.plain is not given.thing
+        place = {0: 2.0} if by_place else periodic
+        return vsgp.inducing.Fourier.for_data(X, cov, periodic=place, random_seed=seed(), **kwargs)
+
     outcome, found = plainly(
         given,
-        lambda X: vsgp.inducing.Fourier.for_data(
-            X, cov, periodic=periodic, random_seed=seed(), **kwargs
-        ),
+        act,
         _of_fourier if fixed and not isinstance(periodic, dict) else lambda *_: None,
     )
     if outcome == "right":

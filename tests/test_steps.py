@@ -193,3 +193,16 @@ def test_a_later_step_in_processes(which):
     one, two = found
     for name, x in one["posterior"].data_vars.items():
         np.testing.assert_array_equal(x, two["posterior"][name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "step", [EllipticalSlice, Interweaving, ProbitAugmentation, PseudoMarginal]
+)
+@pytest.mark.parametrize("vars", [[], ()])
+def test_no_variables(step, vars):
+    """PyMC said that the model had none."""
+    model = build()
+    for given in ({"vars": vars, "model": model}, {"model": model}):
+        args = () if "vars" in given else (vars,)
+        with pytest.raises(TypeError, match=r"vars is .*Pass a list of random variables"):
+            step(*args, **given)

@@ -197,6 +197,13 @@ class LatentStep(BlockedStep):
     """Statistics in the progress bar, with their titles and formats."""
     _state_class: type[DataClassState] = UpdatingState
 
+    def __new__(cls, *args, **kwargs):
+        """Say what is wrong with an empty list of variables: PyMC says that a model has none."""
+        vars = kwargs.get("vars", args[0] if args else None)
+        if isinstance(vars, list | tuple):
+            listed(vars, "vars")
+        return super().__new__(cls, *args, **kwargs)
+
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Begin a chain."""
         self.latents.check_coordinates()
