@@ -601,6 +601,11 @@ MISTAKES = {
         ValueError,
         ["point['u'] has shape (3, 4)", "not draws"],
     ),
+    "NaN in a point": (
+        lambda: with_prior().predict(X, {"u": np.full(M, np.nan)}),
+        ValueError,
+        ["point['u'] has NaN", "Pass a number"],
+    ),
     "a word in a point": (
         lambda: with_prior().predict(X, {"u": "a"}),
         TypeError,

@@ -277,6 +277,8 @@ def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> 
                 f"point[{rv.name!r}] has shape {value.shape}, and the variable {shapes[rv.name]}. "
                 "Pass one value of it, not draws."
             )
+        if np.isnan(value).any():
+            raise ValueError(f"point[{rv.name!r}] has NaN. Pass a number for each of its entries.")
     needed = dict.fromkeys(ancestors(graphs, blockers=model.basic_RVs))
     check_own(needed, model, "Pass the model that this process was made in.")
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
