@@ -712,6 +712,36 @@ def test_chains_in_fitted_coordinates(labels, monkeypatch, rng):
         assert (weigher.density is not weigher.plain) == fitted
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("few", [1, 2])
+def test_many_parameters_are_for_nuts(few, labels, monkeypatch):
+    """Chains took longer than it for a lengthscale of each of 18 inputs, or drew less."""
+    with_chains(monkeypatch)
+    monkeypatch.setattr(importance, "FEW_OF_CHAINS", few)  # and theta has two numbers
+    walked, asked = [], []
+    monkeypatch.setattr(Weigher, "walk", lambda self, theta: walked.append(theta))
+    weigher, rng = Weigher(labels.model), np.random.default_rng(1)
+    how = {"walk": lambda model: asked.append(model) or True, "progressbar": False}
+    weigh(labels, weigher, 100, rng, **how)
+    assert len(walked) == len(asked) == few - 1
+    weigh(labels, weigher, 100, rng, progressbar=False)  # there is no choice
+    assert len(walked) == few
+
+
+@pytest.mark.slow
+def test_rounds_end_where_chains_have_no_hope(labels, monkeypatch):
+    """Nine rounds had the same weights, and were refused in the end."""
+    with_chains(monkeypatch)
+    rounds, adapt = [], importance.adapt
+    monkeypatch.setattr(importance, "adapt", lambda *args: rounds.append(args) or adapt(*args))
+    noisiest = property(lambda weigher: -1.0 if rounds else np.inf)
+    monkeypatch.setattr(Weigher, "noisiest", noisiest)
+    weigher, rng = Weigher(labels.model), np.random.default_rng(1)
+    found = weigh(labels, weigher, 100, rng, progressbar=False)
+    assert found.walked and len(rounds) == 1
+    assert found.refused.startswith("given the parameters log weights vary by")
+
+
 @pytest.mark.long
 def test_chains_draw_what_normal_proposals_draw(labels, monkeypatch):
     weigher = Weigher(labels.model)

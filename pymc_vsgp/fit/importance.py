@@ -62,6 +62,7 @@ MOST = 16  # of epsilon for a theta
 SOME = 0.2  # of what weights vary by, from where it pays to have more of epsilon for a theta
 UNFIT = "coordinates of the stage do not fit all of theta"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
+FEW_OF_CHAINS = 12  # numbers in theta: to fit their proposal with chains, more take half of NUTS
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 FINE = 0.3  # variance of log weights given theta, below which chains need no better coordinates
@@ -322,7 +323,8 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
         q = mixture(near, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
         nearly = NEARLY * points.n_epsilon
-        if NORMAL < batch.log_variance < nearly and (walk is None or walk(points.model)):
+        may_walk = walk is None or (points.n_theta <= FEW_OF_CHAINS and walk(points.model))
+        if NORMAL < batch.log_variance < nearly and may_walk:
             if weigher.walk(center):
                 K = 2
                 batch = _probe_of_chains(weigher, q, K)
@@ -347,7 +349,9 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
             and weigher.refine()
         ):
             refined_at = i
-        elif noise[i].typical > weigher.noisiest and points.n_epsilon > LARGEST:
+        elif noise[i].typical > weigher.noisiest and (
+            points.n_epsilon > LARGEST or (weigher.chains is not None and i > 0)
+        ):  # epsilon has no proposal that could learn
             break
         elif K > 1 and (i < 2 or i == refined_at + 1):
             part = LESS if weigher.chains is None else MUCH_LESS
