@@ -29,6 +29,8 @@ from hypothesis import strategies as st
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.checks import column_names
+
 
 def _placed(Xu, X, M=None):
     """Inducing inputs are finite, distinct, within the data, and as many as were asked for."""
@@ -126,7 +128,8 @@ def for_data(draw):
 
     def act(X):
         # A plain array has no names, and what stands for it may have them.
-        by_place = periodic == {"a": 2.0} and X is given.plain is not given.thing
+        names, _ = attempt(lambda: column_names(given.thing, "X"))
+        by_place = "a" in (names or ()) and periodic == {"a": 2.0} and X is given.plain
         place = {0: 2.0} if by_place else periodic
         return vsgp.inducing.Fourier.for_data(X, cov, periodic=place, random_seed=seed(), **kwargs)
 
