@@ -422,11 +422,15 @@ def check_kernel(cov_func: Any, X: np.ndarray | None = None) -> None:
         check_columns(X, columns, "X", "the kernel")
 
 
-def check_point(point: Any) -> dict[str, Any]:
-    """Return values by name, or raise where that is no dict of numbers."""
+def check_point(point: Any, nan: bool = True) -> dict[str, Any]:
+    """Return values by name, or raise where that is no dict of numbers, or of NaN."""
     if not isinstance(point, Mapping | None):
         raise TypeError(f"point is {kind(point)}. Pass a dict of values by name.")
-    return {n: as_real(x, f"point[{n!r}]") for n, x in (point or {}).items()}
+    found = {n: as_real(x, f"point[{n!r}]") for n, x in (point or {}).items()}
+    for name, value in found.items():
+        if not nan and np.isnan(value).any():
+            raise ValueError(f"point[{name!r}] has NaN. Pass a number for each of its entries.")
+    return found
 
 
 def mode_of(compile_kwargs: Any, default: Any = None) -> Any:

@@ -268,7 +268,7 @@ def model_with(gps: Sequence, model: Any) -> pm.Model:
 
 def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
     """Evaluate graphs of the random variables of a model at their values in `point`."""
-    known, model = check_point(point), model.root
+    known, model = check_point(point, nan=False), model.root
     values = {rv: known[rv.name] for rv in model.free_RVs if rv.name in known}
     shapes = model.eval_rv_shapes() if values else {}
     for rv, value in values.items():
@@ -277,8 +277,6 @@ def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> 
                 f"point[{rv.name!r}] has shape {value.shape}, and the variable {shapes[rv.name]}. "
                 "Pass one value of it, not draws."
             )
-        if np.isnan(value).any():
-            raise ValueError(f"point[{rv.name!r}] has NaN. Pass a number for each of its entries.")
     needed = dict.fromkeys(ancestors(graphs, blockers=model.basic_RVs))
     check_own(needed, model, "Pass the model that this process was made in.")
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
