@@ -722,10 +722,12 @@ def test_many_parameters_are_for_nuts(few, labels, monkeypatch):
     monkeypatch.setattr(Weigher, "walk", lambda self, theta: walked.append(theta))
     weigher, rng = Weigher(labels.model), np.random.default_rng(1)
     how = {"walk": lambda model: asked.append(model) or True, "progressbar": False}
-    weigh(labels, weigher, 100, rng, **how)
-    assert len(walked) == len(asked) == few - 1
+    found = weigh(labels, weigher, 100, rng, **how)
+    assert len(asked) == 1 and len(walked) == few - 1
+    assert found.refused.startswith("given the parameters") == (few == 1)
     weigh(labels, weigher, 100, rng, progressbar=False)  # there is no choice
     assert len(walked) == few
+    assert weigher.limit == np.inf
 
 
 @pytest.mark.slow

@@ -62,7 +62,8 @@ MOST = 16  # of epsilon for a theta
 SOME = 0.2  # of what weights vary by, from where it pays to have more of epsilon for a theta
 UNFIT = "coordinates of the stage do not fit all of theta"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
-FEW_OF_CHAINS = 12  # numbers in theta: to fit their proposal with chains, more take half of NUTS
+# Numbers in theta, to fit a proposal of with so noisy weights: more take half as long as NUTS.
+FEW_OF_CHAINS = 12
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 FINE = 0.3  # variance of log weights given theta, below which chains need no better coordinates
@@ -323,9 +324,10 @@ def _fit_proposal(weigher: Weigher, stage: GaussianStage, wanted: int, advance, 
         q = mixture(near, weigher.prior, elsewhere)
         batch = _probe(weigher, q, K)
         nearly = NEARLY * points.n_epsilon
-        may_walk = walk is None or (points.n_theta <= FEW_OF_CHAINS and walk(points.model))
-        if NORMAL < batch.log_variance < nearly and may_walk:
-            if weigher.walk(center):
+        if NORMAL < batch.log_variance < nearly and (walk is None or walk(points.model)):
+            if walk is not None and points.n_theta > FEW_OF_CHAINS:
+                weigher.limit = NORMAL
+            elif weigher.walk(center):
                 K = 2
                 batch = _probe_of_chains(weigher, q, K)
         if batch.log_variance > weigher.noisiest:

@@ -79,6 +79,8 @@ class Weigher:
         self.rng, self.n_evaluations = rng, 0
         self.chains: Chains | None = None
         self.centered = False
+        self.limit = np.inf
+        """Variance of log weights given theta, above which it is left to NUTS."""
         self.take(self.plain)
 
     def take(self, density) -> None:
@@ -107,7 +109,7 @@ class Weigher:
     @property
     def noisiest(self) -> float:
         """Variance of log weights given theta, above which there is no hope."""
-        return NOISIEST if self.chains is None else NOISIEST_OF_CHAINS
+        return min(self.limit, NOISIEST if self.chains is None else NOISIEST_OF_CHAINS)
 
     @property
     def noisy(self) -> float:
