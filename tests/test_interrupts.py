@@ -41,7 +41,7 @@ def stage():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [1, 3])
+@pytest.mark.parametrize("when", [3, *long(1)])
 def test_a_stage_that_goes_on_keeps_what_it_had(when, monkeypatch):
     """In a step of the parameters, and where they have moved."""
     step, calls = Natural._step_rest, []
