@@ -163,7 +163,7 @@ def pines(record):
                     how.get("M", ""),
                     published.get((size, kind), ""),
                     f"{how['seconds_per_effective_sample']:.3f}",
-                    how.get("draws", 10 * record["settings"]["draws"]),
+                    how["draws"],
                     {"nuts": "NUTS"}.get(how["method"], how["method"]),
                     "" if how["steps_per_draw"] is None else f"{how['steps_per_draw']:.1f}",
                     f"{how['ess_min']:.0f}",
@@ -226,6 +226,7 @@ Both have Monte Carlo error.
 
 
 def _of_earlier(record):
+    """Say of which run the inducing inputs are, where `pines.py --points 0` kept them."""
     points = record["results"]["32"]["points"]["command"]
     if points == record["command"]:
         return ""

@@ -121,9 +121,10 @@ def run(n, side, options, earlier):
     X, counts, area = cells(n)
     out, maps = {"cells": n * n}, {}
     kron = exact(n, counts, area)
-    whole, how = latent_exact(kron, options, times=1 if options.smoke else EXACT_TIMES)
+    times = 1 if options.smoke else EXACT_TIMES
+    whole, how = latent_exact(kron, options, times=times)
     maps["exact"] = moments(None, X, None, whole)
-    draws = {"draws": EXACT_TIMES * options.draws}
+    draws = {"draws": times * options.draws}
     out["exact_kronecker"] = how | draws | {"theta": summary_of(whole, THETA)}
     del whole
     kinds = {

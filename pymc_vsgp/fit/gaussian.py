@@ -323,13 +323,14 @@ class Fitter:
 
     def _curvature(self, fit: Any, maxiter: int, advance: Any) -> np.ndarray:
         """Return the covariance of theta at the end of a fit, which goes on if it promises more."""
-        for left in reversed(range(AGAIN + 1)):
+        again = AGAIN if self.batch_size is None else 0
+        for left in reversed(range(again + 1)):
             report = fit.report
             fit.report = lambda *_: advance(0, "Gaussian stage, curvature of the ELBO")
             covariance = insist(fit.curvature)
             fit.report = report
-            left = 0 if self.batch_size is not None else min(left, maxiter - fit.n_steps)
-            if left <= 0 or not fit.go_on(covariance, maxiter - fit.n_steps):
+            rounds = maxiter - fit.n_steps
+            if not (left and rounds > 0 and fit.go_on(covariance, rounds)):
                 break
         return covariance
 

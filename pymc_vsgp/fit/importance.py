@@ -62,9 +62,9 @@ MOST = 16  # of epsilon for a theta
 SOME = 0.2  # of what weights vary by, from where it pays to have more of epsilon for a theta
 UNFIT = "coordinates of the stage do not fit all of theta"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
-# Numbers in theta, to fit a proposal of with so noisy weights: more take half as long as NUTS.
-FEW_OF_CHAINS = 12
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
+# Numbers in theta: to fit a proposal of more, with so noisy weights, takes half as long as NUTS.
+FEW_OF_CHAINS = 12
 MANY, PROBES = 60, 64  # of epsilon, from where a few proposals first tell whether there is hope
 FINE = 0.3  # variance of log weights given theta, below which chains need no better coordinates
 # Part of what weights vary by that better coordinates have to leave at most; and where chains draw

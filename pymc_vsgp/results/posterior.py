@@ -24,7 +24,7 @@ class Draws:
         self._stage: xr.Dataset | None = None
         if isinstance(idata, xr.DataTree):
             whole, group = idata, idata.children.get("posterior")
-            if group is None and "draw" in idata.dims:
+            if _is_alone(idata):
                 whole, group = idata.parent, idata
             if group is None:
                 raise ValueError(
@@ -91,12 +91,17 @@ class Draws:
 def require_tree(idata: Any) -> None:
     """Raise TypeError unless there are groups that others can go beside."""
     tree = isinstance(idata, xr.DataTree)
-    alone = tree and "draw" in idata.dims and "posterior" not in idata.children
+    alone = tree and _is_alone(idata)
     if alone or not tree:
         raise TypeError(
             f"The draws are {'the posterior alone' if alone else kind(idata)}, and the groups of a "
             "DataTree are needed. Pass what vsgp.sample or pm.sample returned."
         )
+
+
+def _is_alone(tree: xr.DataTree) -> bool:
+    """Whether this is a posterior, and not the tree of one."""
+    return "draw" in tree.dims and "posterior" not in tree.children
 
 
 def _group(idata: xr.DataTree | None, name: str) -> xr.Dataset | None:
