@@ -20,7 +20,7 @@ from pymc_vsgp.model.coregionalized import Coregionalized
 from pymc_vsgp.model.diagnostics import check_model
 from pymc_vsgp.model.gp import VariationalSparse
 from pymc_vsgp.model.latents import likelihood, predictive
-from pymc_vsgp.point_process import PointProcess, compare_bins, plot_intensity, point_process
+from pymc_vsgp.point_processes import PointProcess, compare_bins, plot_intensity, point_process
 from pymc_vsgp.results.calibration import Calibration, calibrate
 from pymc_vsgp.results.exactness import ExactWeights, exact_weights
 from pymc_vsgp.results.folds import kfold

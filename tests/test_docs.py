@@ -28,16 +28,35 @@ def text_of(page):
     return page.read_text(encoding="utf-8")
 
 
-def without_code(text):
-    """Leave out blocks and spans of code, which may look like links."""
-    text = re.sub(r"^(`{3,})(?!\{(?!code-cell)).*?^\1", "", text, flags=re.M | re.S)
-    return re.sub(r"`[^`\n]*`", "code", text)
+CODE = ("code-cell", "code-block", "eval-rst", "literalinclude")
+
+
+def without_blocks(text):
+    """Leave out blocks of code, whose comments may look like headings."""
+    kept, fences = [], []  # of blocks that are open, with whether they hold code
+    for line in text.splitlines():
+        found = re.match(r"(`{3,})(?:\{([\w-]+)\})?(.*)", line)
+        if found and fences and line.rstrip() == fences[-1][0]:
+            fences.pop()
+        elif found and not (fences and fences[-1][1]):
+            fences.append((found[1], found[2] is None or found[2] in CODE))
+        elif not (fences and fences[-1][1]):
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def with_included(page):
+    """The text of a page, and of those that it includes."""
+    text = text_of(page)
+    for target in re.findall(r"^`{3,}\{include\} (\S+)", text, re.M):
+        text += "\n" + text_of((page.parent / target).resolve())
+    return text
 
 
 def anchors_of(page):
     """Anchors of headings, as MyST and GitHub make them, and labels."""
-    text = text_of(page)
-    headings = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    text = with_included(page)
+    headings = re.findall(r"^#+ +(.*)$", without_blocks(text), re.M)
     slugs = {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in headings}
     return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.M))
 
@@ -54,7 +73,7 @@ def dead_link(page, target):
 
 
 def links_of(page):
-    text = without_code(text_of(page))
+    text = re.sub(r"`[^`\n]*`", "code", without_blocks(text_of(page)))
     inline = re.findall(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)", text)
     return inline + re.findall(r"^\[[^\]]+\]:\s+(\S+)", text, re.M)
 

@@ -19,8 +19,8 @@ from scipy import integrate
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.point_process.compare import _label
-from pymc_vsgp.point_process.window import as_window
+from pymc_vsgp.point_processes.compare import _label
+from pymc_vsgp.point_processes.window import as_window
 
 BOX = [(0.0, 4.0), (-1.0, 1.0)]
 # Not convex, with a hole, and with corners that are no grid points.

@@ -24,7 +24,7 @@ LAYERS = [
     "fit",
     "steps",
     "results",
-    "point_process",
+    "point_processes",
     "__init__",
     "warm",
 ]

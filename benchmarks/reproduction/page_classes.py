@@ -1,5 +1,7 @@
 """Sections of the page: image, the small classification sets, MNIST."""
 
+from collections import Counter
+
 import numpy as np
 
 from page_parts import load, made_by, sampling, table
@@ -49,7 +51,16 @@ for small M.
 
 ![Box plots over splits](reproduction/image.png)
 
-{made_by(record)}"""
+{made_by(record)}{_of_commits(record["results"]["runs"])}"""
+
+
+def _of_commits(runs):
+    """Say which packages made how many fits, if more than one did."""
+    fits = Counter(r["commit"] for r in runs)
+    if len(fits) == 1:
+        return ""
+    said = [f"{n} of commit {commit}" for commit, n in fits.most_common()]
+    return f"The {len(runs)} fits were made in parts: {' and '.join(said)}.\n"
 
 
 def _free_form_of_image(runs):

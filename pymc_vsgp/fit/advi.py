@@ -35,10 +35,12 @@ def fit_advi(
     stopped: list[bool] = []  # by a callback
     callbacks = [
         lambda *_: times.append(time.perf_counter()),
-        *(_noting(call, stopped) for call in kwargs.pop("callbacks", ())),
+        *(_noting(call, stopped) for call in kwargs.pop("callbacks", None) or ()),
     ]
     bound = Variables(model)
-    if not (random_seed is None or (isinstance(random_seed, int) and 0 <= random_seed < 2**32)):
+    if isinstance(random_seed, int | np.integer) and 0 <= random_seed < 2**32:
+        random_seed = int(random_seed)
+    elif random_seed is not None:
         random_seed = int(generator_of(random_seed).integers(2**31))  # `pm.fit` takes no others
     with model, whitened_coordinates(model):
         approx = pm.fit(

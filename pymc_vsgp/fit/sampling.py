@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from pymc_vsgp.checks import check_mode, check_number, check_real, kind, model_of
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
+from pymc_vsgp.fit import store as disk
 from pymc_vsgp.fit.backend import asked_for, at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
@@ -36,7 +38,6 @@ from pymc_vsgp.fit.initial import check_initvals, of_target, starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of, insist
 from pymc_vsgp.fit.starts import all_of, search
-from pymc_vsgp.fit.store import check_new, check_stores, complete, keep_written, sample_to_disk
 from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.model.data import check_data
@@ -194,18 +195,19 @@ def sample(
     _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store)
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None:
-        check_new(store)
+        disk.check_new(store)
         if method == "nuts" and nuts_sampler != "nutpie":
             raise ValueError(
                 f"Only nutpie writes draws as they are drawn, and the sampler is {nuts_sampler}. "
                 "Drop store, and save the draws with idata.to_zarr."
             )
+        disk.check_packages("zarr", *(["nutpie", "obstore"] if method == "nuts" else []))
     mesh = None
     if devices is not None:
         mesh = mesh_of(devices)
         kwargs |= for_devices(mesh, kwargs, nuts_sampler, collapse)
         fit_kwargs, collapse = {"devices": devices, **(fit_kwargs or {})}, False
-        check_stores(store, mesh)
+        disk.check_stores(store, mesh)
     check_number("draws", draws)
     check_number("chains", chains)
     # nutpie panics without a step to tune in, and blackjax fails.
@@ -285,12 +287,12 @@ def sample(
         nuts.setdefault("chain_method", "vectorized")
     # Chains fill the cores: threads of BLAS on top of them wait for one another.
     blas = kwargs.get("blas_cores", "auto")
-    limit = threadpool_limits(1 if blas == "auto" else blas, user_api="blas")
     began = time.perf_counter()
     callables = nullcontext()
     if nuts_sampler == "nutpie":
         callables = import_module("pymc_vsgp.fit.callables").lean_callables()  # loads numba
-    with together(mesh, store), limit, target, callables, on_rows_of(mesh):
+    limited = partial(threadpool_limits, 1 if blas == "auto" else blas, user_api="blas")
+    with together(mesh, store), limited(), target, callables, on_rows_of(mesh):
         if store is not None:
             kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
             kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}
@@ -299,7 +301,7 @@ def sample(
             # What is integrated out is not written: with this it is drawn again, the same.
             rng = np.random.default_rng(seed := int(rng.integers(2**31)))
             found = dataset_of(stage).assign_attrs(inducing_seed=seed)
-            idata = sample_to_disk(store, model, target, found, **kwargs)
+            idata = disk.sample_to_disk(store, model, target, found, **kwargs)
         else:
             idata = pm.sample(
                 draws=draws,
@@ -315,7 +317,7 @@ def sample(
     if not isinstance(idata, xr.DataTree):
         return idata
     if nuts_sampler == "nutpie" and store is None:
-        keep_written(idata)
+        disk.keep_written(idata)
     attrs = idata["posterior"].attrs
     kept = idata["posterior"].sizes["draw"]
     attrs |= {"method": "nuts", "refused": refused, "interrupted": int(kept < draws)}
@@ -325,7 +327,7 @@ def sample(
     if choice is not None and nuts_sampler == "nutpie":  # others do more than compile
         choice.remember(attrs["compile_time"])
     if whole is not None:
-        insist(complete, idata, model, whole, rng)
+        insist(disk.complete, idata, model, whole, rng)
     if mesh is not None:
         add_data(idata, model)
     idata["gaussian_stage"] = xr.DataTree(dataset_of(stage))
@@ -391,7 +393,7 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
     idata["sample_stats"].attrs |= found.attrs
     idata["gaussian_stage"] = xr.DataTree(dataset_of(found.stage))
     if store is not None:
-        idata.to_zarr(store, consolidated=False)
+        disk.write(idata, store)
     return idata
 
 

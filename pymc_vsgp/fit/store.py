@@ -1,6 +1,7 @@
 """Draws on disk: written while they are drawn, and read back, of a run that was killed too."""
 
 import importlib.util
+import logging
 import os
 import platform
 import re
@@ -32,6 +33,8 @@ from pymc_vsgp.model.variable import inducing_variables
 DATA = ("constant_data", "observed_data", "gaussian_stage")
 FOLDER: dict[str, Any] = {"engine": "zarr", "consolidated": False}
 POSTERIOR = ("posterior", "warmup_posterior")
+
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 
 def open_draws(
@@ -147,9 +150,6 @@ def sample_to_disk(
     first, so that a run that is killed leaves all that predicting takes. `nuts` is passed to
     ``nutpie.sample``, and all else is as in ``pm.sample``.
     """
-    for name in ("nutpie", "zarr", "obstore"):
-        if importlib.util.find_spec(name) is None:
-            raise ImportError(f"Writing draws to disk takes {name}. Run pip install {name}.")
     import nutpie
 
     path = check_new(path)
@@ -207,6 +207,25 @@ def check_new(path: str | os.PathLike) -> Path:
             "Pass a new path, or read that one with vsgp.open_draws."
         )
     return path
+
+
+def check_packages(*names: str) -> None:
+    """Raise ImportError unless there is all that writing draws takes."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(f"Writing draws to disk takes {name}. Run pip install {name}.")
+
+
+def write(idata: xr.DataTree, path: str | os.PathLike) -> None:
+    """Write draws that are there; warn where that fails, so that they are not lost."""
+    try:
+        idata.to_zarr(path, consolidated=False)
+    except OSError as error:
+        _log.warning(
+            "Draws can't be written to %s: %s. They are returned: save them elsewhere.",
+            path,
+            error.strerror or error,
+        )
 
 
 def check_stores(path: str | os.PathLike | None, mesh: Any) -> None:

@@ -1,5 +1,7 @@
 """What draws proposals of a model, and evaluates its density; see `importance`."""
 
+import logging
+
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.proposals import Prior
 
 __all__ = ["LARGEST", "Weigher"]
+
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 EPSILON_BYTES = 32_000_000  # that are held at once
 KEPT = 1000  # numbers in the draws of epsilon at a theta, where these are more than one
@@ -71,8 +75,10 @@ class Weigher:
         self.prior: Prior | None = None
         try:
             self.prior = Prior(self.points)
-        except Exception:  # improper, or its draws are not of it, or fail in any way
-            pass
+        except Exception as error:  # improper, or its draws are not of it, or fail in any way
+            if self.points.n_theta:
+                why = str(error).partition("\n")[0].rstrip(".")
+                _log.info("importance: no proposals from the prior (%.200s)", why)
 
     def begin(self, rng) -> None:
         """Start anew, with this source of proposals."""

@@ -308,20 +308,12 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
     is_array = not is_symbolic(X)
     check_own_data([Xu for gp in gps for Xu in gp._prior.kind.inputs], [X_tensor])
     _check_number(lik, gps)
-    lik, y = _encode(model, gps, lik, y)
+    lik, y, named = _encode(gps, lik, y, model.coords)
     n_rows = None if X_value is None else len(X_value)
     y_value = _as_observed(as_target(y, n_rows, ndim=1 + lik.ndim_y))
     n_data = len(y_value)
-    for gp in gps:
-        if X_value is None and block_size is not False:
-            _check_follows(gp, X_tensor)
-        gp._prior.kind.cover(X_value)
     check_param_shapes(lik, n_data)
     lik.check_data(y_value)
-    for gp in gps:
-        if gp._prior.covariates is not None and X_value is not None:
-            gp._prior.covariates.fill(X_value)
-
     check_names("dims", dims)
     first, *rest = [dims] if isinstance(dims, str) else list(dims or [None])
     if len(rest) > lik.ndim_y:
@@ -340,6 +332,15 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
         check_dim(model, first, n_data, "X")
     for dim, length in zip(rest, y_value.shape[1:], strict=True):
         check_dim(model, dim, length, "y.T")
+    for gp in gps:  # last of the checks: a process would remember data that are refused
+        if X_value is None and block_size is not False:
+            _check_follows(gp, X_tensor)
+        gp._prior.kind.cover(X_value)
+    for gp in gps:
+        if gp._prior.covariates is not None and X_value is not None:
+            gp._prior.covariates.fill(X_value)
+    for dim, classes in named.items():
+        model.set_dim(dim, len(classes), coord_values=classes)
     if first not in model.dim_lengths:
         model.add_coord(first, length=n_data if is_array else X_tensor.shape[0])
     for dim, length in zip(rest, y_value.shape[1:], strict=True):
@@ -401,19 +402,18 @@ def _check_number(lik: Likelihood, gps: Sequence, given: dict | None = None) -> 
     )
 
 
-def _encode(model: pm.Model, gps: Sequence, lik: Likelihood, y: Any) -> tuple[Likelihood, Any]:
-    """Code labels as numbers, and name the classes on the dimension of the functions, or in lik."""
+def _encode(gps: Sequence, lik: Likelihood, y: Any, coords: Any) -> tuple[Likelihood, Any, dict]:
+    """Code labels as numbers; name the classes in lik, or say what coords functions get."""
     if is_symbolic(y):
-        return lik, y
+        return lik, y, {}
     dim = gps[0]._prior.output_dim if len(gps) == 1 else None
-    known = model.coords.get(dim) if dim is not None else None
-    y, classes = lik.encode(y, known)
-    if dim is not None and known is None and classes is not None:
-        model.set_dim(dim, len(classes), coord_values=tuple(classes))
-    elif dim is None and classes is not None:
+    y, classes = lik.encode(y, coords.get(dim))
+    if dim is not None and coords.get(dim) is None and classes is not None:
+        return lik, y, {dim: tuple(classes)}
+    if dim is None and classes is not None:
         lik = lik.replace()
         lik.classes = tuple(classes)
-    return lik, y
+    return lik, y, {}
 
 
 def known_likelihood(gps: Sequence, name: str | None, given: dict | None = None) -> Observed:

@@ -141,7 +141,7 @@ def calibrate(
     y : array_like
         Observations to build the model with, numbers; others are drawn from it.
     n_replicates : int
-        Number of data sets to draw and to sample the posterior of.
+        Number of data sets to draw and to sample the posterior of: 50 or more.
     draws, tune : int
         As in :func:`sample`; there is one chain.
     n_ranks : int
@@ -360,6 +360,7 @@ class _Sampler:
                 tree = sample(
                     self.draws,
                     stage=stage,
+                    method="nuts",
                     tune=self.tune,
                     chains=1,
                     random_seed=seed,

@@ -43,7 +43,7 @@ class InducingCheck:
     ----------
     verdict : {"enough", "borderline", "too few"}
         The page "What the posterior means" says what to report with each.
-    missing : ndarray, shape (num_samples,)
+    missing : ndarray, one for each draw that was looked at
         T, the estimate of the divergence to the exact posterior in nats, for each draw.
     unexplained : ndarray, shape (N,)
         Variance of the function given u, over its prior variance: mean over draws. With several
@@ -66,7 +66,7 @@ class InducingCheck:
     wrap : float
         Correlation of opposite ends of the data around the torus of Fourier coefficients: the 90 %
         quantile over draws.
-    at_most : ndarray, shape (num_samples,), optional
+    at_most : ndarray, one for each draw that was looked at, optional
         Certain bound of the divergence given the parameters of each draw, in nats: where noise is
         normal. Often far above the divergence itself.
     refit_gain : float

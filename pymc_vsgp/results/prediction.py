@@ -105,11 +105,13 @@ def predict(
         Whether "f" and "y" are joint draws over the new inputs, which takes a matrix of all of
         them for each draw.
     num_samples : int, optional
-        How many draws to use, spread evenly. By default all.
+        How many draws to use, spread evenly, and as many of each chain: more where they do not
+        divide. By default all.
     chunk_size : int, optional
         New inputs that are worked on at a time. By default as many as keep memory small.
     random_seed : int or Generator, optional
-        Seed of the draws. The draws of "f" do not depend on the chunks.
+        Seed of the draws. The draws of "f" do not depend on `chunk_size`; each chunk of dask has
+        its own.
     extend_inferencedata : bool
         Whether to write the result into `idata` and return that. It is for draws: "f", "mean" or
         "y". Observations have the name of the observed variable, the others that name with the
@@ -118,7 +120,7 @@ def predict(
         Whether they go into the group ``predictions``, and not into ``posterior_predictive``. By
         default those at an `Xnew` do.
     progressbar : bool
-        Whether to show progress.
+        Whether to show progress. For dask use a progress bar of dask.
     compile_kwargs : dict, optional
         ``mode`` is the backend. By default numpy, which starts at once. Random numbers are drawn
         by numpy in any case.
@@ -173,7 +175,7 @@ def predict(
             )
         if not of_function:
             _check_rows(fit, Xnew, len(Xnew))
-        found = _lazily(fit, Xnew, plan[0], random_seed)
+        found = _lazily(fit, Xnew, plan[0], random_seed, chunk_size)
         if not extend_inferencedata:
             return found
         return _extend(idata, fit, found, Xnew.data.name, predictions is not False)
@@ -387,10 +389,15 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
     X = as_inputs(Xnew, "Xnew")
     check_columns(X, fit.n_columns, "Xnew", "X")
     X = X[:, _order(fit, Xnew)]
+    _check_groups(fit, X)
+    return Rows(X, dim, coords)
+
+
+def _check_groups(fit: Fitted, X: np.ndarray) -> None:
+    """Raise where rows are of no group."""
     for p in fit.observation.parts:
         if p.conditional.by is not None and (wrong := p.conditional.complaint(X, p.args)):
             raise ValueError(f"Xnew {wrong}")
-    return Rows(X, dim, coords)
 
 
 def _row_dim(Xnew: Any) -> str | None:
@@ -442,7 +449,9 @@ def _chunk(fit: Fitted) -> int:
     return int(np.clip(NUMBERS // max(fit.draws.n, 1), SMALLEST_CHUNK, LARGEST_CHUNK))
 
 
-def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.DataArray:
+def _lazily(
+    fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed, chunk_size: int | None
+) -> xr.DataArray:
     """Predict when the result is computed, for each chunk of a dask array."""
     if Xnew.ndim != 2:
         raise ValueError(
@@ -460,8 +469,9 @@ def _lazily(fit: Fitted, Xnew: xr.DataArray, part: Part, random_seed) -> xr.Data
         if not len(X):
             return np.empty((0, *trial.shape[1:]), trial.dtype)
         X = as_inputs(np.asarray(X, dtype="float64"), "Xnew")
+        _check_groups(fit, X)
         noise = Noise([seed, int(number[0])], fit.draws.n)
-        step, pieces = _chunk(fit), []
+        step, pieces = chunk_size or _chunk(fit), []
         for i in range(0, len(X), step):
             pieces += evaluate(fit, [part], X[i : i + step], int(number[i]), noise)
         return np.moveaxis(np.concatenate(pieces, axis=len(part.lead)), len(part.lead), 0)

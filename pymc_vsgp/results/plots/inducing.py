@@ -28,6 +28,7 @@ def plot_inducing(
     ax: Any = None,
     num_samples: int = 50,
     var_name: str | None = None,
+    random_seed: int | np.random.Generator | None = None,
     model: Model | None = None,
 ) -> Any:
     """
@@ -45,6 +46,8 @@ def plot_inducing(
         How many draws to check.
     var_name : str, optional
         Name of the observed variable, where the model has several.
+    random_seed : int or Generator, optional
+        Seed of a check of draws.
     model : Model, optional
         By default the model on the context stack, where there are draws to check.
 
@@ -56,7 +59,12 @@ def plot_inducing(
         return _moves(check, ax)
     if not isinstance(check, InducingCheck):
         check = check_inducing(
-            check, num_samples, var_name=var_name, progressbar=False, model=model
+            check,
+            num_samples,
+            var_name=var_name,
+            random_seed=random_seed,
+            progressbar=False,
+            model=model,
         )
     import matplotlib.pyplot as plt
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_vsgp.point_process.grid import as_grid
-from pymc_vsgp.point_process.window import (
+from pymc_vsgp.point_processes.grid import as_grid
+from pymc_vsgp.point_processes.window import (
     Window,
     as_window,
     dims_of,

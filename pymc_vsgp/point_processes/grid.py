@@ -11,7 +11,7 @@ import xarray as xr
 from scipy.spatial import KDTree
 
 from pymc_vsgp.checks import as_real, check_number, check_real
-from pymc_vsgp.point_process.window import Window
+from pymc_vsgp.point_processes.window import Window
 
 __all__ = ["as_grid", "cell_of", "distinct", "find_edges", "in_order", "nearest_kept", "take_mask"]
 

@@ -7,10 +7,10 @@ import numpy as np
 import xarray as xr
 
 from pymc_vsgp.checks import check_names
-from pymc_vsgp.point_process.events import as_events, check_units, drop_outside, drop_repeated
-from pymc_vsgp.point_process.grid import as_grid, cell_of, find_edges, in_order, take_mask
-from pymc_vsgp.point_process.process import PointProcess
-from pymc_vsgp.point_process.window import as_window, dims_of, sorted_by, turned
+from pymc_vsgp.point_processes.events import as_events, check_units, drop_outside, drop_repeated
+from pymc_vsgp.point_processes.grid import as_grid, cell_of, find_edges, in_order, take_mask
+from pymc_vsgp.point_processes.process import PointProcess
+from pymc_vsgp.point_processes.window import as_window, dims_of, sorted_by, turned
 
 __all__ = ["point_process"]
 

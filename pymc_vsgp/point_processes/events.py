@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from pymc_vsgp.checks import as_array, as_real
-from pymc_vsgp.point_process.window import Window, is_geometry, points_of
+from pymc_vsgp.point_processes.window import Window, is_geometry, points_of
 
 __all__ = ["Field", "as_events", "as_fields", "check_units", "drop_outside", "drop_repeated"]
 

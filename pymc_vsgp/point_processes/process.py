@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_vsgp.point_process import regions
-from pymc_vsgp.point_process.events import Field, as_fields
-from pymc_vsgp.point_process.grid import cell_of, distinct, find_edges, nearest_kept
-from pymc_vsgp.point_process.quadrature import Quadrature, quadrature_of
-from pymc_vsgp.point_process.rates import draw_intensity
-from pymc_vsgp.point_process.window import Window
+from pymc_vsgp.point_processes import regions
+from pymc_vsgp.point_processes.events import Field, as_fields
+from pymc_vsgp.point_processes.grid import cell_of, distinct, find_edges, nearest_kept
+from pymc_vsgp.point_processes.quadrature import Quadrature, quadrature_of
+from pymc_vsgp.point_processes.rates import draw_intensity
+from pymc_vsgp.point_processes.window import Window
 
 __all__ = ["PointProcess"]
 

@@ -12,7 +12,7 @@ from scipy.special import gammaln
 from pymc_vsgp.checks import check_built, check_number, generator_of
 from pymc_vsgp.fit import fit_gaussian
 from pymc_vsgp.likelihoods import Likelihood, Poisson, PoissonProcess
-from pymc_vsgp.point_process.process import PointProcess
+from pymc_vsgp.point_processes.process import PointProcess
 from pymc_vsgp.results.prediction import predict
 
 __all__ = ["compare_bins"]

@@ -7,7 +7,7 @@ import numpy as np
 from arviz_base import rcParams
 
 from pymc_vsgp.checks import check_real
-from pymc_vsgp.point_process.process import PointProcess
+from pymc_vsgp.point_processes.process import PointProcess
 from pymc_vsgp.results.plots.style import BLUE, GRAY, ink, legend, new_axes, plain, strokes
 
 __all__ = ["plot_intensity"]
