@@ -10,7 +10,7 @@ import xarray as xr
 
 from pytensor.graph.basic import Variable
 
-__all__ = ["check_order", "coord_labels", "dims_of", "row_labels"]
+__all__ = ["all_labels", "check_order", "coord_labels", "dims_of", "output_labels", "row_labels"]
 
 
 def dims_of(model: pm.Model, value: Any) -> tuple[str | None, ...] | None:
@@ -29,6 +29,23 @@ def row_labels(value: Any) -> pd.Index | None:
     return getattr(getattr(value, "tag", None), "labels", None)
 
 
+def all_labels(value: Any) -> dict[Any, pd.Index]:
+    """Return labels by dims; those of columns, or of a series, without a dim."""
+    if isinstance(value, pd.DataFrame | pd.Series):
+        return {None: value.columns if isinstance(value, pd.DataFrame) else value.index}
+    if isinstance(value, xr.DataArray):
+        return dict(value.indexes)
+    return getattr(getattr(value, "tag", None), "all_labels", {})
+
+
+def output_labels(value: Any, dim: str | None) -> pd.Index | None:
+    """Return the labels of several outputs: columns of a table, or entries along their dim."""
+    if isinstance(value, pd.Index):
+        return value
+    known = all_labels(value)
+    return known.get(None, known.get(dim))
+
+
 def coord_labels(coords: Mapping[str, Any], dims: Any) -> pd.Index | None:
     """Return the coords of the first of `dims`, unless they are mere numbers of rows."""
     first = dims[0] if isinstance(dims, list | tuple) and dims else dims
@@ -38,14 +55,14 @@ def coord_labels(coords: Mapping[str, Any], dims: Any) -> pd.Index | None:
     return pd.Index(labels)
 
 
-def check_order(labels: Iterable[tuple[str, pd.Index | None]]) -> None:
+def check_order(labels: Iterable[tuple[str, pd.Index | None]], what: str = "Rows") -> None:
     """Raise ValueError where two have the same labels of rows, in different orders."""
-    known = [(what, index) for what, index in labels if index is not None]
+    known = [(name, index) for name, index in labels if index is not None]
     for (first, one), (second, other) in combinations(known, 2):
         if _differ_in_order(one, other):
             raise ValueError(
-                f"Rows of {second} have the labels of {first} in another order. "
-                "Sort both alike, or pass arrays whose rows go together."
+                f"{what} of {second} have the labels of {first} in another order. "
+                f"Sort both alike, or pass arrays whose {what.lower()} go together."
             )
 
 

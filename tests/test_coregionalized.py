@@ -430,3 +430,33 @@ def test_an_intercept_is_as_wide_as_functions_that_share_it_leave_it(rng):
         slope = level @ draws[name].values[0] / (level @ level)
         expected = -np.exp(-0.5 * (x - x.T) ** 2 / ls**2) @ np.linalg.solve(K, np.ones(8))
         np.testing.assert_allclose(slope, expected, atol=0.06)
+
+
+TREES = ["oak", "elm"]
+
+
+@pytest.mark.parametrize("what", ["y", "exposure", "exposure of each tree", "W", "DataArray"])
+def test_labels_of_outputs_are_in_one_order(what):
+    rng, other = np.random.default_rng(0), TREES[::-1]
+    X = np.linspace(0, 3, 5)[:, None]
+    y = pd.DataFrame(rng.poisson(2.0, (5, 2)), columns=TREES)
+    exposure = pd.DataFrame(np.ones((5, 2)), columns=TREES)
+    W = pd.DataFrame(np.eye(2), index=TREES)
+
+    def add(y, exposure, W):
+        with pm.Model(coords={"tree": TREES}):
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            gp.prior("u", Xu=X, n_outputs=2)
+            outputs = vsgp.Coregionalized(W, gp)
+            outputs.likelihood("y", vsgp.Poisson(exposure), X=X, y=y, dims=("plot", "tree"))
+
+    add(y, exposure, W)
+    wrong = {
+        "y": (y[other], exposure, W),
+        "exposure": (y, exposure[other], W),
+        "exposure of each tree": (y, pd.Series([50.0, 1.0], index=other), W),
+        "W": (y, exposure, W.loc[other]),
+        "DataArray": (y, xr.DataArray([50.0, 1.0], {"tree": other}, ["tree"]), W),
+    }
+    with pytest.raises(ValueError, match="Outputs of .* in another order"):
+        add(*wrong[what])

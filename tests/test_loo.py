@@ -548,3 +548,22 @@ def test_a_tail_that_is_too_short_is_not_one_of_equal_weights(fitted):
     found = compute_pointwise(idata.copy(), model=model, **quiet)
     with pytest.raises(ValueError, match="at least 5"):
         loo(found, reff=2000.0)
+
+
+def test_scores_beside_those_of_other_draws_take_their_place():
+    X = np.linspace(0, 5, 12)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("a", vsgp.Gaussian(0.5), X=X, y=np.sin(X[:, 0]))
+        gp.likelihood("b", vsgp.Gaussian(0.5), X=X[:6], y=np.cos(X[:6, 0]))
+    draws = vsgp.fit_gaussian(progressbar=False, model=model).to_datatree(20, random_seed=1)
+    vsgp.compute_pointwise(draws, var_name="a", model=model, progressbar=False)
+    draws["posterior"] = xr.DataTree(
+        draws["posterior"].to_dataset().isel(draw=slice(None, None, 2))
+    )
+    with pytest.warns(UserWarning, match="for other draws or data, and is overwritten"):
+        vsgp.compute_pointwise(draws, var_name="b", model=model, progressbar=False)
+    assert list(draws["log_potential"].data_vars) == ["b"]
+    assert draws["log_potential"]["b"].sizes["draw"] == 10
+    assert not np.isnan(draws["log_potential"]["b"]).any()

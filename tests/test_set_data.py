@@ -329,3 +329,21 @@ def test_draws_of_a_stage_are_of_its_data():
     np.testing.assert_array_equal(new["posterior"]["last"][0, 0], X[7] + 1.0)
     for name, value in after.items():
         np.testing.assert_array_equal(model[name].get_value(), value)
+
+
+def test_scores_warn_of_new_observations_that_are_the_data_themselves():
+    rng = np.random.default_rng(0)
+    X = np.linspace(0, 5, 12)[:, None]
+    with pm.Model() as model:
+        y = pm.Data("values", rng.normal(size=12))
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("sigma")), X=X, y=y)
+        draws = vsgp.fit_gaussian(progressbar=False).to_datatree(20, random_seed=1)
+        before = vsgp.compute_pointwise(draws, extend_inferencedata=False, progressbar=False)
+        pm.set_data({"values": y.get_value() + 5.0})
+    with pytest.warns(UserWarning, match="'values' of the model changed"):
+        after = vsgp.compute_pointwise(
+            draws, extend_inferencedata=False, progressbar=False, model=model
+        )
+    np.testing.assert_allclose(after["log_potential"], before["log_potential"], rtol=1e-12)

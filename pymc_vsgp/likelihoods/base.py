@@ -16,7 +16,7 @@ from pytensor.graph.traversal import explicit_graph_inputs, graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.compile import evaluate
-from pymc_vsgp.labels import check_order, row_labels
+from pymc_vsgp.labels import all_labels, check_order, row_labels
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -295,6 +295,7 @@ def as_float(value: Any, name: str = "A parameter"):
     tensor = pt.as_tensor(as_real(value, name, todo))
     tensor.tag.dims = value.dims if isinstance(value, xr.DataArray) else None
     tensor.tag.labels = row_labels(value)
+    tensor.tag.all_labels = all_labels(value)
     return tensor
 
 

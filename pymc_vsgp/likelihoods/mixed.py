@@ -1,6 +1,7 @@
 """Several outputs, each a mixture of the same latent functions."""
 
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -11,6 +12,7 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
+from pymc_vsgp.labels import check_order, coord_labels, output_labels
 from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float, known_shape
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.gaussian import Gaussian
@@ -313,6 +315,12 @@ def _holds_arrays(family: Custom) -> bool:
     return False
 
 
+def check_outputs(model: pm.Model, dim: str | None, *labeled: tuple[str, Any]) -> None:
+    """Raise where labels of outputs are in another order than elsewhere."""
+    coords = ("coords", coord_labels(model.coords, dim))
+    check_order([coords, *((what, output_labels(x, dim)) for what, x in labeled)], "Outputs")
+
+
 def by_dims(
     family: Likelihood,
     rows: str | None,
@@ -326,6 +334,8 @@ def by_dims(
     """
     if isinstance(family, Custom) or rows == outputs:
         return family
+    params = [(f"{n} of {family.title}", p) for n, p in family.params.items()]
+    check_outputs(model, outputs, *params)
     turned = {}
     for name, param in family.params.items():
         if name in family.shared_params:

@@ -18,10 +18,10 @@ from pymc_vsgp.checks import (
     known_value,
     model_of,
 )
-from pymc_vsgp.labels import dims_of
+from pymc_vsgp.labels import dims_of, row_labels
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float, known_shape
-from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
+from pymc_vsgp.likelihoods.mixed import Mixed, by_dims, check_outputs
 from pymc_vsgp.model import columns, latents
 
 
@@ -58,7 +58,7 @@ class Coregionalized:
 
     def __init__(self, W: Any, processes: Any):
         self.processes = latents.check_processes(processes, "Coregionalized")
-        self.W = as_float(W)
+        self.W, self.labels = as_float(W), row_labels(W)
         number = self.n_latent = sum(gp._prior.n_outputs for gp in self.processes)
         shape = known_shape(self.W)
         if self.W.type.ndim not in (1, 2) or shape[-1] not in (None, number):
@@ -107,9 +107,10 @@ class Coregionalized:
         y : TensorVariable, shape (N, P)
         """
         model = model_of(model)
+        given = y
         if self.W.type.ndim == 2:
             y, dims = self._rows_first(model, X, y, dims)
-        mixed = self._mixed(likelihood, X, dims, model)
+        mixed = self._mixed(likelihood, X, dims, model, given)
         return latents.likelihood(
             name, mixed, self.processes, X, y, dims=dims, block_size=block_size, model=model
         )
@@ -236,7 +237,7 @@ class Coregionalized:
             )
         return (as_array(y, "y").T if turned and shape else y), (dims[::-1] if turned else dims)
 
-    def _mixed(self, likelihood, X, dims, model):
+    def _mixed(self, likelihood, X, dims, model, y=None):
         """Return the likelihood of all outputs, with what is labeled in their order."""
         lik = as_likelihood(likelihood)
         if self.W.type.ndim == 2:
@@ -244,6 +245,8 @@ class Coregionalized:
             own = [dims] if isinstance(dims, str) else list(dims or [])
             known = [d[0] if d else None for d in named]
             rows, outputs = (d or e for d, e in zip([*own, None, None], known, strict=False))
+            params = [(f"{n} of {lik.title}", p) for n, p in lik.params.items()]
+            check_outputs(model, outputs, ("W", self.labels), ("y", y), *params)
             lik = by_dims(lik, rows, outputs, model)
         return Mixed(lik, self.W, self.n_latent)
 

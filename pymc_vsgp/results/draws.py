@@ -277,12 +277,14 @@ class Fitted:
         draws = [self.draws.values(name)[at] for name in f.rvs]
         return f.fn([*draws, *each], [*same, *self._data(f.data)], rng)
 
-    def _data(self, data: Sequence[SharedVariable]) -> list[np.ndarray]:
-        kept = self.draws.constant
+    def _data(self, data: Sequence[SharedVariable], kept_y: Any = None) -> list[np.ndarray]:
+        constant = self.draws.constant
+        # What is observed as it is, is not among the other data of the draws.
+        kept = {**({} if constant is None else constant.data_vars), **(kept_y or {})}
         changed, out = [], []
         for shared in data:
             name, value = str(shared.name), shared.get_value(borrow=True)
-            if kept is not None and name in kept:
+            if name in kept:
                 now, value = value, kept[name].values
                 if name not in self._compared:  # once: functions of draws are called for each chunk
                     self._compared.add(name)
@@ -341,7 +343,9 @@ class Fitted:
         kept = self.draws.observed
         if kept is not None and self.name in kept:
             # Which warns where they have changed.
-            self._data(_data_among(ancestors([self.observation.y]), self.model))
+            y = self.observation.y
+            kept_y = {str(y.name): kept[self.name]} if isinstance(y, SharedVariable) else {}
+            self._data(_data_among(ancestors([y]), self.model), kept_y)
             return kept[self.name].values
         return self.call("y", FIRST, lambda: ([], [], [self.observation.y]))[0][0]
 

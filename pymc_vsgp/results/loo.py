@@ -79,11 +79,22 @@ def compute_log_likelihood(
     new = xr.Dataset(columns)
     if not extend_inferencedata:
         return new
-    if "log_likelihood" in idata.children:
-        old = idata["log_likelihood"].to_dataset()
-        new = old.drop_vars(list(columns), errors="ignore").merge(new)
-    idata["log_likelihood"] = xr.DataTree(new)
+    _write(idata, "log_likelihood", new)
     return idata
+
+
+def _write(idata: xr.DataTree, group: str, new: xr.Dataset) -> None:
+    """Write variables into a group, beside what is there for the same draws."""
+    if group in idata.children:
+        old = idata[group].to_dataset().drop_vars(list(new), errors="ignore")
+        try:
+            new = xr.merge([old, new], join="exact", compat="equals")
+        except ValueError:
+            warnings.warn(
+                f"The group {group} was for other draws or data, and is overwritten.",
+                skip_file_prefixes=PACKAGE,
+            )
+    idata[group] = xr.DataTree(new)
 
 
 def compute_pointwise(
@@ -128,11 +139,7 @@ def compute_pointwise(
     if not extend_inferencedata:
         return found
     for group in ("log_potential", "log_predictive"):
-        new = found[group].rename(fit.name).to_dataset()
-        if group in idata.children:
-            old = idata[group].to_dataset().drop_vars(fit.name, errors="ignore")
-            new = old.merge(new)
-        idata[group] = xr.DataTree(new)
+        _write(idata, group, found[group].rename(fit.name).to_dataset())
     return idata
 
 
