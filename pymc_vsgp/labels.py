@@ -10,7 +10,15 @@ import xarray as xr
 
 from pytensor.graph.basic import Variable
 
-__all__ = ["all_labels", "check_order", "coord_labels", "dims_of", "output_labels", "row_labels"]
+__all__ = [
+    "all_labels",
+    "check_order",
+    "coord_labels",
+    "differ_in_order",
+    "dims_of",
+    "output_labels",
+    "row_labels",
+]
 
 
 def dims_of(model: pm.Model, value: Any) -> tuple[str | None, ...] | None:
@@ -59,14 +67,15 @@ def check_order(labels: Iterable[tuple[str, pd.Index | None]], what: str = "Rows
     """Raise ValueError where two have the same labels of rows, in different orders."""
     known = [(name, index) for name, index in labels if index is not None]
     for (first, one), (second, other) in combinations(known, 2):
-        if _differ_in_order(one, other):
+        if differ_in_order(one, other):
             raise ValueError(
                 f"{what} of {second} have the labels of {first} in another order. "
                 f"Sort both alike, or pass arrays whose {what.lower()} go together."
             )
 
 
-def _differ_in_order(one: pd.Index, other: pd.Index) -> bool:
+def differ_in_order(one: pd.Index, other: pd.Index) -> bool:
+    """Whether two have the same labels, in different orders."""
     if len(one) != len(other) or one.nlevels != other.nlevels or one.equals(other):
         return False
     return not len(one.symmetric_difference(other, sort=False))

@@ -460,3 +460,78 @@ def test_labels_of_outputs_are_in_one_order(what):
     }
     with pytest.raises(ValueError, match="Outputs of .* in another order"):
         add(*wrong[what])
+
+
+def reordered(draws, dim, labels):
+    """Draws as `sel` leaves them."""
+    return draws.map_over_datasets(lambda d: d.sel({dim: labels}) if dim in d.dims else d)
+
+
+def test_draws_have_outputs_in_the_order_of_the_model():
+    X = np.linspace(0, 4, 8)[:, None]
+    y = np.random.default_rng(1).normal(size=(8, 2))
+
+    def build(names):
+        with pm.Model(coords={"tree": names}) as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            gp.prior("u", Xu=X[::3], n_outputs=2)
+            columns = [TREES.index(n) for n in names]
+            outputs = vsgp.Coregionalized(np.eye(2)[columns], gp)
+            outputs.likelihood("y", vsgp.Gaussian(0.5), X=X, y=y[:, columns], dims=("plot", "tree"))
+        return model
+
+    model = build(TREES)
+    draws = vsgp.fit_gaussian(model=model, progressbar=False).to_datatree(10, random_seed=1)
+    assert vsgp.predict(draws, X, "mean", model=model, progressbar=False).sizes["tree"] == 2
+    other = build(TREES[::-1]), reordered(draws, "tree", TREES[::-1])
+    for wrong in ((draws, other[0]), (other[1], model)):
+        with pytest.raises(ValueError, match="'tree' in another order than the model"):
+            vsgp.predict(wrong[0], X, "mean", model=wrong[1], progressbar=False)
+        with pytest.raises(ValueError, match="'tree' in another order than the model"):
+            vsgp.loo(wrong[0], model=wrong[1], progressbar=False)
+    with pytest.raises(ValueError, match="have 1 labels along 'tree', and the model has 2"):
+        vsgp.predict(reordered(draws, "tree", ["elm"]), X, model=model, progressbar=False)
+
+
+# Codes of groups in another order are other inputs.
+@pytest.mark.filterwarnings("ignore:'y_X' of the model changed")
+@pytest.mark.parametrize("what", ["groups", "classes", "exposure"])
+def test_draws_have_codes_and_parameters_in_the_order_of_their_labels(what):
+    rng, names = np.random.default_rng(2), ["a", "b", "c"]
+    X = pd.DataFrame({"x": np.linspace(0, 4, 12), "kind": names * 4})
+    # Of each row, where an exposure goes with it.
+    dim, labels = (
+        ("row", [f"r{i:02d}" for i in range(12)]) if what == "exposure" else ("kind", names)
+    )
+
+    def build(labels):
+        with pm.Model(coords={dim: labels}) as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            Xu, x = np.linspace(0, 4, 5)[:, None], X[["x"]]
+            if what == "groups":
+                gp.prior("u", Xu=Xu, by="kind")
+                gp.likelihood("y", vsgp.Poisson(), X=X, y=np.arange(12) % 5)
+            elif what == "classes":
+                gp.prior("u", Xu=Xu, n_outputs=3, output_dims="kind")
+                gp.likelihood("y", vsgp.Softmax(3), X=x.to_numpy(), y=X["kind"].to_numpy())
+            else:
+                gp.prior("u", Xu=Xu)
+                exposure = vsgp.Poisson(rng.uniform(1.0, 2.0, 12))
+                gp.likelihood("y", exposure, X=x.to_numpy(), y=np.arange(12) % 5, dims="row")
+        return model
+
+    model = build(labels)
+    draws = vsgp.fit_gaussian(model=model, move_inducing=False, progressbar=False)
+    draws = draws.to_datatree(10, random_seed=1)
+
+    def score(draws, model):
+        found = vsgp.compute_pointwise(
+            draws, model=model, extend_inferencedata=False, progressbar=False
+        )
+        return found["log_potential"].values
+
+    known = score(draws, model)
+    with pytest.raises(ValueError, match=f"'{dim}' in another order than the model"):
+        score(reordered(draws, dim, labels[::-1]), model)
+    if what != "exposure":  # their labels are known again
+        np.testing.assert_allclose(score(draws, build(labels[::-1])), known, rtol=1e-9)

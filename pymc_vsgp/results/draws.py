@@ -32,7 +32,7 @@ from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.observation import Observation, find_observation
-from pymc_vsgp.results.matching import check_inducing, kept_data
+from pymc_vsgp.results.matching import check_inducing, check_labels, kept_data
 from pymc_vsgp.results.posterior import Draws
 
 SLAB = 250_000  # numbers that are passed from one function of draws to the next
@@ -154,6 +154,7 @@ class Fitted:
         self.likelihood = self.observation.likelihood
         for part in self.observation.parts:
             check_inducing(part, self.model, self.draws)
+        check_labels(self)
 
     def _observed_as(self, lik: Likelihood, new: str | None) -> Observation:
         """Return the observation with another likelihood, on the same functions.

@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pymc.model.core import Model
 from pytensor.graph.basic import Constant
 
+from pymc_vsgp.checks import known_value
 from pymc_vsgp.inducing.base import Process
+from pymc_vsgp.labels import differ_in_order
 from pymc_vsgp.results.posterior import Draws
 
 SAME = 1e-9  # between machines
@@ -43,6 +46,51 @@ def check_inducing(p: Process, model: Model, draws: Draws) -> None:
         of_draws = draws.posterior[p.u.name].transpose("chain", "draw", ...).shape[2:]
         of_one = slice(0 if p.conditional.by is None else 1, None)  # groups have labels
         _check_shape(p.u.name, p.u.type.shape[of_one], of_draws[of_one])
+
+
+def check_labels(fit: Any) -> None:
+    """Raise where draws have labels in an order that is not that of the numbers beside them.
+
+    Outputs, and parameters with an entry for each row, are the model's, by their place.
+    """
+    o, draws, of_model = fit.observation, fit.draws, fit.likelihood is fit.of_model
+    rows, *ordered = fit.y_dims
+    for dim in ordered:
+        now, then = _labels_of(fit, dim)
+        if now is not None and then is not None and len(now) != len(then):
+            raise ValueError(
+                f"The draws have {len(then)} labels along {dim!r}, and the model has {len(now)}. "
+                f"{TODO}"
+            )
+    ordered += [rows] if of_model and o.row_params else []
+    # Where data have the codes that they have in the model, labels have its order. Those of a model
+    # that was built again in another order have others.
+    for p in o.parts:
+        of_u, *_ = fit.model.named_vars_to_dims.get(p.u.name) or (None,)
+        if p.conditional.by is not None:
+            ordered += [p.conditional.by] if _is_kept(draws.constant, o.X.name, o.X) else []
+        elif of_u is not None and fit.of_model.n_classes is not None:
+            ordered += [of_u] if _is_kept(draws.observed, fit.name, o.y) else []
+    for dim in ordered:
+        now, then = _labels_of(fit, dim)
+        if now is not None and then is not None and differ_in_order(now, then):
+            raise ValueError(
+                f"The draws have the labels of {dim!r} in another order than the model. "
+                f"{TODO[:-1]}, and leave the draws in their order."
+            )
+
+
+def _labels_of(fit: Any, dim: str) -> list[pd.Index | None]:
+    """Return the labels that the model has, and those of the draws."""
+    both = fit.model.coords.get(dim), fit.coords_of([dim]).get(dim)
+    return [None if x is None else pd.Index(np.asarray(x)) for x in both]
+
+
+def _is_kept(kept: Any, name: str | None, variable: Any) -> bool:
+    """Whether data that were kept with the draws are what the model has now."""
+    if kept is None or name not in kept:
+        return False
+    return np.array_equal(np.asarray(known_value(variable)), kept[name].values)
 
 
 def _check_shape(name: str, now: tuple[int | None, ...], then: tuple[int, ...]) -> None:
