@@ -404,3 +404,29 @@ def test_labels_mean_the_groups_of_the_draws():
         np.testing.assert_allclose(found, wanted)
     with pytest.raises(ValueError, match="3 groups along 'site', and the model has 4. Build the"):
         vsgp.predict(idata, new, "f", model=build(list("nsew")), progressbar=False)
+
+
+def test_a_process_beside_groups_has_their_column_last():
+    table = pd.DataFrame({"site": ["n", "s", "n", "s"], "visit": [0.0, 1.0, 2.0, 0.0]})
+    Xu = pd.DataFrame({"site": 0.0, "visit": [0.0, 1.0, 2.0]})
+
+    def build(table, Xu):
+        with pm.Model(coords={"site": ["n", "s"]}) as model:
+            kernel = pm.gp.cov.Matern52(2, ls=2.0, active_dims=[list(Xu).index("visit")])
+            common = vsgp.VariationalSparse(cov_func=kernel)
+            own = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+            common.prior("common", Xu=Xu)
+            own.prior("own", Xu=np.array([[0.0], [1.0], [2.0]]), by="site")
+            f = vsgp.Coregionalized([1.0, 1.0], [common, own])
+            f.likelihood("y", vsgp.Gaussian(0.3), X=table, y=[0.1, -0.2, 0.4, 0.3])
+        return model
+
+    last = ["visit", "site"]
+    known = build(table[last], Xu[last])
+    with pytest.raises(ValueError, match="'common' has it before others"):
+        build(table, Xu)
+    again = build(table, Xu[last])  # columns of the table are in the order of Xu
+    rng = np.random.default_rng(0)
+    point = {k: rng.normal(size=np.shape(v)) for k, v in known.initial_point().items()}
+    lp = [m.compile_logp(mode="FAST_COMPILE")(point) for m in (known, again)]
+    np.testing.assert_allclose(*lp, rtol=1e-12)

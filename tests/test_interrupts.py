@@ -226,7 +226,7 @@ def test_points_that_are_needed_whole(stop_at, stage, monkeypatch):
 @pytest.mark.parametrize("likelihood", [vsgp.Poisson, *long(vsgp.Gaussian)])
 def test_draws_of_proposals(likelihood, monkeypatch):
     if likelihood is vsgp.Gaussian:
-        monkeypatch.setattr("pymc_vsgp.fit.walk.complete", once(sampling.complete))
+        monkeypatch.setattr("pymc_vsgp.fit.walk.complete", once(sampling.disk.complete))
     else:
         monkeypatch.setattr(Points, "variables", once(Points.variables))
     make = likelihood if likelihood is vsgp.Poisson else lambda: vsgp.Gaussian(0.5)
@@ -272,7 +272,7 @@ def test_inducing_values_of_interrupted_chains(monkeypatch, caplog):
     """Also where a second interrupt meets the drawing of what was integrated out."""
     model = build(X, np.sin(X[:, 0]), lambda: vsgp.Gaussian(0.5))
     monkeypatch.setattr(pm, "sample", lambda **kwargs: of_nutpie([7, 0, 6], 7))
-    monkeypatch.setattr(sampling, "complete", once(sampling.complete))
+    monkeypatch.setattr(sampling.disk, "complete", once(sampling.disk.complete))
     settings = {"nuts_sampler": "nutpie", "backend": "jax", "tune": 5}
     idata = vsgp.sample(50, model=model, **settings, **QUICK)
     assert idata["posterior"]["u"].shape == (2, 6, 5)

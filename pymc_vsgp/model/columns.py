@@ -23,6 +23,22 @@ def grouped_by(gps: Sequence) -> str | None:
     return next(iter(dims), None)
 
 
+def coded_with(model: pm.Model, gps: Sequence, X: Any) -> Any:
+    """Return inputs of data with numbers for labels of groups, in the last column of a table.
+
+    Where it has names, a process without groups has to have that column last, too.
+    """
+    by = grouped_by(gps)
+    for gp in gps:
+        names = names_of(model.coords.get(gp._prior.feature_dim)) or ()
+        if gp._prior.kind.by is None and by in names[:-1]:
+            raise ValueError(
+                f"The column {by!r} is the group of each row, and {gp._prior.u.name!r} has it "
+                "before others. Put it last in the Xu of that process."
+            )
+    return coded(X, by, model.coords, "X")
+
+
 def coded_for_all(model: pm.Model, gps: Sequence, Xnew: Any) -> Any:
     """Return new inputs with numbers for labels of groups, which only some processes may know."""
     by = grouped_by(gps)

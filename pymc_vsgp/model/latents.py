@@ -29,7 +29,6 @@ from pymc_vsgp.checks import (
     check_number,
     check_own,
     check_point,
-    coded,
     column_names,
     is_symbolic,
     kind,
@@ -50,7 +49,7 @@ from pymc_vsgp.likelihoods.mixed import Mixed
 from pymc_vsgp.model.columns import (
     check_own_data,
     coded_for_all,
-    grouped_by,
+    coded_with,
     in_order,
     name_columns,
 )
@@ -295,7 +294,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
         check_number("block_size", block_size)
     lik = as_likelihood(likelihood)
     check_row_order(lik, ("coords", coord_labels(model.coords, dims)), ("X", X), ("y", y))
-    X = coded(X, grouped_by(gps), model.coords, "X")
+    X = coded_with(model, gps, X)
     X_tensor, X_value = as_matrix(X, "X")
     check_graphs([X_tensor, *lik.params.values()], model)
     for gp in gps:
