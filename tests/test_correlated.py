@@ -262,6 +262,49 @@ def test_a_start_has_the_mean_of_the_stage(stages, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.parametrize("free", [False, True])
+def test_with_normal_noise_q_is_that_of_the_bound(free, rng):
+    """Of coefficients that are too many for dense coordinates."""
+    X = np.sort(rng.uniform(0, 10, size=200))[:, None]
+    y = np.sin(3.0 * X[:, 0]) + rng.normal(size=200) / 10.0
+    level = 0.3
+    with pm.Model():
+        ls = pm.InverseGamma("ls", 3, 2) if free else 0.6
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(level), cov_func=pm.gp.cov.Matern12(1, ls=ls)
+        )
+        gp.prior("u", inducing=vsgp.inducing.Fourier(period=30.0, n_frequencies=90))
+        gp.likelihood("y", vsgp.Gaussian(0.1), X=X, y=y)
+        stage = vsgp.fit_gaussian(progressbar=False)
+        draws = stage.to_datatree(4000, random_seed=1)
+    assert stage.converged
+    ls = 0.6 if not free else float(stage.theta["ls"])
+    with pm.Model():
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(level), cov_func=pm.gp.cov.Matern12(1, ls=ls)
+        )
+        u = gp.prior("u", inducing=vsgp.inducing.Fourier(period=30.0, n_frequencies=90))
+        gp.likelihood("y", vsgp.Gaussian(0.1), X=X, y=y)
+        logp = pm.modelcontext(None).compile_logp(mode="FAST_COMPILE")
+        grad = pm.modelcontext(None).compile_dlogp(mode="FAST_COMPILE")
+        zero, n = np.zeros(u.type.shape), u.type.shape[-1]
+        (name,) = pm.modelcontext(None).initial_point()
+        at = [grad({name: x.reshape(zero.shape)}) for x in (np.zeros(n), *np.eye(n))]
+    # The log density is a quadratic function of epsilon, with u = mean + sd * epsilon.
+    precision = -np.array([g - at[0] for g in at[1:]])
+    epsilon = np.linalg.solve(precision, at[0])
+    value = float(logp({name: epsilon.reshape(zero.shape)}))
+    value += n / 2 * np.log(2 * np.pi) - np.linalg.slogdet(precision)[1] / 2
+    if not free:
+        np.testing.assert_allclose(stage.elbo, value, rtol=1e-8)
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    scale = u.owner.inputs[2].eval()
+    np.testing.assert_allclose(np.sqrt(stage.covariance["u"][0]), sd * scale, rtol=1e-3)
+    drawn = draws["posterior"]["u"].std(["chain", "draw"])
+    if not free:
+        np.testing.assert_allclose(drawn, sd * scale, rtol=0.06)
+
+
 def test_little_information_needs_no_correlations(monkeypatch):
     """Independent coefficients stay where they are as good."""
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)

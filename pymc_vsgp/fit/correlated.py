@@ -193,17 +193,24 @@ class Correlated(WithHeld):
         super().__init__(bound, *args)
 
     @classmethod
-    def after(cls, fit: Natural, bound: CorrelatedBound) -> "Correlated | None":
+    def after(
+        cls, fit: Natural, bound: CorrelatedBound, least: float | None = None
+    ) -> "Correlated | None":
         """Go on from a fit of independent coefficients, if correlations matter."""
         sites = list(fit.sites)
         for i in bound.products:
             linear, root, _ = sites[i]
             sites[i] = Sites(linear, np.stack([np.diag(r**2) for r in root]))
         more = cls(bound, fit.theta, sites, [], fit.tolerance, fit.report)
-        if more.apart() < APART:
+        if more.apart() < (APART if least is None else least):
             return None
         more.history = fit.history
         return more
+
+    def settle(self, fit: Natural) -> None:
+        """Take steps of the sites alone, where a fit has found the best theta already."""
+        self._step_sites(5)
+        self.converged, self.message = fit.converged, fit.message
 
     def _blended(self, i, ev, step, sites):
         if i not in self.bound.products:

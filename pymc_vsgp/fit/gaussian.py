@@ -296,6 +296,8 @@ class Fitter:
         if method == "natural" and mesh is None and not move_inducing:
             if (loop := integrable(model)) is not None:
                 self.bound = ExactBound(model, loop, mode)
+                if can_correlate(self.bound):
+                    self.correlated = cache(partial(CorrelatedBound, model, mode=mode))
                 return
         held = self.batch_size is not None
         self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
@@ -304,7 +306,17 @@ class Fitter:
 
     def _run(self, fit: Natural, maxiter: int, first: int = FIRST) -> Natural:
         """Run a fit; where many coefficients say much, go on with their correlations."""
-        fit.run(maxiter if self.correlated is None else min(first, maxiter))
+        exact = isinstance(fit, Exact)
+        fit.run(maxiter if self.correlated is None or exact else min(first, maxiter))
+        if self.correlated is not None and exact and not fit.interrupted:
+            # Its bound is that of coefficients that are correlated.
+            try:
+                more = Correlated.after(fit, self.correlated(), 0.0)
+                if more is not None:
+                    more.settle(fit)
+                    return more
+            except KeyboardInterrupt:
+                fit.interrupted = True
         left = maxiter - fit.n_steps
         if self.correlated is None or fit.interrupted or not left:
             return fit
