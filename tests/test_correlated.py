@@ -260,7 +260,6 @@ def test_a_start_has_the_mean_of_the_stage(stages, monkeypatch):
     np.testing.assert_allclose(ev.prior_mean[i] + ev.R[i] * ev.mean[i], stage.mean["u"], atol=1e-8)
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("free", [False, True])
 def test_with_normal_noise_q_is_that_of_the_bound(free, rng):
@@ -305,6 +304,8 @@ def test_with_normal_noise_q_is_that_of_the_bound(free, rng):
         np.testing.assert_allclose(drawn, sd * scale, rtol=0.06)
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_little_information_needs_no_correlations(monkeypatch):
     """Independent coefficients stay where they are as good."""
     monkeypatch.setattr(pymc_vsgp.fit.approximation, "MOST_DENSE", 5)

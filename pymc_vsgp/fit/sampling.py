@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -291,8 +290,14 @@ def sample(
     callables = nullcontext()
     if nuts_sampler == "nutpie":
         callables = import_module("pymc_vsgp.fit.callables").lean_callables()  # loads numba
-    limited = partial(threadpool_limits, 1 if blas == "auto" else blas, user_api="blas")
-    with together(mesh, store), limited(), target, callables, on_rows_of(mesh):
+    limits = {"limits": 1 if blas == "auto" else blas, "user_api": "blas"}
+    with (
+        together(mesh, store),
+        threadpool_limits(**limits),
+        target,
+        callables,
+        on_rows_of(mesh),
+    ):
         if store is not None:
             kwargs |= {"draws": draws, "tune": tune, "chains": chains, "nuts": nuts}
             kwargs |= {"progressbar": bool(progressbar), "random_seed": int(rng.integers(2**31))}

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import explicit_graph_inputs, graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.compile import evaluate
-from pymc_vsgp.labels import all_labels, check_order, row_labels
+from pymc_vsgp.labels import all_labels, check_order, output_labels, row_labels
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -328,8 +328,17 @@ def check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None
 
 def check_row_order(lik: Likelihood | None, *rows: tuple[str, Any]) -> None:
     """Raise where labels of rows, or of parameters that go with them, are in different orders."""
-    params = [] if lik is None else [(f"{n} of {lik.title}", p) for n, p in lik.params.items()]
-    check_order((what, row_labels(x)) for what, x in (*rows, *params))
+    check_order((what, row_labels(x)) for what, x in (*rows, *_named(lik)))
+
+
+def check_output_order(lik: Likelihood, dim: str | None, *outputs: tuple[str, Any]) -> None:
+    """Raise where labels of outputs, or of parameters along `dim`, are in different orders."""
+    labeled = [(what, output_labels(x, dim)) for what, x in (*outputs, *_named(lik))]
+    check_order(labeled, "Outputs")
+
+
+def _named(lik: Likelihood | None) -> list[tuple[str, Any]]:
+    return [] if lik is None else [(f"{n} of {lik.title}", p) for n, p in lik.params.items()]
 
 
 def check_lengths(lik: Likelihood, rows_of: str) -> None:

@@ -1,5 +1,6 @@
 """Several outputs, each a mixture of the same latent functions."""
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,8 +13,14 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
-from pymc_vsgp.labels import check_order, coord_labels, output_labels
-from pymc_vsgp.likelihoods.base import Likelihood, Rule, as_float, known_shape
+from pymc_vsgp.labels import coord_labels
+from pymc_vsgp.likelihoods.base import (
+    Likelihood,
+    Rule,
+    as_float,
+    check_output_order,
+    known_shape,
+)
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.gaussian import Gaussian
 from pymc_vsgp.likelihoods.joint import N_NODES, filtered, integrated
@@ -315,27 +322,23 @@ def _holds_arrays(family: Custom) -> bool:
     return False
 
 
-def check_outputs(model: pm.Model, dim: str | None, *labeled: tuple[str, Any]) -> None:
-    """Raise where labels of outputs are in another order than elsewhere."""
-    coords = ("coords", coord_labels(model.coords, dim))
-    check_order([coords, *((what, output_labels(x, dim)) for what, x in labeled)], "Outputs")
-
-
 def by_dims(
     family: Likelihood,
     rows: str | None,
     outputs: str | None,
     model: pm.Model,
     new: str | None = None,
+    labeled: Sequence[tuple[str, Any]] = (),
 ) -> Likelihood:
     """Return a family with the rows of labeled parameters first, and their outputs last.
 
-    Rows at new inputs may have another dimension, `new`.
+    Rows at new inputs may have another dimension, `new`. Outputs have to be in the order of the
+    coords, and of what else is `labeled`.
     """
+    coords = ("coords", coord_labels(model.coords, outputs))
+    check_output_order(family, outputs, coords, *labeled)
     if isinstance(family, Custom) or rows == outputs:
         return family
-    params = [(f"{n} of {family.title}", p) for n, p in family.params.items()]
-    check_outputs(model, outputs, *params)
     turned = {}
     for name, param in family.params.items():
         if name in family.shared_params:

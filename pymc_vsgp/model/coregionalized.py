@@ -21,7 +21,7 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.labels import dims_of, row_labels
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float, known_shape
-from pymc_vsgp.likelihoods.mixed import Mixed, by_dims, check_outputs
+from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model import columns, latents
 
 
@@ -245,9 +245,8 @@ class Coregionalized:
             own = [dims] if isinstance(dims, str) else list(dims or [])
             known = [d[0] if d else None for d in named]
             rows, outputs = (d or e for d, e in zip([*own, None, None], known, strict=False))
-            params = [(f"{n} of {lik.title}", p) for n, p in lik.params.items()]
-            check_outputs(model, outputs, ("W", self.labels), ("y", y), *params)
-            lik = by_dims(lik, rows, outputs, model)
+            labeled = [("W", self.labels), ("y", y)]
+            lik = by_dims(lik, rows, outputs, model, labeled=labeled)
         return Mixed(lik, self.W, self.n_latent)
 
     def _is_output(self, model, dim, X, n_rows):

@@ -5,14 +5,12 @@ the model. Data that were kept with the draws (``constant_data``) take precedenc
 inducing inputs that a Gaussian stage moved are where they were when the draws were made.
 """
 
-import functools
 import threading
 import warnings
 import weakref
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,16 +31,12 @@ from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.results.matching import check_inducing, check_labels, kept_data
-from pymc_vsgp.results.posterior import Draws
+from pymc_vsgp.results.posterior import PACKAGE, Draws
 
 SLAB = 250_000  # numbers that are passed from one function of draws to the next
 ROWS = 2048  # of the data that scores and checks work on at a time
 FEW = 16  # rows that show how large the arrays of a function are
 FIRST = slice(0, 1)  # where all draws say the same
-
-# Warnings name the line that called the package; properties are called by functools. Python does
-# not skip a file whose whole name is the prefix.
-PACKAGE = (str(Path(__file__).parents[1]), functools.__file__.removesuffix(".py"))
 
 
 class _Function(NamedTuple):
@@ -278,11 +272,18 @@ class Fitted:
         draws = [self.draws.values(name)[at] for name in f.rvs]
         return f.fn([*draws, *each], [*same, *self._data(f.data)], rng)
 
-    def _data(self, data: Sequence[SharedVariable], kept_y: Any = None) -> list[np.ndarray]:
-        constant = self.draws.constant
-        # What is observed as it is, is not among the other data of the draws.
-        kept = {**({} if constant is None else constant.data_vars), **(kept_y or {})}
-        changed, out = [], []
+    @cached_property
+    def _kept(self) -> dict[str, Any]:
+        """Data of the model that were kept with the draws."""
+        constant, observed, y = self.draws.constant, self.draws.observed, self.observation.y
+        kept = {} if constant is None else dict(constant.variables)
+        # What is observed as it is, is not among the constant data.
+        if isinstance(y, SharedVariable) and observed is not None and self.name in observed:
+            kept[y.name] = observed[self.name]
+        return kept
+
+    def _data(self, data: Sequence[SharedVariable]) -> list[np.ndarray]:
+        kept, changed, out = self._kept, [], []
         for shared in data:
             name, value = str(shared.name), shared.get_value(borrow=True)
             if name in kept:
@@ -344,9 +345,7 @@ class Fitted:
         kept = self.draws.observed
         if kept is not None and self.name in kept:
             # Which warns where they have changed.
-            y = self.observation.y
-            kept_y = {str(y.name): kept[self.name]} if isinstance(y, SharedVariable) else {}
-            self._data(_data_among(ancestors([y]), self.model), kept_y)
+            self._data(_data_among(ancestors([self.observation.y]), self.model))
             return kept[self.name].values
         return self.call("y", FIRST, lambda: ([], [], [self.observation.y]))[0][0]
 

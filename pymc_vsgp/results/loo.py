@@ -17,9 +17,10 @@ from pymc_vsgp.checks import check_real, model_of
 from pymc_vsgp.fit.weights import psis
 from pymc_vsgp.model.observation import observations, unstreamed
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import PACKAGE, ROWS, Fitted
-from pymc_vsgp.results.posterior import require_tree
+from pymc_vsgp.results.draws import ROWS, Fitted
+from pymc_vsgp.results.posterior import PACKAGE, require_tree, write_beside
 
+OTHERS = "other draws or data"  # that a group is of
 FEWEST = 30  # draws that ArviZ fits a tail to
 
 
@@ -79,22 +80,8 @@ def compute_log_likelihood(
     new = xr.Dataset(columns)
     if not extend_inferencedata:
         return new
-    _write(idata, "log_likelihood", new)
+    write_beside(idata, "log_likelihood", new, OTHERS)
     return idata
-
-
-def _write(idata: xr.DataTree, group: str, new: xr.Dataset) -> None:
-    """Write variables into a group, beside what is there for the same draws."""
-    if group in idata.children:
-        old = idata[group].to_dataset().drop_vars(list(new), errors="ignore")
-        try:
-            new = xr.merge([old, new], join="exact", compat="equals")
-        except ValueError:
-            warnings.warn(
-                f"The group {group} was for other draws or data, and is overwritten.",
-                skip_file_prefixes=PACKAGE,
-            )
-    idata[group] = xr.DataTree(new)
 
 
 def compute_pointwise(
@@ -139,7 +126,8 @@ def compute_pointwise(
     if not extend_inferencedata:
         return found
     for group in ("log_potential", "log_predictive"):
-        _write(idata, group, found[group].rename(fit.name).to_dataset())
+        new = found[group].rename(fit.name).to_dataset()
+        write_beside(idata, group, new, OTHERS)
     return idata
 
 

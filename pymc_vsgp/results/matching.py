@@ -53,27 +53,29 @@ def check_labels(fit: Any) -> None:
 
     Outputs, and parameters with an entry for each row, are the model's, by their place.
     """
-    o, draws, of_model = fit.observation, fit.draws, fit.likelihood is fit.of_model
-    rows, *ordered = fit.y_dims
-    for dim in ordered:
-        now, then = _labels_of(fit, dim)
-        if now is not None and then is not None and len(now) != len(then):
-            raise ValueError(
-                f"The draws have {len(then)} labels along {dim!r}, and the model has {len(now)}. "
-                f"{TODO}"
-            )
-    ordered += [rows] if of_model and o.row_params else []
+    o, draws = fit.observation, fit.draws
+    rows, *outputs = fit.y_dims
+    ordered: list[tuple] = [(dim, None) for dim in outputs]
+    if o.row_params and fit.likelihood is fit.of_model:
+        ordered.append((rows, None))
     # Where data have the codes that they have in the model, labels have its order. Those of a model
     # that was built again in another order have others.
     for p in o.parts:
         of_u, *_ = fit.model.named_vars_to_dims.get(p.u.name) or (None,)
         if p.conditional.by is not None:
-            ordered += [p.conditional.by] if _is_kept(draws.constant, o.X.name, o.X) else []
+            ordered.append((p.conditional.by, (draws.constant, o.X.name, o.X)))
         elif of_u is not None and fit.of_model.n_classes is not None:
-            ordered += [of_u] if _is_kept(draws.observed, fit.name, o.y) else []
-    for dim in ordered:
+            ordered.append((of_u, (draws.observed, fit.name, o.y)))
+    for dim, codes in ordered:
         now, then = _labels_of(fit, dim)
-        if now is not None and then is not None and differ_in_order(now, then):
+        if now is None or then is None:
+            continue
+        if dim in outputs and len(now) != len(then):
+            raise ValueError(
+                f"The draws have {len(then)} labels along {dim!r}, and the model has {len(now)}. "
+                f"{TODO}"
+            )
+        if differ_in_order(now, then) and (codes is None or _is_kept(*codes)):
             raise ValueError(
                 f"The draws have the labels of {dim!r} in another order than the model. "
                 f"{TODO[:-1]}, and leave the draws in their order."

@@ -1,11 +1,19 @@
 """Draws of a posterior, and the data that were kept with them."""
 
+import functools
+import warnings
+
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from pymc_vsgp.checks import check_number, kind
+
+# Warnings name the line that called the package; properties are called by functools. Python does
+# not skip a file whose whole name is the prefix.
+PACKAGE = (str(Path(__file__).parents[1]), functools.__file__.removesuffix(".py"))
 
 
 class Draws:
@@ -102,6 +110,22 @@ def require_tree(idata: Any) -> None:
 def _is_alone(tree: xr.DataTree) -> bool:
     """Whether this is a posterior, and not the tree of one."""
     return "draw" in tree.dims and "posterior" not in tree.children
+
+
+def write_beside(idata: xr.DataTree, group: str, new: xr.Dataset, of: str) -> None:
+    """Write variables into a group, beside what is there `of` the same; overwrite all else."""
+    old = xr.Dataset()
+    if group in idata.children:
+        old = idata[group].to_dataset().drop_vars(list(new.data_vars), errors="ignore")
+    if old.data_vars:
+        try:
+            both = [old, new]
+            new = xr.merge(both, join="exact", compat="equals", combine_attrs="no_conflicts")
+        except ValueError:
+            warnings.warn(
+                f"The group {group} was for {of}, and is overwritten.", skip_file_prefixes=PACKAGE
+            )
+    idata[group] = xr.DataTree(new)
 
 
 def _group(idata: xr.DataTree | None, name: str) -> xr.Dataset | None:

@@ -29,8 +29,8 @@ from pymc_vsgp.engine.sharded import mesh_of
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.likelihoods.base import check_row_order
 from pymc_vsgp.progress import progress
-from pymc_vsgp.results.draws import FIRST, PACKAGE, DrawnRows, Fitted
-from pymc_vsgp.results.posterior import require_tree
+from pymc_vsgp.results.draws import FIRST, DrawnRows, Fitted
+from pymc_vsgp.results.posterior import PACKAGE, require_tree, write_beside
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
 WHAT = ("f", "mean", "y", "moments", "summary", "quantiles", "density")
@@ -340,20 +340,7 @@ def _extend(
     name = fit.name if found.name == "y" else f"{fit.name}_{found.name}"
     new = found.rename(name).to_dataset().assign_attrs(inputs=inputs)
     group = "predictions" if predictions else "posterior_predictive"
-    old = xr.Dataset()
-    if group in idata.children:
-        old = idata[group].to_dataset().drop_vars(name, errors="ignore")
-    if old.data_vars:
-        try:
-            both = [old, new]
-            new = xr.merge(both, join="exact", compat="equals", combine_attrs="no_conflicts")
-        except ValueError:
-            warnings.warn(
-                f"The group {group} was for other inputs or draws, and is overwritten.",
-                UserWarning,
-                stacklevel=3,
-            )
-    idata[group] = xr.DataTree(new)
+    write_beside(idata, group, new, "other inputs or draws")
     return idata
 
 
