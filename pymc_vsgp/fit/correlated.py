@@ -40,7 +40,7 @@ from pymc_vsgp.fit.natural import Natural, WithHeld
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
 
-__all__ = ["Correlated", "CorrelatedBound", "can_correlate", "knows_much"]
+__all__ = ["Correlated", "CorrelatedBound", "can_correlate", "knows_much", "q_of", "rotated"]
 
 LARGEST = 5000  # coefficients, whose matrices take 200 MB each
 INFORMED = 20.0  # nats that independent coefficients say they know, below which none are looked at
@@ -184,6 +184,18 @@ def q_of(linear, precision, prior_mean, sd, products: Any = None) -> Any:
     return Density(mean, variances, folded, L, v, evidence, of_sites)
 
 
+def rotated(linear, precision, q: Density, prior_mean, sd) -> tuple[np.ndarray, np.ndarray]:
+    """Return these sites of one function, and a root of them, as `coordinates.Rotated` has them."""
+    diagonal = np.clip(np.diagonal(precision), 0.0, None)
+    square = 1.0 + sd**2 * diagonal
+    # What the diagonal makes of the center is the mean of q.
+    center = square * (linear - precision @ q.mean) + diagonal * prior_mean
+    inverse, _ = dpotri(q.L, lower=1)
+    scale = np.sqrt(square)
+    turned = dpotrf(scale[:, None] * inverse * scale, lower=1, clean=1)[0]
+    return center, np.vstack([np.sqrt(diagonal), turned])
+
+
 class Correlated(WithHeld):
     """Natural-gradient steps of the sites, and L-BFGS steps of theta with q held."""
 
@@ -193,24 +205,17 @@ class Correlated(WithHeld):
         super().__init__(bound, *args)
 
     @classmethod
-    def after(
-        cls, fit: Natural, bound: CorrelatedBound, least: float | None = None
-    ) -> "Correlated | None":
+    def after(cls, fit: Natural, bound: CorrelatedBound) -> "Correlated | None":
         """Go on from a fit of independent coefficients, if correlations matter."""
         sites = list(fit.sites)
         for i in bound.products:
             linear, root, _ = sites[i]
             sites[i] = Sites(linear, np.stack([np.diag(r**2) for r in root]))
         more = cls(bound, fit.theta, sites, [], fit.tolerance, fit.report)
-        if more.apart() < (APART if least is None else least):
+        if more.apart() < APART:
             return None
         more.history = fit.history
         return more
-
-    def settle(self, fit: Natural) -> None:
-        """Take steps of the sites alone, where a fit has found the best theta already."""
-        self._step_sites(5)
-        self.converged, self.message = fit.converged, fit.message
 
     def _blended(self, i, ev, step, sites):
         if i not in self.bound.products:
@@ -264,20 +269,14 @@ class Correlated(WithHeld):
             n = len(sd)
             linear, root = np.empty((len(ev.whole[i]), n)), np.empty((len(ev.whole[i]), n + 1, n))
             for k, q in enumerate(ev.whole[i]):
-                a, B = self.sites[i].linear[k], self.sites[i].root[k]
-                precision = np.clip(np.diagonal(B), 0.0, None)
-                square = 1.0 + sd**2 * precision
-                # What the diagonal makes of the center is the mean of q.
-                right = a - B @ q.mean
-                linear[k] = square * right + precision * mean
-                root[k, 0] = np.sqrt(precision)
-                inverse, _ = dpotri(q.L, lower=1)
-                scale = np.sqrt(square)
-                root[k, 1:] = dpotrf(scale[:, None] * inverse * scale, lower=1, clean=1)[0]
+                linear[k], root[k] = rotated(
+                    self.sites[i].linear[k], self.sites[i].root[k], q, mean, sd
+                )
                 if i in pulled:
                     pull, means = (x[k] for x in pulled[i])
                     v = dpotrs(q.L, sd[:, None] * pull, lower=1)[0]
-                    moved = (square / sd)[:, None] * v + precision[:, None] * means
+                    precision = root[k, 0] ** 2
+                    moved = (1.0 / sd + sd * precision)[:, None] * v + precision[:, None] * means
                     slopes.setdefault(i, np.empty_like(pulled[i][0]))[k] = moved
             found[i] = Sites(linear, root)
         return with_slopes(self, found, slopes)

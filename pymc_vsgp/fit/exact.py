@@ -18,6 +18,7 @@ from pymc_vsgp.compile import ONCE, evaluate, function, simplify
 from pymc_vsgp.fit.bound import Evaluation, Variables
 from pymc_vsgp.fit.collapsed import Loop, integrate
 from pymc_vsgp.fit.compiled import of_stage
+from pymc_vsgp.fit.correlated import q_of, rotated
 from pymc_vsgp.fit.responses import Responses
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.ops.neighbors import SparseSolve
@@ -62,14 +63,8 @@ class ExactBound(Variables):
         half, L, linear, precision, mean, scale = rest[len(self.names) :]
         # Where the density is not finite, its value says so.
         m = scipy.linalg.solve_triangular(L, half, lower=True, trans=1, check_finite=False)
-        (p,) = self.processes
-        if p.independent:
+        if self.processes[0].independent:
             linear = linear + precision @ mean
-        if p.diagonal:
-            # Of all normal densities with independent coefficients the closest to q.
-            precision = np.diag(precision)
-            L = np.sqrt(np.diag(L @ L.T))
-            linear = L**2 * m / scale + precision * mean
         return Evaluation(
             float(value),
             gradient,
@@ -81,6 +76,14 @@ class ExactBound(Variables):
             [mean],
         )
 
+    def with_q(self, theta: np.ndarray) -> Evaluation:
+        """Evaluate at theta, with the density of many coefficients as other stages have it."""
+        ev = self(theta)
+        if not self.processes[0].diagonal:
+            return ev
+        q = q_of(ev.linear[0][0], ev.precision[0][0], ev.prior_mean[0], ev.R[0])
+        return ev._replace(whole=[[q]])
+
     def no_offsets(self) -> list[np.ndarray]:
         """Return nothing, as the best q needs none."""
         return []
@@ -89,6 +92,9 @@ class ExactBound(Variables):
     def sites(ev: Evaluation) -> list[Sites]:
         """Return the sites that say what the data do."""
         (linear,), (precision,) = ev.linear[0], ev.precision[0]
+        if ev.whole:
+            linear, root = rotated(linear, precision, ev.whole[0][0], ev.prior_mean[0], ev.R[0])
+            return [Sites(linear[None], root[None])]
         if precision.ndim == 1:
             return [Sites(linear[None], np.sqrt(precision)[None])]
         if ev.R and ev.R[0].ndim == 2:

@@ -296,8 +296,6 @@ class Fitter:
         if method == "natural" and mesh is None and not move_inducing:
             if (loop := integrable(model)) is not None:
                 self.bound = ExactBound(model, loop, mode)
-                if can_correlate(self.bound):
-                    self.correlated = cache(partial(CorrelatedBound, model, mode=mode))
                 return
         held = self.batch_size is not None
         self.bound = Bound(model, move_inducing, self.batch_size, mode, mesh, held)
@@ -306,17 +304,7 @@ class Fitter:
 
     def _run(self, fit: Natural, maxiter: int, first: int = FIRST) -> Natural:
         """Run a fit; where many coefficients say much, go on with their correlations."""
-        exact = isinstance(fit, Exact)
-        fit.run(maxiter if self.correlated is None or exact else min(first, maxiter))
-        if self.correlated is not None and exact and not fit.interrupted:
-            # Its bound is that of coefficients that are correlated.
-            try:
-                more = Correlated.after(fit, self.correlated(), 0.0)
-                if more is not None:
-                    more.settle(fit)
-                    return more
-            except KeyboardInterrupt:
-                fit.interrupted = True
+        fit.run(maxiter if self.correlated is None else min(first, maxiter))
         left = maxiter - fit.n_steps
         if self.correlated is None or fit.interrupted or not left:
             return fit
@@ -402,7 +390,7 @@ class Fitter:
                 fit = self._run(fit, maxiter, first)
                 bound = fit.bound
             theta_covariance = self._curvature(fit, maxiter, advance)
-            if isinstance(bound, ResponseBound):
+            if exact:
                 fit.evaluation = bound.with_q(fit.theta)
             in_model = insist(fit.in_model)
         if self.batch_size is None:
@@ -473,7 +461,7 @@ def _unwhiten(m, R, mean):
 
 def _covariance(p, ev, i):
     R, Ls = ev.R[i], ev.factor[i]
-    if p.folded:
+    if ev.whole and ev.whole[i]:
         return np.stack([q.variances for q in ev.whole[i]])
     return (R / Ls) ** 2 if Ls.ndim == 2 else np.stack([_spread(R, L) for L in Ls])
 

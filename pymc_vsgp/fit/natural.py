@@ -489,13 +489,13 @@ class Exact(Natural):
         return self.bound(theta)
 
     def _step_sites(self, n: int, longest: float = 1.0) -> None:
-        self.sites = self.bound.sites(self.evaluation)
+        return  # an evaluation has the best ones
 
     def _step_rest(self, moving: bool, n: int) -> None:
-        super()._step_rest(moving, 100)  # no step of sites to wait for
+        super()._step_rest(moving, 100)
 
     def in_model(self):
-        return self.sites
+        return self.bound.sites(self.evaluation)
 
     def _slope(self, theta) -> np.ndarray:
         return self.bound(theta).gradient
