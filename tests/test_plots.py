@@ -162,6 +162,48 @@ def test_a_map_says_how_uncertain_the_mean_is():
     )
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_outputs_are_told_apart_by_their_labels(columns):
+    rng = np.random.default_rng(1)
+    X, metals = rng.uniform(0, 1, (8, columns)), ["Cd", "Ni", "Zn"]
+    with pm.Model(coords={"metal": metals}) as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(columns, ls=0.2))
+        gp.prior("u", Xu=X)
+        f = vsgp.Coregionalized(np.array([[1.0], [-1.0], [0.5]]), gp)
+        y = rng.normal(size=(8, 3))
+        f.likelihood("y", vsgp.Gaussian(0.1), X=X, y=y, dims=("site", "metal"))
+    ax = plot_function(prior_draws(model, 20), n_points=5, model=model, random_seed=1)
+    if columns == 2:
+        assert [a.get_title(loc="left") for a in ax] == [
+            "mean of y, Cd, mean",
+            "mean of y, Cd, sd",
+        ]
+        return
+    lines = dict(
+        zip(ax.get_legend_handles_labels()[1], ax.get_legend_handles_labels()[0], strict=True)
+    )
+    dots = [c for c in ax.collections if len(c.get_offsets()) == 8]
+    for metal, of_metal, column in zip(metals, dots, y.T, strict=True):
+        np.testing.assert_array_equal(of_metal.get_offsets()[:, 1], column)
+        assert plt.matplotlib.colors.to_hex(
+            of_metal.get_facecolor()[0]
+        ) == plt.matplotlib.colors.to_hex(lines[metal].get_color())
+
+
+@pytest.mark.parametrize("what", ["mean", "f"])
+def test_a_map_of_f_is_smooth(what):
+    """Noise of draws at each input would show as a texture."""
+    X = np.random.default_rng(1).uniform(0, 1, (8, 2))
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=0.5))
+        gp.prior("u", Xu=X[:2])
+        gp.likelihood("y", vsgp.Gaussian(0.1), X=X, y=X[:, 0])
+    options = {"n_points": 40, "model": model, "random_seed": 1, "what": what}
+    axes = plot_function(prior_draws(model, 20), **options)
+    shown = np.reshape(axes[0].collections[0].get_array(), (40, 40))
+    assert np.abs(np.diff(shown, axis=0)).max() < 0.1
+
+
 @pytest.mark.slow
 def test_a_function_of_two_inputs(plane):
     model, stage, idata = plane

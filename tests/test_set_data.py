@@ -347,3 +347,33 @@ def test_scores_warn_of_new_observations_that_are_the_data_themselves():
             draws, extend_inferencedata=False, progressbar=False, model=model
         )
     np.testing.assert_allclose(after["log_potential"], before["log_potential"], rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
+def test_joined_runs_have_the_data_of_one():
+    """`xr.concat` gives each of them the data."""
+    model = model_of(vsgp.Poisson, exposure=np.ones(N))
+    stage = vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
+    runs = [stage.to_datatree(20, random_seed=seed) for seed in (1, 2)]
+    joined = xr.concat(runs, "chain", data_vars="all", join="exact")
+    assert joined["constant_data"].sizes["chain"] == 2
+    options = {"model": model, "progressbar": False}
+    each = [vsgp.predict(run, None, "mean", **options) for run in runs]
+    found = vsgp.predict(joined, None, "mean", **options)
+    np.testing.assert_allclose(found, xr.concat(each, "chain"), rtol=1e-12)
+    assert np.isfinite(vsgp.loo(joined, **options).elpd)
+    runs[1]["constant_data"]["exposure"][4] = 2.0
+    joined = xr.concat(runs, "chain", data_vars="all", join="exact")
+    with pytest.raises(ValueError, match="runs that differ in 'exposure'. Join runs of the same"):
+        vsgp.predict(joined, None, "mean", **options)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
+def test_data_that_were_rounded_with_the_draws_did_not_change(recwarn):
+    model = model_of(vsgp.Poisson, exposure=np.ones(N))
+    stage = vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
+    idata = stage.to_datatree(40, random_seed=1)
+    short = idata.map_over_datasets(lambda group: group.astype("float32"))
+    scores = [vsgp.loo(t, model=model, progressbar=False).elpd for t in (idata, short)]
+    np.testing.assert_allclose(*scores, rtol=1e-4)
+    assert not [w for w in recwarn if "changed since" in str(w.message)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import xarray as xr
 
 from pytensor.tensor.variable import TensorVariable
 
@@ -97,6 +98,7 @@ class Coregionalized:
         dims : sequence of str, optional
             Dimensions of `y`, in its order: of the rows of X and of the outputs. The outputs may
             come first where the model knows one of the two, from its coords or the dims of W or X.
+            With as many rows as outputs the dims of W or X have to say which is which.
         block_size : int or False, optional
             As in :meth:`VariationalSparse.likelihood`.
         model : Model, optional
@@ -223,19 +225,37 @@ class Coregionalized:
         check_names("dims", dims)
         X_value, n_outputs = known_value(X, "X"), known_shape(self.W)[0]
         n_rows = None if X_value is None or not X_value.ndim else len(X_value)
+        own = _own_dims(model, y)
+        given = None if isinstance(dims, str) else dims
+        pair = tuple(given or own or ())
+        pair = pair if len(pair) == 2 else ()
+        # A DataArray goes by the names of its dims where `dims` has them in another order.
+        named = isinstance(y, xr.DataArray) and len(own) == len(pair)
+        if named and any(d in pair and pair[i] != d for i, d in enumerate(own)):
+            y = y.T
         # Data containers stay as they are: what is observed has to be the container itself.
         shape = None if is_symbolic(y) else as_array(y, "y").shape
-        pair = not (dims is None or isinstance(dims, str)) and len(dims) == 2
-        of_outputs = [self._is_output(model, d, X, n_rows) for d in dims] if pair else [None, None]
-        turned = of_outputs[0] is True or of_outputs[1] is False
+        turned = self._are_turned(model, pair, X, n_rows)
+        of_y = own if len(own) == 2 else pair if n_rows == n_outputs else ()
+        if shape is None and self._are_turned(model, of_y, X, n_rows):
+            raise ValueError(
+                f"y is a data container with the dims {of_y}, and its rows are those of X. "
+                f"Pass pm.Data with the dims {of_y[::-1]}."
+            )
+        if pair and n_rows == n_outputs and turned is None:
+            raise ValueError(
+                f"X and W have {n_rows} rows each, so nothing says which of the dims {pair} is "
+                "that of the outputs. Give W dims, with that of the outputs first."
+            )
         rows_first = shape[::-1] if turned and shape else shape
         if rows_first == (n_outputs, n_rows) and n_rows != n_outputs:
-            says = f" and the dims {tuple(dims)}" if pair else ""
+            says = f" and the dims {pair}" if pair else ""
             raise ValueError(
                 f"y has shape {shape}{says}, but X has {n_rows} rows and W has {n_outputs}. Pass "
                 "one row for each row of X, or dims in the order of y, with coords in the model."
             )
-        return (as_array(y, "y").T if turned and shape else y), (dims[::-1] if turned else dims)
+        y = as_array(y, "y").T if turned and shape else y
+        return y, (dims[::-1] if turned and given else dims)
 
     def _mixed(self, likelihood, X, dims, model, y=None):
         """Return the likelihood of all outputs, with what is labeled in their order."""
@@ -249,11 +269,18 @@ class Coregionalized:
             lik = by_dims(lik, rows, outputs, model, labeled=labeled)
         return Mixed(lik, self.W, self.n_latent)
 
+    def _are_turned(self, model, pair, X, n_rows):
+        """Whether the first of two dims is that of the outputs; None if the model does not know."""
+        known = [self._is_output(model, dim, X, n_rows) for dim in pair]
+        if not pair or known == [None, None]:
+            return None
+        return known[0] is True or known[1] is False
+
     def _is_output(self, model, dim, X, n_rows):
         """Whether a dimension is that of the outputs; None if the model does not know."""
         for variable, answer in ((self.W, True), (X, False)):
-            known = dims_of(model, variable)
-            if known and known[0] == dim:
+            known = _own_dims(model, variable)
+            if known and known[0] is not None and known[0] == dim:
                 return answer
         length = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
         n_outputs = known_shape(self.W)[0]
@@ -264,3 +291,10 @@ class Coregionalized:
     def __repr__(self):
         """Show the shape of W."""
         return f"Coregionalized({self.W.type.shape}, {len(self.processes)} processes)"
+
+
+def _own_dims(model, value):
+    """Dims of a variable of the model, of a DataArray, or of what was made of one."""
+    if isinstance(value, xr.DataArray):
+        return value.dims
+    return dims_of(model, value) or getattr(getattr(value, "tag", None), "dims", None) or ()

@@ -100,6 +100,13 @@ class Compiled:
         return _Function(fn, tuple(v.name for v in rvs), tuple(data))
 
 
+def _same(value: np.ndarray, kept: np.ndarray) -> bool:
+    """Whether data are what was kept of them, in the precision of that."""
+    if kept.dtype.kind == "f" and value.dtype.kind == "f":
+        value = value.astype(kept.dtype)
+    return np.array_equal(value, kept, equal_nan=True)
+
+
 def _data_among(variables: Iterable[Variable], model: Model) -> list[SharedVariable]:
     return [v for v in variables if isinstance(v, SharedVariable) and v.name in model.named_vars]
 
@@ -290,7 +297,7 @@ class Fitted:
                 now, value = value, kept[name].values
                 if name not in self._compared:  # once: functions of draws are called for each chunk
                     self._compared.add(name)
-                    if shared not in self._moved and not np.array_equal(value, now, equal_nan=True):
+                    if shared not in self._moved and not _same(now, value):
                         changed.append(name)
             out.append(np.asarray(value, dtype=shared.type.dtype))
         if changed:

@@ -182,7 +182,7 @@ def loo(
     found, name = _pointwise_of(idata, model, var_name, progressbar)
     phi, density = found["log_potential"], found["log_predictive"]
     tree = xr.DataTree()
-    tree["posterior"] = xr.DataTree(idata["posterior"].to_dataset())
+    tree["posterior"] = xr.DataTree(idata["posterior"].to_dataset().compute())
     tree["log_likelihood"] = xr.DataTree(density.rename(name).to_dataset())
     log_weights, pareto_k = _weights(phi, idata, reff)
     return arviz_loo(
@@ -263,7 +263,7 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
     if reff is not None:
         check_real("reff", reff, above=True)
     else:
-        reff = _relative_efficiency(idata["posterior"].to_dataset())
+        reff = _relative_efficiency(idata["posterior"].to_dataset().compute())
     dims = ["chain", "draw"]
     with np.errstate(over="ignore", invalid="ignore"):
         # One that fails, as where all weights in its tail are the same, would fail all of them.
@@ -301,7 +301,7 @@ def _known_pointwise(idata: xr.DataTree) -> dict[str, xr.Dataset]:
     groups = ("log_potential", "log_predictive")
     if not set(groups) <= set(idata.children):
         return {}
-    both = {g: idata[g].to_dataset() for g in groups}
+    both = {g: idata[g].to_dataset().compute() for g in groups}
     names = [n for n in both[groups[0]].data_vars if n in both[groups[1]]]
     return {str(n): xr.Dataset({g: d[n] for g, d in both.items()}) for n in names}
 

@@ -40,8 +40,8 @@ class Draws:
                     "Pass what vsgp.sample or pm.sample returned."
                 )
             posterior = group.to_dataset()
-            self.constant = _group(whole, "constant_data")
-            self.observed = _group(whole, "observed_data")
+            self.constant = _data_of(whole, "constant_data")
+            self.observed = _data_of(whole, "observed_data")
             self._stage = _group(whole, "gaussian_stage")
         if not isinstance(posterior, xr.Dataset):
             raise TypeError(
@@ -131,6 +131,23 @@ def write_beside(idata: xr.DataTree, group: str, new: xr.Dataset, of: str) -> No
 def _group(idata: xr.DataTree | None, name: str) -> xr.Dataset | None:
     """Return a group; a posterior that was taken out of its tree is beside none."""
     return idata[name].to_dataset() if idata is not None and name in idata.children else None
+
+
+def _data_of(idata: xr.DataTree | None, name: str) -> xr.Dataset | None:
+    """Return a group of data; runs that xr.concat joined have it for each of them."""
+    data = _group(idata, name)
+    if data is None or "chain" not in data.dims:
+        return data
+    first, *others = (data.isel(chain=i, drop=True) for i in range(data.sizes["chain"]))
+    # What NUTS had for coordinates may differ: draws are of inducing values in any of them.
+    read = [n for n in first if "_sites_" not in str(n)]
+    for other in others:
+        if changed := [n for n in read if not first[n].equals(other[n])]:
+            raise ValueError(
+                f"The draws are of runs that differ in {changed[0]!r}. "
+                "Join runs of the same model and data."
+            )
+    return first
 
 
 def _thin(posterior: xr.Dataset, num_samples: int) -> xr.Dataset:

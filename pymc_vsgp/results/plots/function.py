@@ -149,6 +149,9 @@ def plot_function(
         classes = fit.likelihood.of_output.n_classes is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
+        elif data and y.ndim == 2 and not classes and what != "f":
+            for k, column in enumerate(y.T):
+                _dots(ax, X[:, 0], column, color_of(k), None)
         elif data and y.ndim == 1 and classes and what == "mean":
             _class_rug(ax, X[:, 0], y)
         if inducing and len(Xu):
@@ -289,7 +292,8 @@ def _series(fit, what, array):
         dims = [*(d for d in array.dims if d in fit.y_dims[1:]), *dims]
     if not dims:
         return [(BLUE, "mean" if what == "mean" else "median", array)]
-    labels = [[str(c) for c in coords.get(d, range(array.sizes[d]))] for d in dims]
+    known = {d: c.values for d, c in array.coords.items()} | coords
+    labels = [[str(c) for c in known.get(d, range(array.sizes[d]))] for d in dims]
     found = []
     for k, at in enumerate(np.ndindex(*(len(of) for of in labels))):
         label = ", ".join(of[i] for of, i in zip(labels, at, strict=True))
@@ -304,12 +308,19 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
     a, b = axes_of_grid
     mesh = np.stack([g.ravel() for g in np.meshgrid(a, b)], axis=1)
     classes = fit.likelihood.of_output.n_classes
-    draws = predict(idata, mesh, what, **options)
-    mean = draws.mean(DRAWS)
-    sd = (draws if what == "y" else _draws(idata, mesh, what, options)).std(DRAWS)
+    if what == "y":
+        draws = of_mean = predict(idata, mesh, what, **options)
+    else:
+        draws = _draws(idata, mesh, what, options)
+        of_mean = predict(idata, mesh, what, **options) if what == "mean" else draws
+    mean, sd = of_mean.mean(DRAWS), draws.std(DRAWS)
     shape = (len(b), len(a))
+    of_what = [_label(fit, what)]
     while mean.ndim > 1 + bool(classes and what == "mean"):  # the first function, or output
-        mean, sd = mean.isel({mean.dims[1]: 0}), sd.isel({sd.dims[1]: 0})
+        dim = mean.dims[1]
+        mean, sd = mean.isel({dim: 0}), sd.isel({dim: 0})
+        label = mean.coords[dim].item() if dim in mean.coords else 0
+        of_what.append(label if isinstance(label, str) else f"{dim} {label}")
     X, y = fit.X, np.asarray(fit.y)
     y = y[:, 0] if y.ndim > 1 else y
     if classes and what == "mean":
@@ -330,7 +341,7 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
             rows = 2 if noise else 1
             _, ax = plt.subplots(rows, 2, figsize=(10.5, 4.2 * rows), **shared)
         every = [ax] if single else list(ax.flat)
-        label = _label(fit, what)
+        label = ", ".join(of_what)
         panels = [(mean, "viridis", f"{label}, mean"), (sd, "magma", f"{label}, sd")]
         if noise:
             name, of_g = noise
@@ -403,9 +414,9 @@ def _class_map(ax, a, b, p):
         ax.contour(a, b, p[..., k] - others, levels=[0.0], colors=[ink()], linewidths=0.9)
 
 
-def _dots(ax, x, y):
+def _dots(ax, x, y, color=None, label="data"):
     size = float(np.clip(900.0 / max(len(x), 1), 4.0, 22.0))
-    ax.scatter(x, y, s=size, color=ink(), alpha=0.7, lw=0, label="data", zorder=2.5)
+    ax.scatter(x, y, s=size, color=color or ink(), alpha=0.7, lw=0, label=label, zorder=2.5)
 
 
 def _class_rug(ax, x, y):
