@@ -430,3 +430,28 @@ def test_a_process_beside_groups_has_their_column_last():
     point = {k: rng.normal(size=np.shape(v)) for k, v in known.initial_point().items()}
     lp = [m.compile_logp(mode="FAST_COMPILE")(point) for m in (known, again)]
     np.testing.assert_allclose(*lp, rtol=1e-12)
+
+
+def test_dask_rows_are_of_a_group_and_go_in_pieces(monkeypatch):
+    pytest.importorskip("dask", reason="dask is not installed")
+    from pymc_vsgp.results import prediction
+
+    model = build()
+    idata, whole, lengths = prior_draws(model), prediction.evaluate, []
+
+    def evaluate(fit, plan, X, *args):
+        lengths.append(len(X))
+        return whole(fit, plan, X, *args)
+
+    options = {"model": model, "progressbar": False}
+    wanted = vsgp.predict(idata, X, "mean", **options)
+    monkeypatch.setattr(prediction, "evaluate", evaluate)
+    rows = xr.DataArray(X, dims=("row", "input"))
+    lazy = vsgp.predict(idata, rows.chunk(row=20), "mean", chunk_size=8, **options)
+    lengths.clear()  # a trial of one row
+    np.testing.assert_allclose(lazy.compute(scheduler="sync"), wanted, rtol=1e-12)
+    assert sorted(lengths) == [2, 4, 8, 8, 8]
+    rows[3, 1] = G
+    lazy = vsgp.predict(idata, rows.chunk(row=20), "mean", **options)
+    with pytest.raises(ValueError, match="Xnew .* 3 "):
+        lazy.compute(scheduler="sync")

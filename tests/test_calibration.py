@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 
 from marks import long
 from pytensor.conditional import ifelse
@@ -322,3 +323,23 @@ def test_nuts_takes_what_weights_refuse(make, level, n_inducing, monkeypatch):
         means.append(posterior[level][:, 0].mean())
     assert run.n_nuts == 2
     assert means[1] > means[0] + 1.0
+
+
+def test_nuts_of_pymc_takes_what_weights_refuse_where_there_is_no_nutpie(monkeypatch):
+    """Asked for by name: left to choose, it would try the weights again."""
+    refuse = SimpleNamespace(interrupted=False, refused="for the test", may_be_elsewhere=False)
+    shared, asked = _shared(np.ones(10)), {}
+
+    def sample(draws, **kwargs):
+        asked.update(kwargs, draws=draws)
+        names = [rv.name for rv in run.model.free_RVs]
+        of_each = {n: (("chain", "draw"), np.zeros((1, draws))) for n in names}
+        return {"posterior": xr.Dataset(of_each)}
+
+    monkeypatch.setattr("pymc_vsgp.results.calibration.weigh", lambda *_, **__: refuse)
+    monkeypatch.setattr("pymc_vsgp.results.calibration.sample", sample)
+    run = _Sampler(conjugate(shared), shared, 8, 5)
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    assert run(np.ones(10), 3)["u"].shape == (8,)
+    assert (asked["method"], asked["draws"], asked["tune"]) == ("nuts", 8, 5)
+    assert run.n_nuts == 1

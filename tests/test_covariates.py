@@ -483,3 +483,39 @@ def test_suggestions_are_of_the_columns_of_the_kernel():
     with pm.Model():
         gp = vsgp.VariationalSparse(cov_func=cov_of())
         gp.prior("u", **found.prior_kwargs)
+
+
+def test_a_refused_likelihood_leaves_nothing_behind():
+    """No averages of covariates, no window, no names of classes, no coords, of data refused."""
+    table, y = table_of(12)
+    other = table * 3.0 + 1.0
+
+    def model_of(mistake):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(
+                mean_func=pm.gp.mean.Linear(coeffs=np.ones(5)), cov_func=cov_of()
+            )
+            gp.prior(
+                "u",
+                inducing=vsgp.inducing.Fourier(PERIOD, COUNTS, CENTER),
+                n_outputs=2,
+                output_dims="kind",
+            )
+            if mistake:
+                names = set(model.named_vars)
+                with pytest.raises(ValueError, match="dims names 2 dimensions"):
+                    seen = np.where(y > 2, "oak", "elm")
+                    gp.likelihood("y", vsgp.Softmax(2), X=other, y=seen, dims=("site", "k"))
+                assert set(model.named_vars) == names
+                assert model.coords.get("kind") is None
+            seen = np.where(y > 2, "fir", "ash")
+            gp.likelihood("y", vsgp.Softmax(2), X=table, y=seen, dims="site")
+        return model
+
+    found, wanted = model_of(True), model_of(False)
+    assert list(found.coords["kind"]) == ["ash", "fir"]
+    assert found.coords == wanted.coords
+    point = wanted.initial_point()
+    point = {n: np.random.default_rng(1).normal(size=v.shape) for n, v in point.items()}
+    logps = [m.compile_logp(mode=RAW)(point) for m in (found, wanted)]
+    np.testing.assert_allclose(*logps, rtol=1e-12)

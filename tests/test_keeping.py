@@ -1,5 +1,7 @@
 """Draws on disk: round trips, a new process, and a run that is killed."""
 
+import errno
+import importlib.util
 import pickle
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import pymc_vsgp.fit.store
 
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.stage import add_data
-from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle, _written
+from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle, _written, write
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
@@ -386,3 +388,26 @@ def test_numbers_of_the_model_that_are_not_finite_are_draws(tmp_path):
     stored["sample_stats"] = xr.DataTree(xr.Dataset({"step_size": (dims, np.nan * written)}))
     with pytest.raises(ValueError, match="No draw after tuning has been written"):
         _of_nutpie(stored, tmp_path)
+
+
+def test_a_full_disk_loses_no_draws_that_are_there(monkeypatch, tmp_path, caplog):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(xr.DataTree, "to_zarr", fail)
+    write(xr.DataTree(), tmp_path / "draws.zarr")
+    assert "draws.zarr: No space left on device. They are returned" in caplog.text
+
+
+@pytest.mark.parametrize(("method", "missing"), [("importance", "zarr"), ("nuts", "obstore")])
+def test_packages_are_looked_for_before_the_work(
+    method, missing, monkeypatch, tmp_path, default_mode
+):
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *_: None if name == missing else found(name, *_)
+    )
+    monkeypatch.setattr("pymc_vsgp.fit.sampling.fit_gaussian", None)  # which would be the work
+    with pytest.raises(ImportError, match=f"takes {missing}. Run pip install {missing}."):
+        vsgp.sample(store=tmp_path / "draws", method=method, model=build(), progressbar=False)

@@ -355,6 +355,20 @@ def test_inducing_points_of_one_input(line):
     assert [t.get_text() for t in moved.get_yticklabels()] == ["u_Xu, before", "u_Xu, after"]
 
 
+def test_a_check_of_draws_takes_a_seed(line, monkeypatch):
+    """Which chooses among many rows where more points would help."""
+    model, _, idata = line
+    monkeypatch.setattr("pymc_vsgp.results.nested.CANDIDATES", 8)
+
+    def green(seed):
+        ax = plot_inducing(idata, num_samples=3, random_seed=seed, model=model)[0]
+        (drawn,) = [x for x in ax.lines if x.get_label() == "where more would help"]
+        return list(drawn.get_xdata())
+
+    assert green(1) == green(1)
+    assert green(1) != green(2)
+
+
 def test_bound(line):
     _, stage, _ = line
     ax = plot_elbo(stage)
