@@ -1,6 +1,7 @@
 """Point processes: windows and bins against plain numpy, and bins against none."""
 
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -497,12 +498,231 @@ def test_values_from_elsewhere(events):
         vsgp.point_process(events, BOX, bins=(4, 1), covariates={"depth": metres})
     with pytest.raises(ValueError, match="from 1250 to 3750, and 4 of 4 points .* same units"):
         vsgp.point_process(events, BOX, bins=(4, 1), covariates={"depth": metres[2:]})
-    with pytest.warns(UserWarning, match=r"2 of 4 points .* the first at \(2.5, 0\)") as caught:
+    with pytest.warns(UserWarning, match=r"2 of 6 points .* the first at \(2.5, 0\)") as caught:
         vsgp.point_process(events, BOX, bins=(4, 1), exposure=field[3::-1])
     assert caught[0].filename == __file__
     with pytest.raises(TypeError, match="coordinate 'x' of exposure is .*Pass numbers"):
         words = field.assign_coords(x=list("abcdefgh"))
         vsgp.point_process(events, BOX, bins=(4, 1), exposure=words)
+
+
+def test_exposure_by_coordinates_is_averaged_over_bins(rng):
+    """Its total is that of its cells, for any bins, after `rebin`, and in a quadrature rule."""
+    values = rng.uniform(0.0, 3.0, (7, 9))
+    x, y = (np.arange(7) + 0.5) / 7, (np.arange(9) + 0.5) / 3
+    effort = xr.DataArray(values.T, dims=["y", "x"], coords={"x": x, "y": y})
+    window = {"x": (0.0, 1.0), "y": (0.0, 3.0)}
+    places = rng.uniform(size=(5, 2))
+    for bins in ((7, 9), (3, 4), (20, 2)):
+        pattern = vsgp.point_process(places, window, bins=bins, exposure=effort.sortby("x", False))
+        for each in (pattern, pattern.rebin((2, 5))):
+            np.testing.assert_allclose(each.exposure.sum(), 3.0 * values.mean())
+        np.testing.assert_allclose(pattern.quadrature(6).weights.sum(), 3.0 * values.mean())
+    fine = vsgp.point_process(places, window, bins=(14, 9), exposure=effort)
+    coarse = vsgp.point_process(places, window, bins=(2, 1), exposure=effort)
+    on_grid = fine.to_grid(fine.exposure).to_numpy()
+    wanted = [on_grid[:7].sum(), on_grid[7:].sum()]
+    np.testing.assert_allclose(coarse.exposure, wanted)
+    missing = effort.where(effort.x > 0.5)  # half a bin of what is not known is an error
+    with pytest.raises(ValueError, match="exposure is not finite"):
+        vsgp.point_process(places, window, bins=(1, 1), exposure=missing)
+    seen = xr.DataArray([False] * 4 + [True] * 3, dims=["x"]).to_numpy()[:, None] & np.ones(9, bool)
+    masked = vsgp.point_process(
+        places + [[0.6, 0.0]] * 5, window, mask=seen, exposure=missing, outside="drop"
+    )
+    np.testing.assert_allclose(masked.exposure.sum(), 3.0 * values[4:].sum() / 63)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "match"),
+    [
+        ([0.1, 0.1, 0.5], ValueError, "coordinate along 'x' twice. Average over them"),
+        (["a", "b", "c"], TypeError, "coordinate 'x' of exposure is .* numbers are needed"),
+        (None, TypeError, "exposure is .* numbers are needed"),
+    ],
+)
+def test_coordinates_that_are_no_places_are_refused(values, error, match):
+    effort = xr.DataArray([1.0, 3.0, 2.0], dims="x", coords={"x": [0.1, 0.9, 0.5]})
+    if values is None:
+        effort = effort.astype("datetime64[ns]")
+    else:
+        effort = effort.assign_coords(x=values)
+    with pytest.raises(error, match=match):
+        vsgp.point_process([0.1, 0.2], (0, 1), bins=3, dims=["x"], exposure=effort)
+
+
+def test_covariates_by_coordinates_in_any_order():
+    field = xr.DataArray([1.0, 3.0, 2.0], dims="x", coords={"x": [0.1, 0.9, 0.5]})
+    pattern = vsgp.point_process([0.1], (0, 1), bins=3, dims=["x"], covariates={"c": field})
+    assert pattern.covariates["c"].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_series_in_another_order_than_the_bins_are_refused():
+    window = {"x": (0, 1), "y": (0, 1)}
+    options = {"bins": 2, "covariates": {"s": lambda X: X[:, 0] + 10 * X[:, 1]}}
+    pattern = vsgp.point_process([[0.1, 0.2]], window, **options)
+    turned = pattern.covariates.sort_values("s", ascending=False)
+    for call in (
+        lambda: pattern.to_grid(turned["s"]),
+        lambda: pattern.expected_count(turned["s"]),
+        lambda: vsgp.point_process([[0.1, 0.2]], window, bins=2, exposure=turned["s"]),
+        lambda: vsgp.point_process([[0.1, 0.2]], window, bins=2, covariates=turned),
+    ):
+        with pytest.raises(ValueError, match="in another order. Sort both alike"):
+            call()
+    np.testing.assert_allclose(
+        pattern.to_grid(pattern.covariates["s"]), [[2.75, 7.75], [3.25, 8.25]]
+    )
+
+
+NULL = {"type": "Feature", "properties": {}, "geometry": None}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        {"type": "FeatureCollection", "features": []},
+        pd.DataFrame(columns=["x", "y"]),
+        np.empty((0, 2), dtype=object),
+        [],
+    ],
+    ids=["GeoJSON", "table", "objects", "list"],
+)
+def test_no_events_of_any_kind(events):
+    with pytest.warns(UserWarning, match="There are no events in the window"):
+        pattern = vsgp.point_process(events, [(0, 1), (0, 1)], bins=2)
+    assert pattern.counts.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("events", "error", "match"),
+    [
+        ({"type": "FeatureCollection", "features": [NULL]}, TypeError, "without a geometry"),
+        (
+            {"type": "MultiPoint", "coordinates": [[0.1, 0.2], [0.1, 0.2, 3]]},
+            ValueError,
+            "two coordinates, and with three",
+        ),
+        (
+            xr.Dataset({"x": ("event", [0.1]), "y": ("event", [0.1]), "h": ("site", [1, 2])}),
+            ValueError,
+            "several dimensions",
+        ),
+    ],
+)
+def test_events_without_a_place_say_so(events, error, match):
+    with pytest.raises(error, match=match):
+        vsgp.point_process(events, [(0, 1), (0, 1)], bins=2)
+
+
+def test_events_as_points_and_as_a_row_for_each_coordinate():
+    import shapely
+
+    wanted = np.array([[0.1, 0.2], [0.3, 0.7]])
+    labels = {"coord": ["y", "x"]}
+    for events in (
+        [shapely.Point(p) for p in wanted],
+        np.array([shapely.Point(p) for p in wanted]),
+        xr.DataArray(wanted.T[::-1], dims=["coord", "event"], coords=labels),
+        xr.Dataset(
+            {
+                "x": ("event", wanted[:, 0]),
+                "y": ("event", wanted[:, 1]),
+                "site": ("site", [1, 2, 3]),
+            }
+        ),
+    ):
+        pattern = vsgp.point_process(events, {"x": (0, 1), "y": (0, 1)}, bins=2)
+        np.testing.assert_array_equal(pattern.events, wanted)
+
+
+def test_names_of_regions():
+    import shapely
+
+    west, east = shapely.box(0, 0, 0.5, 1), shapely.box(0.5, 0, 1, 1)
+    pattern = vsgp.point_process([[0.1, 0.2], [0.3, 0.7], [0.7, 0.1]], [(0, 1), (0, 1)], bins=2)
+    for names in ([("a", 1), ("a", 2)], ["type", "b"], ["a", 2]):
+        regions = dict(zip(names, (west, east), strict=True))
+        for found, wanted in (
+            (pattern.count(regions), [2, 1]),
+            (pattern.expected_count(np.ones(4), regions), [0.5, 0.5]),
+        ):
+            assert list(found.region.to_numpy()) == names
+            np.testing.assert_allclose(found, wanted)
+    with pytest.raises(ValueError, match="Region 'far': The region does not meet the window"):
+        pattern.expected_count(np.ones(4), {"west": west, "far": shapely.box(5, 5, 6, 6)})
+    assert pattern.count([[True, True], [False, False]]) == 2
+
+
+def test_a_time_region_with_a_mistyped_name_is_no_region_of_its_own():
+    space = {"x": (0, 1), "y": (0, 1)}
+    pattern = vsgp.point_process([[0.1, 0.2, 0.3]], (space, (0, 1)), bins=2)
+    with pytest.raises(ValueError, match="the name 'time', and the window has .*'t'"):
+        pattern.expected_count(np.ones(8), {"x": (0, 0.5), "time": (0, 0.5)})
+    first = vsgp.point_process(
+        pd.DataFrame({"t": [0.1], "x": [0.2], "y": [0.3]}), {"t": (0, 5), **space}, bins=2
+    )
+    with pytest.raises(ValueError, match="Pass bounds by the names"):
+        first.expected_count(np.ones(8), [(0, 0.5), (0, 0.5)])
+
+
+def test_a_region_that_touches_a_window_along_a_line():
+    """Area and border in common are a collection of geometries, of which the area counts."""
+    import shapely
+
+    points = [(0, 0), (0.1, 0), (0.1, 0.05), (0.075, 0.075), (0.1, 0.1), (0, 0.1), (0.025, 0.05)]
+    pattern = vsgp.point_process([[0.05, 0.05]], shapely.Polygon(points), bins=3)
+    region = [(0, 0.0125), (0, 0.075000000000000011)]
+    found = pattern.expected_count(np.ones(len(pattern.X)), region)
+    np.testing.assert_allclose(found, 0.00015625)
+
+
+def test_an_intensity_leaves_out_covariates_that_the_model_has_not(rng):
+    pattern = vsgp.point_process(
+        rng.uniform(0, 1, (60, 2)),
+        {"x": (0, 1), "y": (0, 1)},
+        bins=(4, 3),
+        covariates={"s": lambda X: X[:, 0]},
+    )
+    turned = pd.DataFrame(pattern.X, columns=["x", "y"])[["y", "x"]]
+
+    def model_of(X, likelihood):
+        with pm.Model() as model:
+            b = pm.Normal("b")
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=[0.2, 5.0]))
+            gp.prior("u", Xu=np.asarray(X)[::3])
+            gp.likelihood("y", likelihood(b), X=X, y=pattern.counts)
+        return model
+
+    model = model_of(turned, lambda b: vsgp.Poisson(pattern.exposure))
+    draws = prior_draws(model)
+    wanted = pattern.intensity(draws, turned, model=model)
+    for X in (None, pattern.X, pattern.inputs, turned[["x", "y"]]):
+        np.testing.assert_allclose(pattern.intensity(draws, X, model=model), wanted)
+    # The recipe for a covariate that is part of the exposure.
+    slope = pattern.covariates["s"].to_numpy()
+    factor = lambda b: pm.math.exp(slope * b)  # noqa: E731  (short, and used twice)
+    model = model_of(pattern.X, lambda b: vsgp.Poisson(pattern.exposure * factor(b)))
+    draws = prior_draws(model)
+    rate = vsgp.Poisson(factor(model["b"]))
+    found = pattern.expected_count(draws, model=model, likelihood=rate)
+    each = pattern.intensity(draws, model=model, likelihood=rate)
+    assert each.dims == ("chain", "draw", "bin")
+    np.testing.assert_allclose(found, each.dot(xr.DataArray(pattern.exposure, dims="bin")))
+
+
+def test_a_likelihood_without_an_exposure_is_told_of(rng):
+    pattern = vsgp.point_process(rng.uniform(0, 100, 50), (0, 100), bins=20)
+    for exposure, n in ((1.0, 1), (5.0, 0), (pattern.exposure, 0)):
+        with pm.Model() as model:
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=20.0))
+            gp.prior("u", Xu=pattern.X[::4])
+            gp.likelihood("y", vsgp.Poisson(exposure), X=pattern.X, y=pattern.counts)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pattern.intensity(prior_draws(model), model=model)
+        said = [w for w in caught if "expected counts are wrong" in str(w.message)]
+        assert len(said) == n
 
 
 def test_values_of_bins_reach_places_outside_of_all_bins(polygon):
@@ -577,9 +797,10 @@ def test_counts_of_several_regions(events):
     assert list(found) == [(events[:, 0] <= 1.7).sum(), (events[:, 1] >= 0.0).sum()]
     line = vsgp.point_process(events[:, 0], BOX[0], bins=8)
     assert list(line.count({"early": (0.0, 1.0)})) == [(events[:, 0] <= 1.0).sum()]
-    for wrong in ({"lon": (0.0, 1.0)}, {"x": (0.0, 1.0), "lat": (0.0, 1.0)}):
-        with pytest.raises(ValueError, match=r"has \['x', 'y'\]. Pass .* bounds by their names"):
-            pattern.count(wrong)
+    with pytest.raises(ValueError, match=r"'lon': .*\['x', 'y'\]. Pass .* bounds by their names"):
+        pattern.count({"lon": (0.0, 1.0)})
+    with pytest.raises(ValueError, match="the name 'lat', and the window has .* names than 'x'"):
+        pattern.count({"x": (0.0, 1.0), "lat": (0.0, 1.0)})
     with pytest.raises(ValueError, match="the name 'lon', and the window has"):
         pattern.count({"west": {"lon": (0.0, 1.0)}})
 

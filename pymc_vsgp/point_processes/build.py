@@ -63,7 +63,8 @@ def point_process(
         DataArray, rising or falling, are the middles of the cells.
     exposure : float, array_like, DataArray or callable, optional
         Effort or fraction seen, by which the intensity is multiplied: a number, one for each cell
-        or bin, values with coordinates, or a function of positions.
+        or bin, values with coordinates, which are averaged over each bin, or a function of
+        positions.
     covariates : callable, array_like, DataArray, DataFrame, Dataset or dict of these, optional
         Values over the window, which become columns: of :attr:`PointProcess.covariates`, and of
         ``inputs`` after the coordinates.

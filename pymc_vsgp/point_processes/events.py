@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_vsgp.checks import as_array, as_real
+from pymc_vsgp.checks import as_array, as_real, names_of
+from pymc_vsgp.labels import check_order
+from pymc_vsgp.point_processes.grid import in_order
 from pymc_vsgp.point_processes.window import Window, is_geometry, points_of
 
 __all__ = ["Field", "as_events", "as_fields", "check_units", "drop_outside", "drop_repeated"]
@@ -38,7 +40,7 @@ def as_events(
         raise ValueError(f"dims is {list(names)}, with one name twice. Give each its own name.")
     if is_geometry(events):
         events = points_of(events)
-        if names is not None and {"x", "y"} <= set(names) and events.shape[1] == ndim:
+        if names is not None and {"x", "y"} <= set(names) and events.shape[1:] == (ndim,):
             # A point has x first, whatever the order of the dimensions.
             columns = ["x", "y", *(n for n in names if n not in ("x", "y"))]
             events = pd.DataFrame(events, columns=columns)
@@ -60,7 +62,7 @@ def as_events(
         raise TypeError(
             "events is a masked array, and a masked place is no event. Drop the masked rows first."
         )
-    if points.dtype.kind not in "fiub":
+    if points.size and points.dtype.kind not in "fiub":
         raise TypeError(
             f"events has dtype {points.dtype}, but positions are numbers. "
             "Convert dates to decimal years or days first."
@@ -85,11 +87,24 @@ def as_events(
 def _as_table(events: Any, dims: Sequence[str | None] | None) -> Any:
     """Return labeled arrays as a DataFrame, and what else there is as it is."""
     if isinstance(events, xr.Dataset):
-        table = events.to_dataframe().reset_index()
-        known = dims is not None and {d for d in dims if d is not None} <= set(table)
-        chosen = events.variables if known else events.data_vars
-        return table[[c for c in table if c in chosen]]
+        named = [d for d in dims or () if d is not None]
+        chosen = list(events.data_vars)
+        if named and set(named) <= set(events.variables):  # with what is along the same dimension
+            along = events[named[0]].dims
+            chosen = [n for n, v in events.variables.items() if v.dims == along or n in named]
+        if len({events[n].dims for n in chosen}) > 1:
+            raise ValueError(
+                f"events has variables along several dimensions, {list(events.sizes)}. "
+                "Pass those of the events only."
+            )
+        return events[chosen].to_dataframe().reset_index()[chosen]
+    if isinstance(events, list | tuple | np.ndarray) and len(events):
+        if all(hasattr(e, "__geo_interface__") for e in events):
+            return {"type": "FeatureCollection", "features": [e.__geo_interface__ for e in events]}
     if isinstance(events, xr.DataArray) and events.ndim == 2:
+        first, last = (names_of(events.indexes.get(d)) for d in events.dims)
+        if last is None and first and set(first) <= set(dims or (*DEFAULT_DIMS, "t")):
+            events = events.T  # a row for each coordinate
         labels = events.coords.get(events.dims[1])
         columns = None if labels is None else [str(v) for v in labels.values]
         return pd.DataFrame(events.values, columns=columns)
@@ -201,7 +216,18 @@ class Field:
                     f"{name} has no coordinates along {missing[0]!r}, so it has no place. "
                     "Give it some, or pass the values on the grid as an array."
                 )
-            self.array = values
+            for d in values.dims:
+                as_real(
+                    values.coords[d].to_numpy(), f"The coordinate {d!r} of {name}", "Pass numbers."
+                )
+                if not values.indexes[d].is_unique:
+                    raise ValueError(
+                        f"{name} has a coordinate along {d!r} twice. "
+                        f"Average over them, as by groupby({d!r}).mean()."
+                    )
+            # The type of one tells that of all, which may be on disk.
+            as_real(values[(slice(1),) * values.ndim].to_numpy(), name)
+            self.array = in_order(values, values.dims)
             return
         if isinstance(values, xr.DataArray):
             raise ValueError(
@@ -209,6 +235,8 @@ class Field:
                 "Rename those of the covariate, or pass dims."
             )
         array = as_real(values, name, "Pass a value for each cell or bin.")
+        if isinstance(values, pd.Series):
+            check_order([("the bins", pd.RangeIndex(len(values))), (name, values.index)])
         if array.ndim == 0:
             self.cells = np.full(int(np.prod(shape)), float(array))
         elif array.shape == shape or array.shape == (kept.size,):
@@ -237,17 +265,35 @@ class Field:
                     "Return one number for each row."
                 )
             values = values.ravel()
-        elif self.array is not None:
-            columns = {
-                d: xr.DataArray(points[:, self.dims.index(d)], dims="point")
-                for d in self.array.dims
-            }
-            self._check_places(points)
-            nearest = self.array.sel(columns, method="nearest")
-            values = np.broadcast_to(np.asarray(nearest, dtype="float64"), (len(points),))
-        else:
-            assert self.cells is not None
+        elif self.cells is not None:
             values = self.cells[cell]
+        else:
+            return self.nearest(points)
+        return self._finite(values, points)
+
+    def nearest(self, points: np.ndarray) -> np.ndarray:
+        """Values of an array at the coordinates that are nearest to points."""
+        assert self.array is not None
+        columns = {
+            d: xr.DataArray(points[:, self.dims.index(d)], dims="point") for d in self.array.dims
+        }
+        self._check_places(points)
+        nearest = self.array.sel(columns, method="nearest")
+        values = np.broadcast_to(np.asarray(nearest, dtype="float64"), (len(points),))
+        return self._finite(values, points)
+
+    def own_edges(self, bounds: Sequence[tuple[float, float]]) -> list[np.ndarray]:
+        """Return where the nearest coordinate of an array changes, in a window."""
+        assert self.array is not None
+        edges = []
+        for d, (low, high) in zip(self.dims, bounds, strict=True):
+            own: Any = self.array.coords[d].to_numpy() if d in self.array.dims else np.zeros(1)
+            between = (own[1:].astype("float64") + own[:-1]) / 2.0
+            between = between[(between > low) & (between < high)]
+            edges.append(np.concatenate([[low], between, [high]]))
+        return edges
+
+    def _finite(self, values: np.ndarray, points: np.ndarray) -> np.ndarray:
         bad = ~np.isfinite(values)
         if bad.any():
             raise ValueError(
@@ -276,14 +322,14 @@ class Field:
                 warnings.warn(
                     f"{message}, the first at {_place(points[far][0])}. They get the nearest "
                     "value; pass values over all of the window.",
-                    stacklevel=5,
+                    stacklevel=6,
                 )
             cell = np.searchsorted((c[1:] + c[:-1]) / 2.0, x)
             if not far.any() and np.ptp(cell) == 0 < np.ptp(x):
                 warnings.warn(
                     f"{name} goes from {c[0]:.6g} to {c[-1]:.6g}, and all {len(x)} points get the "
                     f"value at {c[cell[0]]:.6g}. Check that both have the same units.",
-                    stacklevel=5,
+                    stacklevel=6,
                 )
 
 

@@ -43,7 +43,7 @@ def find_edges(window: Window, bins: Any = None, resolution: Any = None) -> list
 
 
 def _one_each(value: Any, ndim: int, what: str) -> list[Any]:
-    if not hasattr(value, "__len__"):
+    if getattr(value, "shape", None) == () or not hasattr(value, "__len__"):
         return [value] * ndim
     if ndim == 1 and len(value) > 1:
         return [np.asarray(value)]
@@ -57,6 +57,7 @@ def _one_each(value: Any, ndim: int, what: str) -> list[Any]:
 
 def _number(n: Any, what: str = "bins") -> int:
     """Return a number of bins, which may be a float."""
+    n = n.item() if isinstance(n, np.ndarray) else n
     return check_number(what, int(n) if isinstance(n, float) and n.is_integer() else n)
 
 

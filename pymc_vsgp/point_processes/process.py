@@ -1,9 +1,10 @@
 """A pattern of events in a window, as counts in bins or as points with a quadrature rule."""
 
 import html
+import math
 import warnings
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pymc_vsgp.labels import check_order, row_labels
 from pymc_vsgp.point_processes import regions
 from pymc_vsgp.point_processes.events import Field, as_fields
-from pymc_vsgp.point_processes.grid import cell_of, distinct, find_edges, nearest_kept
+from pymc_vsgp.point_processes.grid import LARGEST_GRID, cell_of, distinct, find_edges, nearest_kept
 from pymc_vsgp.point_processes.quadrature import Quadrature, quadrature_of
 from pymc_vsgp.point_processes.rates import draw_intensity
 from pymc_vsgp.point_processes.window import Window
@@ -93,6 +95,9 @@ class PointProcess:
         total = volume
         if exposure is not None:
             effort = Field("exposure", exposure, kept.shape, kept.ravel(), dims)
+            if effort.array is not None:  # constant in its own cells
+                own = effort.own_edges(window.bounds)
+                effort.cells = _means(window, own, effort.nearest, edges, kept.ravel())
             amount = effort.at(X, cell)
             if (amount <= 0.0).any():
                 raise ValueError(
@@ -171,31 +176,20 @@ class PointProcess:
         edges = find_edges(self.window, bins, resolution)
 
         def moved(old: Field) -> Any:
-            if old.cells is None:
-                return old.function if old.function is not None else old.array
+            if old.function is not None or old.array is not None:
+                return old.array if old.function is None else old.function
             return lambda points: old.at(points, self.cell_of(points))
 
         covariates = {f.name: moved(f) for f in self._fields} or None
-        effort: Any = None
-        if self._effort is not None:
-            jumps = self._effort.jumps
-            effort = self._averaged(self._effort, edges) if jumps else moved(self._effort)
+        old, effort = self._effort, None
+        if old is not None and old.array is None and old.jumps:
+            at = moved(old)
+            effort = _means(self.window, self.edges, at, edges).reshape([len(e) - 1 for e in edges])
+        elif old is not None:
+            effort = moved(old)
         return PointProcess._counted(
             self.events, self.window, edges, None, effort, covariates, self.dims, self.unit
         )
-
-    def _averaged(self, old: Field, edges: Sequence[np.ndarray]) -> np.ndarray:
-        """Mean over each cell of another grid of what has a value in each cell of this one."""
-        assert old.cells is not None
-        # Each cell of both grids together is in one of either.
-        both = [distinct(np.union1d(*pair)) for pair in zip(self.edges, edges, strict=True)]
-        volume, middle = self.window.cells(both)
-        kept = volume.ravel() > 0.0
-        weight, at = volume.ravel()[kept], middle.reshape(-1, self.window.ndim)[kept]
-        shape = tuple(len(e) - 1 for e in edges)
-        cell, amount = cell_of(at, edges), weight * old.at(at, self.cell_of(at))
-        total, part = (np.bincount(cell, w, int(np.prod(shape))) for w in (amount, weight))
-        return np.divide(total, part, out=np.full(len(part), np.nan), where=part > 0).reshape(shape)
 
     def cell_of(self, points: np.ndarray) -> np.ndarray:
         """Cell of the nearest bin, for points in the window."""
@@ -270,6 +264,10 @@ class PointProcess:
                 return values.transpose(..., found[0])
             shape: tuple[int, ...] = tuple(values.shape)
         else:
+            of_rows = values if isinstance(values, pd.Series) else getattr(values, "columns", None)
+            check_order(
+                [("pattern.covariates", self.covariates.index), ("values", row_labels(of_rows))]
+            )
             values = np.asarray(values)
             shape = values.shape
             if shape and shape[-1] == len(self.X):
@@ -324,7 +322,7 @@ class PointProcess:
             # One column is in order, whatever the model calls it.
             labels = {"input": list(columns)} if len(columns) > 1 else {}
             Xnew = xr.DataArray(self.inputs, dims=["bin", "input"], coords=self.coords | labels)
-        out = draw_intensity(idata, Xnew, columns, self.exposure, **kwargs)
+        out = draw_intensity(idata, Xnew, columns, len(self.dims), self.exposure, **kwargs)
         return out.assign_attrs(units=self.units, long_name="intensity")
 
     def _drawn(self, intensity: Any, kwargs: dict[str, Any]) -> Any:
@@ -367,12 +365,13 @@ class PointProcess:
         """
         values = self._of_bins(self._drawn(intensity, kwargs))
         if regions.are_several(region, self.dims):
-            parts = [self.expected_count(values, r) for r in region.values()]
-            out = xr.concat(parts, dim=pd.Index(list(region), name="region"))
+            parts = regions.of_each(region, lambda r: self.expected_count(values, r))
+            out = xr.concat(parts, dim=regions.labels_of(region))
             return out.transpose(..., "region").rename("expected_count")
         weights = self.exposure * (regions.volume_of(self, region) / self.volume)
         total = values.dot(xr.DataArray(weights, dims=values.dims[-1]), dim=values.dims[-1])
-        return total.rename("expected_count").assign_attrs(units="events")
+        attrs = {"units": "events", "long_name": "expected count"}
+        return total.rename("expected_count").assign_attrs(attrs)
 
     def count(self, region: Any = None) -> int | xr.DataArray:
         """Count the events in a region.
@@ -394,8 +393,8 @@ class PointProcess:
         the border of a window that is a polygon this may be another one than that of its bin.
         """
         if regions.are_several(region, self.dims):
-            numbers = [int(regions.events_of(self, r).sum()) for r in region.values()]
-            labels = {"region": list(region)}
+            numbers = regions.of_each(region, lambda r: int(regions.events_of(self, r).sum()))
+            labels = {"region": regions.labels_of(region)}
             return xr.DataArray(numbers, coords=labels, dims=["region"], name="count")
         return int(regions.events_of(self, region).sum())
 
@@ -425,3 +424,30 @@ class PointProcess:
             for k, v in self._facts().items()
         )
         return f"<table><caption>PointProcess</caption>{rows}</table>"
+
+
+def _means(
+    window: Window,
+    own: Sequence[np.ndarray],
+    value_at: Callable,
+    edges: Sequence[np.ndarray],
+    kept: np.ndarray | None = None,
+) -> np.ndarray:
+    """Mean over each cell of a grid, if it is kept, of what is constant in the cells of its own."""
+    # Each cell of both grids together is in one of either.
+    both = [distinct(np.union1d(*pair)) for pair in zip(own, edges, strict=True)]
+    if (number := math.prod(len(e) - 1 for e in both)) > LARGEST_GRID:
+        raise ValueError(
+            f"The values of exposure and the bins cut the window into {number} cells, at most "
+            f"{LARGEST_GRID} are possible. Average exposure over larger cells, as by coarsen."
+        )
+    volume, middle = window.cells(both)
+    weight, at = volume.ravel(), middle.reshape(-1, window.ndim)
+    inside = weight > 0.0
+    weight, at = weight[inside], at[inside]
+    cell = cell_of(at, edges)
+    if kept is not None:
+        weight, at, cell = (x[kept[cell]] for x in (weight, at, cell))
+    size = math.prod(len(e) - 1 for e in edges)
+    total, part = (np.bincount(cell, w, size) for w in (weight * value_at(at), weight))
+    return np.divide(total, part, out=np.full(size, np.nan), where=part > 0)

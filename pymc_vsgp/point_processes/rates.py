@@ -12,7 +12,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import as_inputs, check_columns, column_names, known_value, match_columns
+from pymc_vsgp.checks import as_inputs, column_names, known_value, match_columns
 from pymc_vsgp.likelihoods import Likelihood, Poisson, as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.predicted import MEAN_AT_F, Noise, make_plan
@@ -25,6 +25,7 @@ def draw_intensity(
     idata: Any,
     X: Any,
     columns: Sequence[str],
+    n_space: int,
     exposure: np.ndarray,
     *,
     joint: bool = False,
@@ -37,7 +38,8 @@ def draw_intensity(
 ) -> xr.DataArray:
     """Draw the mean of a count that is collected over an exposure of one.
 
-    Where the model has no names of its inputs, they have those of `columns`. So has an array. The
+    Where the model has no names of its inputs, they have those of `columns`, of which the first
+    `n_space` are no covariates. So has an array. What the model does not have is left out. The
     `exposure` of a pattern is what the intensity will be multiplied by.
     """
     options = {
@@ -55,11 +57,18 @@ def draw_intensity(
     names, columns = column_names(X, "Xnew", fit.model), tuple(map(str, columns))
     if fit.by is not None and fit.by not in columns:  # the pattern is of one group
         columns = (*columns, fit.by)
+    used = fit.columns
+    if used is None:
+        used = columns if fit.n_columns == len(columns) else columns[:n_space]
+    if names is None:  # an array has the columns of the pattern, or those that the model has
+        of_model = tuple(c for c in columns if c in used)
+        width = {(): 1}.get(np.shape(X)[1:], np.shape(X)[-1] if np.ndim(X) else 1)
+        names = {len(columns): columns, len(of_model): of_model}.get(width)
     order = None
-    if fit.columns is None:
-        order = match_columns(names, columns, "Xnew")
-    elif names is None and set(columns) == set(fit.columns):
-        order = match_columns(columns, fit.columns, "Xnew")
+    if names is not None and set(used) < set(names) <= set(columns):
+        order = [names.index(c) for c in used]
+    elif set(used) <= set(columns):
+        order = match_columns(names, used, "Xnew")
     if order:
         X = _in_order(X, order)
     if not joint:
@@ -86,7 +95,6 @@ def _in_order(X: Any, order: list[int]) -> Any:
     if isinstance(X, xr.DataArray):
         return X[:, order]
     X = as_inputs(X, "Xnew")
-    check_columns(X, len(order), "Xnew", "X")
     return X[:, order]
 
 
@@ -101,6 +109,8 @@ def _check_exposure(fit: Fitted, of_pattern: np.ndarray) -> None:
             "factors that belong to the intensity, or vsgp.Poisson() if none do."
         )
     known = None if exposure is None else known_value(exposure)
+    if known is not None and not np.ndim(known) and len(fit.X) == len(of_pattern):
+        known = np.full(len(of_pattern), known)  # one for all bins, as where it was left out
     if known is None or np.shape(known)[:1] != of_pattern.shape or np.size(known) != len(known):
         return  # of other rows, or of each output
     if not np.isclose(known.sum(), of_pattern.sum(), rtol=1e-6):

@@ -1,6 +1,6 @@
 """Parts of a window: how much of each bin is in one, and which events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pymc_vsgp.point_processes.window import (
     turned,
 )
 
-__all__ = ["are_several", "events_of", "volume_of"]
+__all__ = ["are_several", "events_of", "labels_of", "of_each", "volume_of"]
 
 # Directions from a border to the inside, as angles. Up along both axes comes first, and down along
 # both last, as it does for bins; none is along the side of a box.
@@ -27,7 +27,32 @@ BESIDE = 1e-10  # of the largest coordinate: how far from the border
 
 def are_several(region: Any, dims: Sequence[str]) -> bool:
     """Whether it is a dictionary of regions, and not one of bounds."""
-    return isinstance(region, dict) and not is_geometry(region) and not set(region) <= set(dims)
+    if not isinstance(region, dict) or is_geometry(region) or set(region) <= set(dims):
+        return False
+    bounds = [n for n, r in region.items() if n in dims and np.shape(r) == (2,)]
+    if bounds:
+        other = next(n for n in region if n not in dims)
+        raise ValueError(
+            f"The region has the name {other!r}, and the window has {list(dims)}. Pass bounds by "
+            f"the names of the window, or regions with other names than {bounds[0]!r}."
+        )
+    return True
+
+
+def labels_of(region: dict) -> pd.Index:
+    """Return the names of several regions, which may be tuples."""
+    return pd.Index(list(region), name="region", tupleize_cols=False)
+
+
+def of_each(region: dict, fn: Callable) -> list[Any]:
+    """Call a function for each of several regions, and name the one that it fails for."""
+    found = []
+    for name, each in region.items():
+        try:
+            found.append(fn(each))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"Region {name!r}: {error}") from None
+    return found
 
 
 def volume_of(pattern: Any, region: Any) -> np.ndarray:
@@ -93,7 +118,7 @@ def _of_bins(pattern: Any, region: Any) -> np.ndarray | None:
                 "Pass region.to_numpy() if its entries are in the order of the bins."
             )
         region = region.to_numpy()
-    if isinstance(region, list) and region and all(isinstance(r, bool | np.bool_) for r in region):
+    if isinstance(region, list) and _are_booleans(region):
         region = np.asarray(region)
     if not isinstance(region, np.ndarray | xr.DataArray) or region.dtype.kind != "b":
         return None
@@ -101,6 +126,13 @@ def _of_bins(pattern: Any, region: Any) -> np.ndarray | None:
     if region.shape == pattern.counts.shape and not of_cells:
         return pattern._of_bins(region).to_numpy()
     return as_grid(region, pattern.edges, pattern.dims, "region").ravel()[pattern.cell]
+
+
+def _are_booleans(values: list) -> bool:
+    """Whether a list, or a list of lists, holds booleans alone."""
+    return bool(values) and all(
+        _are_booleans(v) if isinstance(v, list) else isinstance(v, bool | np.bool_) for v in values
+    )
 
 
 def _as_region(pattern: Any, region: Any) -> Window:
@@ -124,6 +156,11 @@ def _as_region(pattern: Any, region: Any) -> Window:
     if not isinstance(region, Window):  # which has its axes in order
         region = turned(as_window(region, "region"), pattern.dims)
     if own.ndim == 3 and region.ndim == 2:
+        if region.polygon is None and not own.timed and "t" in pattern.dims[:2]:
+            raise ValueError(
+                f"The region has two dimensions, and the window has {list(pattern.dims)}. "
+                "Pass bounds by the names of the window."
+            )
         return Window((*region.bounds, own.bounds[2]), region.polygon)
     if own.timed and region.ndim == 1:
         return Window((*own.bounds[:2], *region.bounds))

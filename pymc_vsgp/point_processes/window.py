@@ -132,6 +132,8 @@ class Window:
                 both = shapely.intersection(both, polygon)
         if both.area == 0.0:
             return None
+        if both.geom_type == "GeometryCollection":  # of an area, and of borders in common
+            both = shapely.union_all([g for g in both.geoms if g.area > 0.0])
         return Window((*_bounds_of(both), *bounds[2:]), both)
 
     def __repr__(self) -> str:
@@ -248,7 +250,8 @@ def is_geometry(thing: Any) -> bool:
     """Whether it is a geometry, or several, or GeoJSON."""
     if isinstance(thing, type):
         return False
-    return hasattr(thing, "__geo_interface__") or (isinstance(thing, dict) and "type" in thing)
+    named = isinstance(thing, dict) and isinstance(thing.get("type"), str)
+    return named or hasattr(thing, "__geo_interface__")
 
 
 def points_of(thing: Any) -> np.ndarray:
@@ -259,11 +262,17 @@ def points_of(thing: Any) -> np.ndarray:
         if g["type"] not in ("Point", "MultiPoint"):
             raise TypeError(f"events holds a {g['type']}, which has no place. Pass points only.")
         places += [g["coordinates"]] if g["type"] == "Point" else list(g["coordinates"])
-    return np.asarray(places, dtype="float64").reshape(len(places), -1)
+    if len({len(p) for p in places}) > 1:
+        raise ValueError(
+            "events holds points with two coordinates, and with three. Give all the same number."
+        )
+    return np.asarray(places, dtype="float64").reshape(len(places), -1) if places else np.empty(0)
 
 
 def _geometries(geo: Any) -> list[Any]:
     """Geometries of a GeoJSON mapping."""
+    if not geo or "type" not in geo:
+        raise TypeError("GeoJSON holds a feature without a geometry. Drop it, or give it one.")
     if geo["type"] == "FeatureCollection":
         return [g for f in geo["features"] for g in _geometries(f)]
     if geo["type"] == "Feature":
@@ -314,9 +323,10 @@ def _cut(polygon: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nda
     inside = shapely.covers(polygon, boxes)
     # Only cells on the border need the intersection itself, which is slow.
     border = ~inside & shapely.intersects(polygon, boxes)
-    boxes[border] = shapely.intersection(polygon, boxes[border])
-    area = np.where(inside | border, shapely.area(boxes), 0.0)
-    middle = shapely.centroid(boxes)
+    parts = boxes.copy()
+    parts[border] = shapely.intersection(polygon, boxes[border])
+    area = np.where(inside | border, shapely.area(parts), 0.0)
+    middle = shapely.centroid(np.where(area > 0.0, parts, boxes))  # an empty part has none
     return area, np.stack([shapely.get_x(middle), shapely.get_y(middle)], axis=-1)
 
 
