@@ -542,3 +542,13 @@ def test_refusals(data):
 def test_refit_takes_a_model():
     with pm.Model(), pytest.raises(TypeError, match="refit is of type int.*Build that model"):
         check_inducing(None, refit=40)
+
+
+@pytest.mark.parametrize("M", [4, 6])
+def test_a_model_without_more_points_is_not_compared(M, data):
+    X, y, _ = data
+    model = build(X, y, 6, vsgp.Gaussian(SIGMA))
+    with pytest.raises(ValueError, match=f"refit has {M} inducing values, and .* draws 6"):
+        check_inducing(
+            prior_draws(model), refit=build(X, y, M, vsgp.Gaussian(SIGMA)), model=model, **quiet
+        )

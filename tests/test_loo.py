@@ -181,6 +181,13 @@ def test_folds(fitted):
     assert np.isfinite(again.elpd)
 
 
+def test_folds_of_a_fit_that_returns_a_posterior_alone():
+    X, y = make_data()
+    found = kfold(build, X, y, 2, fit=lambda m: draw(m, 50)["posterior"].to_dataset(), **quiet)
+    assert np.isfinite(found.elpd)
+    assert found.n_samples == 50
+
+
 @pytest.mark.slow
 def test_folds_are_sampled_by_importance(monkeypatch):
     """Without NUTS, which takes a compiler for each of them."""

@@ -838,3 +838,31 @@ def test_random_inputs_are_refused_where_one_set_is_needed(warped, ask):
     model, idata, _ = warped
     with pytest.raises(ValueError, match="random variables.*each draw has its own. Use predict"):
         ask(idata, model=model)
+
+
+@pytest.mark.parametrize(
+    "values", [np.array([["2020-01-01"]], "M8[ns]"), np.array([["3.5"]]), np.array([[1.0 + 2.0j]])]
+)
+def test_dask_inputs_are_numbers(values, poisson):
+    pytest.importorskip("dask", reason="dask is not installed")
+    model, _, idata = poisson
+    lazy = xr.DataArray(values, dims=["point", "k"]).chunk()
+    with pytest.raises(TypeError, match="Xnew"):
+        predict(idata, lazy, "f", model=model, **quiet)
+
+
+@pytest.mark.parametrize(
+    "at", [np.ma.masked_equal([0.0, 1.0], 0.0), np.array(["2020"], "M8[D]"), ["a"], [1.0 + 2.0j]]
+)
+def test_a_density_is_at_numbers(at, poisson):
+    model, _, idata = poisson
+    with pytest.raises(TypeError, match="^at is "):
+        predict(idata, XNEW[:2], "density", at=at, model=model, **quiet)
+
+
+def test_infinite_draws_are_refused(poisson):
+    model, _, idata = poisson
+    posterior = idata["posterior"].to_dataset().copy(deep=True)
+    posterior["u"][0, 0, 0] = np.inf
+    with pytest.raises(ValueError, match="1 of .* are NaN or infinite"):
+        predict(posterior, XNEW, "mean", model=model, **quiet)

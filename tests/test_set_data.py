@@ -377,3 +377,34 @@ def test_data_that_were_rounded_with_the_draws_did_not_change(recwarn):
     scores = [vsgp.loo(t, model=model, progressbar=False).elpd for t in (idata, short)]
     np.testing.assert_allclose(*scores, rtol=1e-4)
     assert not [w for w in recwarn if "changed since" in str(w.message)]
+
+
+@pytest.mark.parametrize("how", ["sel", "rebuilt"])
+@pytest.mark.parametrize("what", ["effect", "lengthscale"])
+def test_draws_of_parameters_have_the_labels_of_the_model_in_order(what, how):
+    """Numbers, such as the group of each row or the column of an input, pick their entries."""
+    names = ["a", "b"]
+    group = np.repeat([0, 1], N // 2)
+
+    def build(names):
+        with pm.Model(coords={"group": names}) as model:
+            sizes = pm.LogNormal("sizes", dims="group")
+            ls = sizes if what == "lengthscale" else 1.0
+            gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=ls))
+            gp.prior("u", Xu=XU)
+            code = np.array([names.index("ab"[g]) for g in group])
+            exposure = sizes[code] if what == "effect" else 1.0
+            gp.likelihood("y", vsgp.Poisson(exposure), X=X, y=COUNTS)
+        return model
+
+    model = build(names)
+    draws = prior_draws(model)
+    draws["posterior"] = draws["posterior"].to_dataset().assign_coords(group=names)
+    options = {"progressbar": False}
+    vsgp.predict(draws, None, "mean", model=model, **options)
+    if how == "sel":
+        draws = draws.sel(group=names[::-1])
+    else:
+        model = build(names[::-1])
+    with pytest.raises(ValueError, match="labels of 'group' in another order than the model"):
+        vsgp.predict(draws, None, "mean", model=model, **options)

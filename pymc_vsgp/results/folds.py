@@ -17,6 +17,7 @@ from pymc_vsgp.compile import evaluate
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.observation import find_observation
 from pymc_vsgp.progress import progress
+from pymc_vsgp.results.posterior import Draws
 from pymc_vsgp.results.prediction import log_predictive_density
 
 
@@ -115,6 +116,7 @@ def kfold(
             out = folds == label
             model = _built(build, X, y, params, ~out)
             idata = _sample(model, rng) if fit is None else fit(model)
+            n_samples = Draws(idata).n
             likelihood = _of_left_out(every, model, var_name, idata, out)
             score = log_predictive_density(
                 idata,
@@ -126,7 +128,6 @@ def kfold(
                 progressbar=False,
             )
             elpd[out] = score.values
-            n_samples = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
             advance(1)
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),
@@ -168,7 +169,7 @@ def _of_left_out(
     here, whole = find_observation(model, name), find_observation(every, name)
     if not whole.row_params:
         return None
-    every, model, posterior = every.root, model.root, idata["posterior"]
+    every, model, posterior = every.root, model.root, Draws(idata).posterior
     params, free = whole.likelihood.params, set(every.free_RVs)
     above = list(ancestors(params.values(), blockers=free))
     needed = [v for v in above if v in free]

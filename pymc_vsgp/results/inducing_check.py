@@ -27,7 +27,14 @@ from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.exactness import GOOD_K
 from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, prior_of, slopes_of
 from pymc_vsgp.results.predicted import Noise
-from pymc_vsgp.results.refitted import Moved, compare_stages, moved_by, others_of, shift_of
+from pymc_vsgp.results.refitted import (
+    Moved,
+    check_more,
+    compare_stages,
+    moved_by,
+    others_of,
+    shift_of,
+)
 
 NEIGHBORS = 4
 FARTHER = 1e6  # standard deviations that groups are apart
@@ -345,6 +352,8 @@ def check_inducing(
         )
     fit = Fitted(idata, model, var_name, num_samples=num_samples)
     check_bound(fit)
+    if refit is not None:
+        check_more(fit, refit)
     X, y, n = fit.X, fit.seen[1], fit.draws.n
     noise = Noise(random_seed, n)
     blocks = [slice(a, a + ROWS) for a in range(0, len(y), ROWS)]

@@ -7,6 +7,7 @@ import pandas as pd
 
 from pymc.model.core import Model
 from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.inducing.base import Process
@@ -54,6 +55,7 @@ def check_labels(fit: Any) -> None:
     Outputs, and parameters with an entry for each row, are the model's, by their place.
     """
     o, draws = fit.observation, fit.draws
+    _check_parameters(fit)
     rows, *outputs = fit.y_dims
     ordered: list[tuple] = [(dim, None) for dim in outputs]
     if o.row_params and fit.likelihood is fit.of_model:
@@ -76,10 +78,34 @@ def check_labels(fit: Any) -> None:
                 f"{TODO}"
             )
         if differ_in_order(now, then) and (codes is None or _is_kept(*codes)):
-            raise ValueError(
-                f"The draws have the labels of {dim!r} in another order than the model. "
-                f"{TODO[:-1]}, and leave the draws in their order."
-            )
+            raise ValueError(_other_order(dim))
+
+
+def _check_parameters(fit: Any) -> None:
+    """Raise where draws of parameters have the labels of the model in another order.
+
+    Data that pick their entries, such as the group of each row, are numbers.
+    """
+    parts, posterior = fit.observation.parts, fit.draws.posterior
+    graphs = [*fit.likelihood.params.values(), *(a for p in parts for a in p.args)]
+    needed = set(ancestors(graphs)) - {p.u for p in parts}
+    matched = {p.conditional.by for p in parts}
+    for rv in fit.model.free_RVs:
+        if rv not in needed or rv.name not in posterior:
+            continue
+        for dim in fit.model.named_vars_to_dims.get(rv.name) or ():
+            now, then = fit.model.coords.get(dim), posterior[rv.name].indexes.get(dim)
+            if now is None or then is None or dim in matched:
+                continue
+            if differ_in_order(pd.Index(np.asarray(now)), then):
+                raise ValueError(_other_order(dim))
+
+
+def _other_order(dim: str) -> str:
+    return (
+        f"The draws have the labels of {dim!r} in another order than the model. "
+        f"{TODO[:-1]}, and leave the draws in their order."
+    )
 
 
 def _labels_of(fit: Any, dim: str) -> list[pd.Index | None]:

@@ -71,10 +71,10 @@ class Draws:
                     + self._how_to_get(name)
                 )
             array = self.posterior[name].transpose("chain", "draw", ...).values
-            if np.isnan(array).any():
+            if (bad := ~np.isfinite(array)).any():
                 raise ValueError(
-                    f"{np.isnan(array).sum()} of {array.size} numbers in the draws of {name!r} are "
-                    "NaN. Drop these draws with idata.isel, or sample again."
+                    f"{bad.sum()} of {array.size} numbers in the draws of {name!r} are NaN or "
+                    "infinite. Drop these draws with idata.isel, or sample again."
                 )
             self._flat[name] = array.reshape(self.n, *array.shape[2:])
         return self._flat[name]

@@ -111,6 +111,11 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
         return [Part(of, each, lambda: Quantiles(q), ["quantile"], tail, coords | {"quantile": q})]
     numbers = as_array(at, "at")
+    if np.ma.is_masked(numbers) or numbers.dtype.kind in "cmM":
+        raise TypeError(
+            f"at is {'a masked array' if np.ma.is_masked(numbers) else numbers.dtype}, and a "
+            "density is that of values of y. Pass real numbers, or names of classes."
+        )
     if fit.likelihood.ndim_y:
         raise ValueError(
             f"{fit.name!r} has several outputs, and 'density' is for a likelihood of one. Use "
@@ -123,6 +128,8 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
         )
     at, _ = fit.likelihood.encode(at, class_names(fit, at))
     at = np.asarray(at)
+    if at.dtype.kind in "OUS":
+        at = as_real(at, "at", "Pass numbers, or names of the classes.")
     fit.likelihood.check_values(at)
 
     def density(fit, draws, mu, gamma, X, start, noise):

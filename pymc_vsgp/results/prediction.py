@@ -446,6 +446,7 @@ def _lazily(
             "Put one point in a row and one input in a column."
         )
     dim, feature = Xnew.dims
+    as_inputs(np.zeros((1, Xnew.sizes[feature]), Xnew.dtype), "Xnew")  # now, and not when computed
     check_columns(np.empty((1, Xnew.sizes[feature])), fit.n_columns, "Xnew", "X")
     Xnew = Xnew.isel({feature: _order(fit, Xnew)})
     seed = int(generator_of(random_seed).integers(2**63))
@@ -455,7 +456,7 @@ def _lazily(
     def block(X: np.ndarray, number: np.ndarray) -> np.ndarray:
         if not len(X):
             return np.empty((0, *trial.shape[1:]), trial.dtype)
-        X = as_inputs(np.asarray(X, dtype="float64"), "Xnew")
+        X = as_inputs(X, "Xnew")
         _check_groups(fit, X)
         noise = Noise([seed, int(number[0])], fit.draws.n)
         step, pieces = chunk_size or _chunk(fit), []

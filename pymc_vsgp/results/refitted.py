@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.sites import sites_of_all
 from pymc_vsgp.model.copies import as_sampled, copy_of
-from pymc_vsgp.model.observation import processes
+from pymc_vsgp.model.observation import find_observation, processes
 from pymc_vsgp.model.variable import inducing_variables
 from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.nested import TINY, given_more, number_of, slopes_of
@@ -69,6 +69,23 @@ def others_of(fit: Fitted) -> list[str]:
     own = {p.u for p in fit.observation.parts}
     terms = [v for v in (*fit.model.observed_RVs, *fit.model.potentials) if v.name != fit.name]
     return [v.name for v in terms if not own.isdisjoint(ancestors([v]))]
+
+
+def check_more(fit: Fitted, more: Model) -> None:
+    """Raise ValueError unless a model has more inducing values, where these are of one kind."""
+    parts, others = fit.observation.parts, find_observation(more, fit.name).parts
+    if [type(p.conditional) for p in parts] != [type(p.conditional) for p in others]:
+        return
+    shapes = (fit.model.eval_rv_shapes(), more.root.eval_rv_shapes())
+    now, then = (
+        sum(int(np.prod(of[p.u.name])) for p in each if p.u.name in of)
+        for of, each in zip(shapes, (parts, others), strict=True)
+    )
+    if 0 < then <= now:
+        raise ValueError(
+            f"refit has {then} inducing values, and the model of the draws {now}. "
+            "Build it with more inducing points."
+        )
 
 
 def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
