@@ -1,5 +1,7 @@
 """Callables as likelihoods that take arrays from outside, one entry for each row or not."""
 
+from functools import partial
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -10,7 +12,7 @@ from marks import long
 from modes import RAW
 from pymc.distributions.dist_math import normal_lcdf
 from pymc.distributions.transforms import ordered
-from scipy import stats
+from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
 
@@ -703,3 +705,71 @@ def test_density_under_heavy_tails(sigma):
     f = np.linspace(-12.0, 12.0, 2_000_001)[:, None]
     density = stats.t.pdf((y - f) / sigma, 4.0) / sigma * stats.norm.pdf(f, mu, sd)
     np.testing.assert_allclose(scored, np.log(np.trapezoid(density, f, axis=0)), atol=1e-6)
+
+
+def across(model, make):
+    """A callable whose mean has a term of all rows of a random variable, and of whole numbers."""
+    z, code = pm.Normal("z", shape=N), pm.Data("code", np.arange(N) % 3)
+    return lambda f: pm.Normal.dist(f + make(z, code), 1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda z, code: pt.cumsum(z),
+        lambda z, code: pt.concatenate([[0.0], z[:-1]]),
+        lambda z, code: z[::-1] + pt.sort(z),
+        lambda z, code: pt.set_subtensor(z[0], 0.0),
+        lambda z, code: pt.special.softmax(z) - z.mean(),
+        lambda z, code: 0.1 * pt.cumsum(code) + pt.roll(z, 1),
+    ],
+    ids=["cumsum", "lag", "reverse", "set", "softmax", "whole numbers"],
+)
+def test_terms_of_several_rows_are_made_of_all_of_them(make):
+    """And not of the rows of a block, which would be other sums and neighbors."""
+    values = []
+    for block_size in (False, None, 7):
+        model = build(lambda m: across(m, make), REAL, block_size=block_size)
+        point = model.initial_point()
+        point["z"] = np.arange(N) / 10.0
+        values.append(model.compile_logp(vars=model.observed_RVs, mode=RAW)(point))
+    np.testing.assert_allclose(values, values[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda f: f - f.mean(axis=-1), lambda f: f[..., ::-1], lambda f: pt.cumsum(f, axis=-1)],
+    ids=["mean", "reverse", "cumsum"],
+)
+def test_several_entries_of_the_function_are_refused(make):
+    with pytest.raises(ValueError, match="takes several entries of f together"):
+        vsgp.Custom(lambda f: pm.Normal.dist(make(f), 1.0))
+
+
+WEIGHTS = np.random.default_rng(3).dirichlet(np.ones(2), N)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda f, w: pm.Mixture.dist(w=w, comp_dists=[pm.Normal.dist(f, s) for s in (1.0, 3.0)]),
+        lambda f, w: pm.NormalMixture.dist(w=w, mu=f[..., None], sigma=np.array([1.0, 3.0])),
+    ],
+    ids=["list", "axis"],
+)
+def test_weights_with_a_row_for_each_observation(make):
+    """Their second axis is that of components."""
+    values = []
+    for block_size in (False, None, 7):
+        model = build(lambda m: partial(make, w=pm.Data("w", WEIGHTS)), REAL, block_size=block_size)
+        point = {"u_whitened__": np.zeros(5)}
+        values.append(model.compile_logp(vars=model.observed_RVs, mode=RAW)(point))
+    k = lambda a, b: np.exp(-((a - b.T) ** 2) / 2.0 / 0.3**2)  # noqa: E731  (short, used twice)
+    cross, Kuu = k(X[::4], X), k(X[::4], X[::4]) + 1e-6 * np.eye(5)
+    sd = np.sqrt(1.0 - np.sum(cross * np.linalg.solve(Kuu, cross), axis=0))
+    at = np.linspace(-8.0, 8.0, 4001)
+    wanted = 0.0
+    for y, w, s in zip(REAL, WEIGHTS, sd, strict=True):
+        log_p = np.log(w @ stats.norm.pdf(y, s * at, np.array([[1.0], [3.0]])))
+        wanted += integrate.simpson(log_p * stats.norm.pdf(at), at)
+    np.testing.assert_allclose(values, wanted, rtol=1e-5)

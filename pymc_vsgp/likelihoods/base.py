@@ -59,6 +59,7 @@ class Likelihood:
     n_latent: int | None = 1  # functions that an observation depends on; None for any number
     coupled: bool = True  # whether data correlate its functions, where there are several
     ndim_y: int = 0  # dimensions of one observation
+    ndim_more: int = 0  # dimensions that a parameter of one observation may have beside those
     shared_params: tuple[str, ...] = ()  # arrays that all observations share, such as cut-points
     rules: dict[str, Rule] = {}  # what parameters may be
     support: Rule = Rule(np.isfinite, "finite numbers")  # what observations may be
@@ -318,7 +319,7 @@ def check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None
         value = known_value(param)
         shape = known_shape(param) if value is None else value.shape
         lengths = (n_data, None) if lik._goes_with_rows(name) else (1,)
-        if len(shape) > 1 + lik.ndim_y or shape[0] not in lengths:
+        if len(shape) > 1 + lik.ndim_y + lik.ndim_more or shape[0] not in lengths:
             many = ", one for each output, or a matrix with a row" if lik.ndim_y else ", or one"
             raise ValueError(
                 f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "

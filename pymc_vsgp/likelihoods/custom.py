@@ -21,11 +21,15 @@ from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc, alloc
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.sort import SortOp
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.checks import check_number
@@ -80,6 +84,8 @@ class Custom(Likelihood):
     Custom(p0=alpha)
     """
 
+    ndim_more = 1  # of components
+
     def __init__(self, dist_fn, n_nodes=None):
         self.dist_fn = dist_fn
         n_latent = self.n_latent = count_latents(dist_fn)
@@ -126,6 +132,11 @@ class Custom(Likelihood):
         _check_draws(both[1], [*f, *inner])
         self._calls[ndim] = _Call(f, list(captured), inner, *both)
         return captured
+
+    def _ndim(self, *args):
+        # An axis after that of the rows, such as one of components, is of the callable alone.
+        by_row = [p for n, p in self._params.items() if n not in self.shared_params and p.ndim < 2]
+        return max(pt.as_tensor(x).ndim for x in (*args, *by_row))
 
     def _functions(self, f):
         """Return each latent function of the last axis of f, where there are several."""
@@ -302,7 +313,8 @@ def captured_variables(rv, *f):
     """Variables of the model that `rv` depends on beside `f`, in a fixed order.
 
     With each, whether it is an array that all rows share, such as cut-points. The variables are its
-    roots, and whatever else has a name, or is made of more than one entry for each row; and arrays
+    roots, and whatever else has a name, or is made of more than one entry for each row; vectors
+    whose entries depend on several rows; and arrays
     from outside that go with the rows. Other expressions between them and f
     are not: PyMC may build the same one twice, or broadcast it to the shape of f.
     """
@@ -310,6 +322,8 @@ def captured_variables(rv, *f):
     frontier: list[tuple[Variable, bool, bool]] = []
     for node in io_toposort([], [rv]):
         if depends & set(node.inputs) or rv in node.outputs:
+            if f[0].type.ndim == 1:
+                _check_entries(node, depends)
             depends.update(node.outputs)
             by_row, shared = _by_row(node, f[0].type.ndim), _shared(node, f[0].type.ndim)
             frontier.extend((x, x in by_row, x in shared) for x in node.inputs)
@@ -326,7 +340,8 @@ def captured_variables(rv, *f):
             continue
         op = var.owner.op if var.owner else None
         drawn = isinstance(op, RandomVariable | SymbolicRandomVariable)
-        if op is None or var.name or (not drawn and _reduces(var)):
+        whole = op is not None and not drawn and (_reduces(var) or _crosses(var, goes_with_rows))
+        if op is None or var.name or whole:
             if isinstance(var.type, TensorType):  # not a random generator
                 captured[var] = shared and var.type.ndim > 0
         elif drawn:
@@ -447,6 +462,33 @@ def _reduces(var):
         return False
     larger = any(getattr(x.type, "ndim", 0) > var.type.ndim for x in var.owner.inputs)
     return larger or isinstance(var.owner.op, AdvancedSubtensor)
+
+
+def _crosses(var, goes_with_rows):
+    """Whether this is a vector whose entries depend on several of another: ``pt.cumsum(z)``.
+
+    Of a part of the rows it would be another one, so it is made of all of them. Whole numbers that
+    do not go with the rows are lengths.
+    """
+    kept = (Elemwise, DimShuffle, Alloc, SpecifyShape, CheckAndRaise)
+    if not isinstance(var.type, TensorType) or var.type.ndim != 1:
+        return False
+    return ("float" in var.type.dtype or goes_with_rows) and not isinstance(var.owner.op, kept)
+
+
+def _check_entries(node, depends):
+    """Raise ValueError where a callable makes its entries of several entries of f."""
+    if not node.inputs:
+        return
+    x = node.inputs[0]
+    mixes = CAReduce | CumOp | Subtensor | AdvancedSubtensor | SortOp
+    # Whole numbers are its length.
+    vector = x in depends and x.type.ndim == 1 and "float" in x.type.dtype
+    if isinstance(node.op, mixes) and vector:
+        raise ValueError(
+            "The likelihood's callable takes several entries of f together, and it sees a part of "
+            "the rows at a time. Let each observation depend on its own entry of f."
+        )
 
 
 def as_likelihood(obj):
