@@ -252,3 +252,25 @@ def test_draws_of_pymc_stay_beside_ours(run, data):
     found = idata["posterior_predictive"]
     assert set(found.data_vars) == {"y", "y_f"}
     assert found.attrs["by"] == "PyMC"
+
+
+def test_likelihoods_with_rows_of_their_own_stay_beside_each_other():
+    X = np.linspace(0.0, 3.0, 8)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        gp.likelihood("y1", vsgp.Gaussian(0.3), X=X, y=X[:, 0])
+        gp.likelihood("y2", vsgp.Gaussian(0.3), X=X[:5], y=X[:5, 0])
+    idata, options = prior_draws(model), {"extend_inferencedata": True, "model": model, **quiet}
+    for name in ("y1", "y2"):
+        vsgp.predict(idata, None, "y", var_name=name, **options)
+    assert {n: v.sizes[f"{n}_obs"] for n, v in idata["posterior_predictive"].items()} == {
+        "y1": 8,
+        "y2": 5,
+    }
+    vsgp.predict(idata, X[:4], "y", var_name="y1", **options)
+    vsgp.predict(idata, X[:4], "y", var_name="y2", **options)
+    assert set(idata["predictions"].data_vars) == {"y1", "y2"}
+    with pytest.warns(UserWarning, match="predictions was for other inputs"):
+        vsgp.predict(idata, X[1:5], "y", var_name="y2", **options)
+    assert set(idata["predictions"].data_vars) == {"y2"}

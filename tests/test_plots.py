@@ -355,6 +355,12 @@ def test_inducing_points_of_one_input(line):
     assert [t.get_text() for t in moved.get_yticklabels()] == ["u_Xu, before", "u_Xu, after"]
 
 
+@pytest.mark.parametrize("check", [3, None])
+def test_what_is_no_check_says_so(check):
+    with pytest.raises(TypeError, match="check is .* Pass a Gaussian stage"):
+        plot_inducing(check)
+
+
 def test_a_check_of_draws_takes_a_seed(line, monkeypatch):
     """Which chooses among many rows where more points would help."""
     model, _, idata = line

@@ -119,6 +119,8 @@ def write_beside(idata: xr.DataTree, group: str, new: xr.Dataset, of: str) -> No
         old = idata[group].to_dataset().drop_vars(list(new.data_vars), errors="ignore")
     if old.data_vars:
         try:
+            if any(_differ(a, b) for a in old.data_vars.values() for b in new.data_vars.values()):
+                raise ValueError
             both = [old, new]
             new = xr.merge(both, join="exact", compat="equals", combine_attrs="no_conflicts")
         except ValueError:
@@ -126,6 +128,13 @@ def write_beside(idata: xr.DataTree, group: str, new: xr.Dataset, of: str) -> No
                 f"The group {group} was for {of}, and is overwritten.", skip_file_prefixes=PACKAGE
             )
     idata[group] = xr.DataTree(new)
+
+
+def _differ(one: xr.DataArray, other: xr.DataArray) -> bool:
+    """Whether two variables are of other inputs along a dimension that both have."""
+    words = [v.attrs.get("inputs") for v in (one, other)]
+    shared = set(one.dims) & set(other.dims) - {"chain", "draw"}
+    return None not in words and words[0] != words[1] and bool(shared)
 
 
 def _group(idata: xr.DataTree | None, name: str) -> xr.Dataset | None:

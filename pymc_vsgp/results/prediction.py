@@ -338,7 +338,7 @@ def _extend(
     `inputs` is a word that tells them from others, as their rows may have no labels.
     """
     name = fit.name if found.name == "y" else f"{fit.name}_{found.name}"
-    new = found.rename(name).to_dataset().assign_attrs(inputs=inputs)
+    new = found.rename(name).assign_attrs(inputs=inputs).to_dataset()
     group = "predictions" if predictions else "posterior_predictive"
     write_beside(idata, group, new, "other inputs or draws")
     return idata

@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pymc.model.core import Model
 
+from pymc_vsgp.checks import kind
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.results.inducing_check import InducingCheck, check_inducing
 from pymc_vsgp.results.plots.style import (
@@ -57,6 +59,11 @@ def plot_inducing(
     """
     if isinstance(check, GaussianStage):
         return _moves(check, ax)
+    if not isinstance(check, InducingCheck | xr.DataTree | xr.Dataset):
+        raise TypeError(
+            f"check is {kind(check)}. Pass a Gaussian stage, what vsgp.check_inducing returned, or "
+            "draws to check."
+        )
     if not isinstance(check, InducingCheck):
         check = check_inducing(
             check,
