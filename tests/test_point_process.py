@@ -636,6 +636,27 @@ def test_events_as_points_and_as_a_row_for_each_coordinate():
         np.testing.assert_array_equal(pattern.events, wanted)
 
 
+def test_a_window_of_another_pattern_has_its_dimensions_in_order(rng):
+    table = pd.DataFrame(rng.uniform(0, 1, (30, 2)) * [1.0, 2.0], columns=["x", "y"])
+    turned = vsgp.point_process(table, {"y": (0, 2), "x": (0, 1)}, bins=2)
+    straight = vsgp.point_process(table, {"x": (0, 1), "y": (0, 2)}, bins=2)
+    with pytest.raises(ValueError, match=r"window is of \['y', 'x'\], in that order"):
+        vsgp.point_process(table, turned.window, bins=2)
+    with pytest.raises(ValueError, match=r"region is of \['y', 'x'\], in that order"):
+        straight.count(turned.window)
+    again = vsgp.point_process(table, turned.window, bins=2, dims=["y", "x"])
+    np.testing.assert_array_equal(again.counts, turned.counts)
+    assert straight.count(straight.window) == 30
+    other = table.rename(columns={"x": "lon", "y": "lat"})
+    assert vsgp.point_process(other, straight.window, bins=2).dims == ("lon", "lat")
+
+
+@pytest.mark.parametrize("window", [{"type": "Polygon"}, {"type": "Cube", "coordinates": []}])
+def test_broken_geojson_says_so(window):
+    with pytest.raises(ValueError, match="window is no valid GeoJSON"):
+        vsgp.point_process([[0.1, 0.2]], window)
+
+
 def test_names_of_regions():
     import shapely
 

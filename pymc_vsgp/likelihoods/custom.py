@@ -340,7 +340,8 @@ def captured_variables(rv, *f):
             continue
         op = var.owner.op if var.owner else None
         drawn = isinstance(op, RandomVariable | SymbolicRandomVariable)
-        whole = op is not None and not drawn and (_reduces(var) or _crosses(var, goes_with_rows))
+        whole = op is not None and not drawn
+        whole = whole and (_reduces(var) or (not shared and _crosses(var, goes_with_rows)))
         if op is None or var.name or whole:
             if isinstance(var.type, TensorType):  # not a random generator
                 captured[var] = shared and var.type.ndim > 0

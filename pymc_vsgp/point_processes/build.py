@@ -10,7 +10,13 @@ from pymc_vsgp.checks import check_names
 from pymc_vsgp.point_processes.events import as_events, check_units, drop_outside, drop_repeated
 from pymc_vsgp.point_processes.grid import as_grid, cell_of, find_edges, in_order, take_mask
 from pymc_vsgp.point_processes.process import PointProcess
-from pymc_vsgp.point_processes.window import as_window, dims_of, sorted_by, turned
+from pymc_vsgp.point_processes.window import (
+    as_window,
+    check_dims,
+    dims_of,
+    sorted_by,
+    turned,
+)
 
 __all__ = ["point_process"]
 
@@ -117,6 +123,7 @@ def point_process(
     window = sorted_by(window, chosen)
     region = as_window(window)
     points, names = as_events(events, region, chosen)
+    check_dims(region, names, "window")
     if region is not window:  # a Window already has its axes in order
         region = turned(region, names)
     if mask is not None and bins is None and resolution is None:

@@ -5,7 +5,7 @@ import math
 import warnings
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,7 @@ class PointProcess:
             exposure=total,
             covariates=columns,
             events=points,
-            window=window,
+            window=replace(window, dims=tuple(dims)),
             edges=tuple(edges),
             cell=cell,
             dims=tuple(dims),

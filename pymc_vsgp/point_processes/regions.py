@@ -11,6 +11,7 @@ from pymc_vsgp.point_processes.grid import as_grid
 from pymc_vsgp.point_processes.window import (
     Window,
     as_window,
+    check_dims,
     dims_of,
     import_shapely,
     is_geometry,
@@ -153,7 +154,9 @@ def _as_region(pattern: Any, region: Any) -> Window:
             )
         sides = [region.get(d, own.bounds[i]) for i, d in enumerate(pattern.dims)]
         return as_window(sides, "region")
-    if not isinstance(region, Window):  # which has its axes in order
+    if isinstance(region, Window):  # which has its axes in order
+        check_dims(region, pattern.dims, "region")
+    else:
         region = turned(as_window(region, "region"), pattern.dims)
     if own.ndim == 3 and region.ndim == 2:
         if region.polygon is None and not own.timed and "t" in pattern.dims[:2]:

@@ -16,6 +16,7 @@ __all__ = [
     "Nodes",
     "Window",
     "as_window",
+    "check_dims",
     "dims_of",
     "is_geometry",
     "points_of",
@@ -42,12 +43,13 @@ class Nodes(NamedTuple):
 class Window:
     """A box; with a polygon, which then is the first two dimensions of it.
 
-    `timed` says that the last dimension is time.
+    `timed` says that the last dimension is time. The window of a pattern has names of its `dims`.
     """
 
     bounds: tuple[tuple[float, float], ...]
     polygon: Any = None
     timed: bool = False
+    dims: tuple[str, ...] | None = None
 
     @property
     def ndim(self) -> int:
@@ -208,6 +210,15 @@ def turned(window: Window, dims: Sequence[str]) -> Window:
     return replace(window, bounds=(*window.bounds[1::-1], *window.bounds[2:]), polygon=polygon)
 
 
+def check_dims(window: Window, dims: Sequence[str], what: str) -> None:
+    """Raise ValueError if the window of another pattern has these dimensions in another order."""
+    if window.dims and set(window.dims) == set(dims) and window.dims != tuple(dims):
+        raise ValueError(
+            f"The {what} is of {list(window.dims)}, in that order, and the events of {list(dims)}. "
+            "Pass dims in the order of the window, or other bounds."
+        )
+
+
 def import_shapely() -> Any:
     """Import shapely, or say how to get it."""
     try:
@@ -289,7 +300,10 @@ def _as_polygon(thing: Any, what: str) -> Any:
             stacklevel=4,
         )
     geo = thing if isinstance(thing, dict) else thing.__geo_interface__
-    parts = [shapely.force_2d(shapely.geometry.shape(g)) for g in _geometries(geo)]
+    try:
+        parts = [shapely.force_2d(shapely.geometry.shape(g)) for g in _geometries(geo)]
+    except (KeyError, shapely.errors.ShapelyError) as error:
+        raise ValueError(f"{what} is no valid GeoJSON: {error}. Pass a polygon.") from None
     wrong = [p.geom_type for p in parts if p.geom_type not in ("Polygon", "MultiPolygon")]
     if wrong:
         raise TypeError(f"{what} holds a {wrong[0]}, which has no area. Pass polygons only.")
