@@ -17,6 +17,7 @@ __all__ = [
     "differ_in_order",
     "dims_of",
     "output_labels",
+    "own_dims",
     "row_labels",
 ]
 
@@ -24,6 +25,13 @@ __all__ = [
 def dims_of(model: pm.Model, value: Any) -> tuple[str | None, ...] | None:
     """Return the dims of a variable of the model: the name of anything else tells nothing."""
     return model.named_vars_to_dims.get(value.name) if isinstance(value, Variable) else None
+
+
+def own_dims(model: pm.Model, value: Any) -> tuple[Any, ...]:
+    """Return the dims of a variable of the model, of a DataArray, or of a tensor made of one."""
+    if isinstance(value, xr.DataArray):
+        return value.dims
+    return getattr(getattr(value, "tag", None), "dims", None) or dims_of(model, value) or ()
 
 
 def row_labels(value: Any) -> pd.Index | None:

@@ -579,5 +579,8 @@ def test_draws_have_codes_and_parameters_in_the_order_of_their_labels(what):
     known = score(draws, model)
     with pytest.raises(ValueError, match=f"'{dim}' in another order than the model"):
         score(reordered(draws, dim, labels[::-1]), model)
+    short = draws.map_over_datasets(lambda group: group.astype("float32"))
+    with pytest.raises(ValueError, match=f"'{dim}' in another order than the model"):
+        score(reordered(short, dim, labels[::-1]), model)
     if what != "exposure":  # their labels are known again
         np.testing.assert_allclose(score(draws, build(labels[::-1])), known, rtol=1e-9)

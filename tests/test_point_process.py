@@ -718,7 +718,9 @@ def test_an_intensity_leaves_out_covariates_that_the_model_has_not(rng):
     model = model_of(turned, lambda b: vsgp.Poisson(pattern.exposure))
     draws = prior_draws(model)
     wanted = pattern.intensity(draws, turned, model=model)
-    for X in (None, pattern.X, pattern.inputs, turned[["x", "y"]]):
+    with model:
+        container = pm.Data("places", pattern.X)
+    for X in (None, pattern.X, pattern.inputs, turned[["x", "y"]], container):
         np.testing.assert_allclose(pattern.intensity(draws, X, model=model), wanted)
     # The recipe for a covariate that is part of the exposure.
     slope = pattern.covariates["s"].to_numpy()

@@ -290,10 +290,9 @@ def sample(
     callables = nullcontext()
     if nuts_sampler == "nutpie":
         callables = import_module("pymc_vsgp.fit.callables").lean_callables()  # loads numba
-    limits = {"limits": 1 if blas == "auto" else blas, "user_api": "blas"}
     with (
         together(mesh, store),
-        threadpool_limits(**limits),
+        threadpool_limits(1 if blas == "auto" else blas, user_api="blas"),
         target,
         callables,
         on_rows_of(mesh),

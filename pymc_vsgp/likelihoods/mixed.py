@@ -13,7 +13,7 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
-from pymc_vsgp.labels import coord_labels
+from pymc_vsgp.labels import coord_labels, own_dims
 from pymc_vsgp.likelihoods.base import (
     Likelihood,
     Rule,
@@ -343,8 +343,7 @@ def by_dims(
     for name, param in family.params.items():
         if name in family.shared_params:
             continue
-        known = getattr(param.tag, "dims", None) or model.named_vars_to_dims.get(param.name)
-        dims = list(known or ())
+        dims = own_dims(model, param)
         value = param.data if isinstance(param, Constant) else param
         if len(dims) == 1 and dims[0] in {rows, new} - {outputs, None}:
             turned[name] = value[:, None]

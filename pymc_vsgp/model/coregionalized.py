@@ -19,7 +19,7 @@ from pymc_vsgp.checks import (
     known_value,
     model_of,
 )
-from pymc_vsgp.labels import dims_of, row_labels
+from pymc_vsgp.labels import dims_of, own_dims, row_labels
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float, known_shape
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
@@ -225,7 +225,7 @@ class Coregionalized:
         check_names("dims", dims)
         X_value, n_outputs = known_value(X, "X"), known_shape(self.W)[0]
         n_rows = None if X_value is None or not X_value.ndim else len(X_value)
-        own = _own_dims(model, y)
+        own = own_dims(model, y)
         given = None if isinstance(dims, str) else dims
         pair = tuple(given or own or ())
         pair = pair if len(pair) == 2 else ()
@@ -279,7 +279,7 @@ class Coregionalized:
     def _is_output(self, model, dim, X, n_rows):
         """Whether a dimension is that of the outputs; None if the model does not know."""
         for variable, answer in ((self.W, True), (X, False)):
-            known = _own_dims(model, variable)
+            known = own_dims(model, variable)
             if known and known[0] is not None and known[0] == dim:
                 return answer
         length = known_value(model.dim_lengths[dim]) if dim in model.dim_lengths else None
@@ -291,10 +291,3 @@ class Coregionalized:
     def __repr__(self):
         """Show the shape of W."""
         return f"Coregionalized({self.W.type.shape}, {len(self.processes)} processes)"
-
-
-def _own_dims(model, value):
-    """Dims of a variable of the model, of a DataArray, or of what was made of one."""
-    if isinstance(value, xr.DataArray):
-        return value.dims
-    return dims_of(model, value) or getattr(getattr(value, "tag", None), "dims", None) or ()

@@ -287,8 +287,8 @@ class Field:
         assert self.array is not None
         edges = []
         for d, (low, high) in zip(self.dims, bounds, strict=True):
-            own: Any = self.array.coords[d].to_numpy() if d in self.array.dims else np.zeros(1)
-            between = (own[1:].astype("float64") + own[:-1]) / 2.0
+            c = self._along(d) if d in self.array.dims else np.zeros(1)
+            between = (c[1:] + c[:-1]) / 2.0
             between = between[(between > low) & (between < high)]
             edges.append(np.concatenate([[low], between, [high]]))
         return edges
@@ -302,15 +302,19 @@ class Field:
             )
         return values
 
+    def _along(self, dim: Any) -> np.ndarray:
+        """Coordinates of an array, which rise."""
+        assert self.array is not None
+        return self.array.coords[dim].to_numpy().astype("float64")
+
     def _check_places(self, points: np.ndarray) -> None:
         """Raise or warn where places are not those of the points, as in other units."""
         assert self.array is not None
         for dim in self.array.dims:
             name = f"The coordinate {dim!r} of {self.name}"
-            given = as_real(self.array.coords[dim].to_numpy(), name, "Pass numbers.")
-            if len(given) < 2:  # a constant along it
+            c, x = self._along(dim), points[:, self.dims.index(dim)]
+            if len(c) < 2:  # a constant along it
                 continue
-            c, x = np.sort(given), points[:, self.dims.index(dim)]
             far = (x < 2.0 * c[0] - c[1]) | (x > 2.0 * c[-1] - c[-2])
             message = (
                 f"{name} goes from {c[0]:.6g} to {c[-1]:.6g}, and {int(far.sum())} of {len(x)} "

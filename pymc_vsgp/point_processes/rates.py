@@ -62,7 +62,9 @@ def draw_intensity(
         used = columns if fit.n_columns == len(columns) else columns[:n_space]
     if names is None:  # an array has the columns of the pattern, or those that the model has
         of_model = tuple(c for c in columns if c in used)
-        width = {(): 1}.get(np.shape(X)[1:], np.shape(X)[-1] if np.ndim(X) else 1)
+        value: Any = known_value(X) if isinstance(X, Variable) else X
+        shape = np.shape(value)
+        width = 1 if len(shape) < 2 else shape[1]
         names = {len(columns): columns, len(of_model): of_model}.get(width)
     order = None
     if names is not None and set(used) < set(names) <= set(columns):

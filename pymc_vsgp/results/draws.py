@@ -30,7 +30,7 @@ from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.observation import Observation, find_observation
-from pymc_vsgp.results.matching import check_inducing, check_labels, kept_data
+from pymc_vsgp.results.matching import check_inducing, check_labels, kept_data, same_data
 from pymc_vsgp.results.posterior import PACKAGE, Draws
 
 SLAB = 250_000  # numbers that are passed from one function of draws to the next
@@ -98,13 +98,6 @@ class Compiled:
         each, same = [*(swaps[v] for v in rvs), *each], [*same, *(swaps[v] for v in data)]
         fn = Batched(each, same, outputs, self.mode, _COMPILING, self.mesh)
         return _Function(fn, tuple(v.name for v in rvs), tuple(data))
-
-
-def _same(value: np.ndarray, kept: np.ndarray) -> bool:
-    """Whether data are what was kept of them, in the precision of that."""
-    if kept.dtype.kind == "f" and value.dtype.kind == "f":
-        value = value.astype(kept.dtype)
-    return np.array_equal(value, kept, equal_nan=True)
 
 
 def _data_among(variables: Iterable[Variable], model: Model) -> list[SharedVariable]:
@@ -297,7 +290,7 @@ class Fitted:
                 now, value = value, kept[name].values
                 if name not in self._compared:  # once: functions of draws are called for each chunk
                     self._compared.add(name)
-                    if shared not in self._moved and not _same(now, value):
+                    if shared not in self._moved and not same_data(now, value):
                         changed.append(name)
             out.append(np.asarray(value, dtype=shared.type.dtype))
         if changed:

@@ -67,13 +67,13 @@ def compute_log_likelihood(
         az.loo(idata)
     """
     require_tree(idata)
-    columns = {}
+    columns, posterior = {}, idata["posterior"].to_dataset().compute()
     if var_name is None:
         _warn_of_others(model)
     for name in [var_name] if var_name is not None else _observed(idata, model) or [None]:
         found, name = _pointwise_of(idata, model, name, progressbar)
         phi, density = found["log_potential"], found["log_predictive"]
-        log_weights, _ = _weights(phi, idata, None)
+        log_weights, _ = _weights(phi, posterior, None)
         over = ["chain", "draw"]
         score, score_of_phi = (_logsumexp(log_weights + x, over) for x in (density, phi))
         columns[name] = phi + (score - score_of_phi)
@@ -182,9 +182,10 @@ def loo(
     found, name = _pointwise_of(idata, model, var_name, progressbar)
     phi, density = found["log_potential"], found["log_predictive"]
     tree = xr.DataTree()
-    tree["posterior"] = xr.DataTree(idata["posterior"].to_dataset().compute())
+    posterior = idata["posterior"].to_dataset().compute()
+    tree["posterior"] = xr.DataTree(posterior)
     tree["log_likelihood"] = xr.DataTree(density.rename(name).to_dataset())
-    log_weights, pareto_k = _weights(phi, idata, reff)
+    log_weights, pareto_k = _weights(phi, posterior, reff)
     return arviz_loo(
         tree,
         pointwise=pointwise,
@@ -252,7 +253,9 @@ def _pointwise_of(idata, model, name, progressbar) -> tuple[xr.Dataset, str]:
     return _pointwise(fit, progressbar), fit.name
 
 
-def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray, xr.DataArray]:
+def _weights(
+    phi: xr.DataArray, posterior: xr.Dataset, reff: float | None
+) -> tuple[xr.DataArray, xr.DataArray]:
     """Leave-one-out weights, normalized, and their Pareto shapes."""
     num_samples = phi.sizes["chain"] * phi.sizes["draw"]
     if num_samples < FEWEST:
@@ -263,7 +266,7 @@ def _weights(phi: xr.DataArray, idata, reff: float | None) -> tuple[xr.DataArray
     if reff is not None:
         check_real("reff", reff, above=True)
     else:
-        reff = _relative_efficiency(idata["posterior"].to_dataset().compute())
+        reff = _relative_efficiency(posterior)
     dims = ["chain", "draw"]
     with np.errstate(over="ignore", invalid="ignore"):
         # One that fails, as where all weights in its tail are the same, would fail all of them.

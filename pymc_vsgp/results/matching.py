@@ -24,6 +24,14 @@ def kept_data(p: Process, model: Model) -> list[Any]:
     return [p.points, *(model.named_vars[n] for n in names if n in model.named_vars)]
 
 
+def same_data(value: np.ndarray, kept: np.ndarray) -> bool:
+    """Whether data are what was kept of them, in the precision of that."""
+    if kept.dtype.kind == "f" and value.dtype.kind == "f":
+        value = value.astype(kept.dtype)
+    numbers = kept.dtype.kind == value.dtype.kind == "f"
+    return np.array_equal(value, kept, equal_nan=numbers)
+
+
 def check_inducing(p: Process, model: Model, draws: Draws) -> None:
     """Raise where the draws can't be of these inducing variables.
 
@@ -118,7 +126,7 @@ def _is_kept(kept: Any, name: str | None, variable: Any) -> bool:
     """Whether data that were kept with the draws are what the model has now."""
     if kept is None or name not in kept:
         return False
-    return np.array_equal(np.asarray(known_value(variable)), kept[name].values)
+    return same_data(np.asarray(known_value(variable)), kept[name].values)
 
 
 def _check_shape(name: str, now: tuple[int | None, ...], then: tuple[int, ...]) -> None:

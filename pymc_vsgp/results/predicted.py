@@ -111,11 +111,8 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             raise ValueError(f"quantiles are {quantiles}. Pass probabilities between 0 and 1.")
         return [Part(of, each, lambda: Quantiles(q), ["quantile"], tail, coords | {"quantile": q})]
     numbers = as_array(at, "at")
-    if np.ma.is_masked(numbers) or numbers.dtype.kind in "cmM":
-        raise TypeError(
-            f"at is {'a masked array' if np.ma.is_masked(numbers) else numbers.dtype}, and a "
-            "density is that of values of y. Pass real numbers, or names of classes."
-        )
+    if np.ma.is_masked(numbers):
+        raise TypeError("at is a masked array, which has values that are none. Drop these first.")
     if fit.likelihood.ndim_y:
         raise ValueError(
             f"{fit.name!r} has several outputs, and 'density' is for a likelihood of one. Use "
@@ -128,7 +125,7 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
         )
     at, _ = fit.likelihood.encode(at, class_names(fit, at))
     at = np.asarray(at)
-    if at.dtype.kind in "OUS":
+    if at.dtype.kind not in "fiub":
         at = as_real(at, "at", "Pass numbers, or names of the classes.")
     fit.likelihood.check_values(at)
 
