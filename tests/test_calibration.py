@@ -114,6 +114,8 @@ def test_refusals_of_the_plot(rng):
         plot_calibration(result, kind="bars")
     with pytest.raises(ValueError, match=r"no ranks of \['z'\]. Choose from"):
         plot_calibration(result, var_names=["z"])
+    with pytest.raises(ValueError, match="Choose from"):
+        plot_calibration(result, var_names=[])
 
 
 def test_bad_input():

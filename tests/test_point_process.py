@@ -1188,6 +1188,11 @@ def test_intensity_of_a_fit(coal, fitted):
     )
     wanted = np.exp(moments["mean"] + moments["variance"] / 2)
     np.testing.assert_allclose(rate, wanted)
+    total = pattern.expected_count(tree, model=model)
+    alone = tree["posterior"].to_dataset()
+    np.testing.assert_array_equal(total, pattern.expected_count(alone, model=model))
+    with pytest.raises(ValueError, match="random_seed is 'a'"):
+        pattern.intensity(tree, model=model, random_seed="a")
     total = pattern.expected_count(rate)
     assert abs(float(total.mean()) - 191) < 3 * float(total.std()) < 60
     np.testing.assert_allclose(pattern.expected_count(tree, model=model), total)
@@ -1485,6 +1490,8 @@ def test_compare_bins(coal):
     np.testing.assert_allclose(table["ls"].iloc[2], table["ls"].iloc[3], rtol=0.02)
     with pytest.raises(TypeError, match="not a model"):
         vsgp.compare_bins(pattern, lambda X, y, likelihood: None, [20])
+    with pytest.raises(TypeError, match="bins of its own. Pass build"):
+        vsgp.compare_bins(pattern, build, [20], model=pm.Model())
 
 
 def test_plots(polygon, events, coal, fitted):
@@ -1674,6 +1681,9 @@ def test_polygons_need_shapely(monkeypatch):
         (lambda p: p.quadrature(0), "whole number"),
         (lambda p: vsgp.plot_intensity(p, np.ones((2, 16)), what="max"), "Choose one of"),
         (lambda p: vsgp.compare_bins(p, lambda X, y, lik: None, []), "Pass at least one entry"),
+        (lambda p: vsgp.point_process(GOOD, BOX, bins=3, unit=["km"]), "one unit for all"),
+        (lambda p: vsgp.point_process(GOOD, BOX, bins=3, unit=["km", ""]), "one unit for all"),
+        (lambda p: vsgp.point_process(GOOD, BOX, bins=3, unit=("km", None)), "one unit for all"),
         (
             lambda p: vsgp.point_process(GOOD, BOX, mask=np.ones((4, 4), bool)).rebin(3),
             "Pass a polygon",

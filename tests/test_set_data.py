@@ -379,7 +379,7 @@ def test_data_that_were_rounded_with_the_draws_did_not_change(recwarn):
     assert not [w for w in recwarn if "changed since" in str(w.message)]
 
 
-@pytest.mark.parametrize("how", ["sel", "rebuilt"])
+@pytest.mark.parametrize("how", ["sel", "rebuilt", "fewer"])
 @pytest.mark.parametrize("what", ["effect", "lengthscale"])
 def test_draws_of_parameters_have_the_labels_of_the_model_in_order(what, how):
     """Numbers, such as the group of each row or the column of an input, pick their entries."""
@@ -404,7 +404,12 @@ def test_draws_of_parameters_have_the_labels_of_the_model_in_order(what, how):
     vsgp.predict(draws, None, "mean", model=model, **options)
     if how == "sel":
         draws = draws.sel(group=names[::-1])
+    elif how == "fewer":
+        draws = draws.sel(group=["b"])
     else:
         model = build(names[::-1])
-    with pytest.raises(ValueError, match="labels of 'group' in another order than the model"):
+    match = "labels of 'group' in another order than the model"
+    if how == "fewer":
+        match = r"'sizes' of the model has the shape \(2,\), and that of the draws \(1,\)"
+    with pytest.raises(ValueError, match=match):
         vsgp.predict(draws, None, "mean", model=model, **options)

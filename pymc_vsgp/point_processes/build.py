@@ -137,10 +137,10 @@ def point_process(
     points = drop_outside(points, inside, outside)
     points = drop_repeated(points, repeated, np.flatnonzero(inside))
     check_units(points, region, names)
-    units = (unit,) * region.ndim if isinstance(unit, str) else tuple(unit or ())
-    if units and len(units) != region.ndim:
+    units = (unit,) * region.ndim if unit and isinstance(unit, str) else tuple(unit or ())
+    if units and (len(units) != region.ndim or not all(units)):
         raise ValueError(
-            f"unit has {len(units)} entries, and the window {region.ndim} dimensions. "
+            f"unit is {unit!r}, and the window has {region.ndim} dimensions. "
             "Pass one unit for all, or one for each."
         )
     return PointProcess._counted(points, region, edges, mask, exposure, covariates, names, units)

@@ -78,6 +78,8 @@ def compare_bins(
     """
     seed = int(generator_of(random_seed).integers(2**63))
     check_number("draws", draws)
+    if "model" in kwargs:
+        raise TypeError("A model has bins of its own. Pass build, which makes one for each fit.")
     for name, several in (("bins", bins), ("quadrature", quadrature)):
         if not isinstance(several, Sequence | np.ndarray) or isinstance(several, str):
             raise TypeError(f"{name} is {several!r}. Pass a list, with an entry for each fit.")

@@ -32,7 +32,7 @@ def plot_intensity(
     ----------
     pattern : PointProcess
         The events and their bins.
-    intensity : DataArray or DataTree
+    intensity : DataArray, DataTree or Dataset
         Draws of the intensity in the bins, or of the posterior. Bands and "sd" are those of the
         draws: far from all inducing points only draws with ``joint=True`` vary as they should.
     what : {"mean", "sd", "median"}
@@ -45,7 +45,7 @@ def plot_intensity(
     ax : Axes, optional
         By default of a new figure.
     **kwargs
-        Passed to :meth:`PointProcess.intensity`, for a DataTree.
+        Passed to :meth:`PointProcess.intensity`, for a posterior.
 
     Returns
     -------

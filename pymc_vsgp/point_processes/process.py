@@ -298,7 +298,7 @@ class PointProcess:
 
         Parameters
         ----------
-        idata : DataTree
+        idata : DataTree or Dataset
             Draws, from :func:`sample` or from ``to_datatree`` of a Gaussian stage.
         Xnew : array_like, optional
             Where, with a column for each covariate after the coordinates: those of a table are
@@ -327,7 +327,7 @@ class PointProcess:
 
     def _drawn(self, intensity: Any, kwargs: dict[str, Any]) -> Any:
         """Return draws of the intensity, of a posterior if it is one."""
-        if isinstance(intensity, xr.DataTree):
+        if isinstance(intensity, xr.DataTree | xr.Dataset):
             return self.intensity(intensity, **kwargs)
         if kwargs:
             raise TypeError(
@@ -342,7 +342,7 @@ class PointProcess:
 
         Parameters
         ----------
-        intensity : DataArray or DataTree
+        intensity : DataArray, DataTree or Dataset
             Draws of the :meth:`intensity` in the bins, or of the posterior.
         region : optional
             What a window can be; in space-time also of space or time alone. ``{"x": (0, 1)}``
@@ -350,7 +350,7 @@ class PointProcess:
             or a Series with the index of `covariates`. By default all of the window. A dictionary
             with other names has several regions.
         **kwargs
-            Passed to :meth:`intensity`, for a DataTree.
+            Passed to :meth:`intensity`, for a posterior.
 
         Returns
         -------

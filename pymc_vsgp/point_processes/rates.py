@@ -45,6 +45,7 @@ def draw_intensity(
     options = {
         "var_name": var_name,
         "num_samples": num_samples,
+        "random_seed": random_seed,
         "model": model,
         "progressbar": progressbar,
     }

@@ -90,7 +90,7 @@ def check_labels(fit: Any) -> None:
 
 
 def _check_parameters(fit: Any) -> None:
-    """Raise where draws of parameters have the labels of the model in another order.
+    """Raise where draws of parameters do not have the entries of the model in their order.
 
     Data that pick their entries, such as the group of each row, are numbers.
     """
@@ -101,7 +101,13 @@ def _check_parameters(fit: Any) -> None:
     for rv in fit.model.free_RVs:
         if rv not in needed or rv.name not in posterior:
             continue
-        for dim in fit.model.named_vars_to_dims.get(rv.name) or ():
+        dims = fit.model.named_vars_to_dims.get(rv.name) or ()
+        if not matched & set(dims):  # of which draws may have fewer, or others
+            known = [fit.model.coords.get(dim) for dim in dims]
+            shape = tuple(map(len, known)) if dims and None not in known else rv.type.shape
+            of_draws = posterior[rv.name].transpose("chain", "draw", ...).shape[2:]
+            _check_shape(rv.name, shape, of_draws)
+        for dim in dims:
             now, then = fit.model.coords.get(dim), posterior[rv.name].indexes.get(dim)
             if now is None or then is None or dim in matched:
                 continue

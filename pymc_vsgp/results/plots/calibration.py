@@ -18,7 +18,7 @@ def plot_calibration(
     result: Calibration,
     *,
     kind: str = "ecdf",
-    var_names: list[str] | None = None,
+    var_names: str | list[str] | None = None,
     ax: Any = None,
 ) -> Any:
     """
@@ -34,7 +34,7 @@ def plot_calibration(
         histogram. A curve leaves its band just where the test behind `calibrated` fails. One like
         a bow says that the posterior is too high or too low, one like an S that it is too wide or
         too narrow.
-    var_names : list of str, optional
+    var_names : str or list of str, optional
         What to show, by default everything.
     ax : Axes or array of Axes, optional
         One for each of `var_names`. By default of a new figure.
@@ -63,7 +63,9 @@ def plot_calibration(
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}. Choose one of {list(KINDS)}.")
     check_names("var_names", var_names)
-    var_names = [var_names] if isinstance(var_names, str) else list(var_names or result.ranks)
+    if var_names is None:
+        var_names = list(result.ranks)
+    var_names = [var_names] if isinstance(var_names, str) else list(var_names)
     unknown = sorted(set(var_names) - set(result.ranks))
     if unknown or not var_names:
         raise ValueError(f"There are no ranks of {unknown}. Choose from {list(result.ranks)}.")
