@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pymc as pm
@@ -11,11 +11,11 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 __all__ = [
-    "all_labels",
     "check_order",
     "coord_labels",
     "differ_in_order",
     "dims_of",
+    "labels_of",
     "output_labels",
     "own_dims",
     "row_labels",
@@ -27,38 +27,41 @@ def dims_of(model: pm.Model, value: Any) -> tuple[str | None, ...] | None:
     return model.named_vars_to_dims.get(value.name) if isinstance(value, Variable) else None
 
 
+class Labels(NamedTuple):
+    """What a value says of its entries; of a tensor made of it they are in ``tag.labels``."""
+
+    dims: tuple[Any, ...] = ()
+    rows: pd.Index | None = None
+    along: Mapping[Any, pd.Index] = {}  # by dims; of columns, or of a series, without a dim
+
+
+def labels_of(value: Any) -> Labels:
+    """Return the labels of a table, a series, a DataArray, or a tensor made of one."""
+    if isinstance(value, pd.Index):
+        return Labels((), value, {None: value})
+    if isinstance(value, pd.DataFrame):
+        return Labels((), value.index, {None: value.columns})
+    if isinstance(value, pd.Series):
+        return Labels((), value.index, {None: value.index})
+    if isinstance(value, xr.DataArray):
+        rows = value.indexes.get(value.dims[0]) if value.ndim else None
+        return Labels(value.dims, rows, dict(value.indexes))
+    return getattr(getattr(value, "tag", None), "labels", Labels())
+
+
 def own_dims(model: pm.Model, value: Any) -> tuple[Any, ...]:
     """Return the dims of a variable of the model, of a DataArray, or of a tensor made of one."""
-    if isinstance(value, xr.DataArray):
-        return value.dims
-    return getattr(getattr(value, "tag", None), "dims", None) or dims_of(model, value) or ()
+    return labels_of(value).dims or dims_of(model, value) or ()
 
 
 def row_labels(value: Any) -> pd.Index | None:
-    """Return the labels of the rows of a table, a series or a DataArray, if it has such."""
-    if isinstance(value, pd.Index):
-        return value
-    if isinstance(value, pd.DataFrame | pd.Series):
-        return value.index
-    if isinstance(value, xr.DataArray) and value.ndim:
-        return value.indexes.get(value.dims[0])
-    return getattr(getattr(value, "tag", None), "labels", None)
-
-
-def all_labels(value: Any) -> dict[Any, pd.Index]:
-    """Return labels by dims; those of columns, or of a series, without a dim."""
-    if isinstance(value, pd.DataFrame | pd.Series):
-        return {None: value.columns if isinstance(value, pd.DataFrame) else value.index}
-    if isinstance(value, xr.DataArray):
-        return dict(value.indexes)
-    return getattr(getattr(value, "tag", None), "all_labels", {})
+    """Return the labels of the rows, if there are any."""
+    return labels_of(value).rows
 
 
 def output_labels(value: Any, dim: str | None) -> pd.Index | None:
     """Return the labels of several outputs: columns of a table, or entries along their dim."""
-    if isinstance(value, pd.Index):
-        return value
-    known = all_labels(value)
+    known = labels_of(value).along
     return known.get(None, known.get(dim))
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-import xarray as xr
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -16,7 +15,7 @@ from pytensor.graph.traversal import explicit_graph_inputs, graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.compile import evaluate
-from pymc_vsgp.labels import all_labels, check_order, output_labels, row_labels
+from pymc_vsgp.labels import check_order, labels_of, output_labels, row_labels
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -294,9 +293,7 @@ def as_float(value: Any, name: str = "A parameter"):
         return tensor
     todo = "Pass one number, one for each row of X, or a variable of the model."
     tensor = pt.as_tensor(as_real(value, name, todo))
-    tensor.tag.dims = value.dims if isinstance(value, xr.DataArray) else None
-    tensor.tag.labels = row_labels(value)
-    tensor.tag.all_labels = all_labels(value)
+    tensor.tag.labels = labels_of(value)
     return tensor
 
 
