@@ -18,21 +18,13 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
-from pytensor.tensor.random.op import RNGConsumerOp
 
 from pymc_vsgp.compile import check_precision, evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
+from pymc_vsgp.rvs import depends_on_random, refuse_minibatches
 
 LARGEST = 1e100  # of an input: kernels square it, and divide it by a lengthscale
 ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
-
-
-def depends_on_random(variable: Variable) -> bool:
-    """Whether a random variable is among the ancestors of `variable`."""
-    return any(
-        node.owner is not None and isinstance(node.owner.op, RNGConsumerOp)
-        for node in ancestors([variable])
-    )
 
 
 def known_value(value: Any, what: str = "An argument") -> np.ndarray | None:
@@ -48,6 +40,7 @@ def known_value(value: Any, what: str = "An argument") -> np.ndarray | None:
         return np.asarray(value.get_value(borrow=True))
     if (array := mapped_array(value)) is not None:
         return array
+    refuse_minibatches(ancestors([value]), what)
     inputs = explicit_graph_inputs([value])
     if depends_on_random(value) or any(
         not isinstance(i, Constant | SharedVariable) for i in inputs
@@ -301,22 +294,6 @@ def coded(X: Any, by: str | None, coords: Mapping[str, Any], what: str) -> Any:
             )
         group = at.astype("float64")
     return X.drop(columns=by).assign(**{by: group})
-
-
-def check_own(variables: Iterable[Variable], model: pm.Model, todo: str = "") -> None:
-    """Raise where a random variable is none of the model's: it would be drawn from its prior."""
-    own = set(model.basic_RVs)
-    for v in variables:
-        if v.name and v.owner and isinstance(v.owner.op, RNGConsumerOp) and v not in own:
-            todo = todo or f"Take it from this one: model[{v.name!r}]."
-            raise ValueError(f"{v.name!r} is a variable of another model. {todo}")
-
-
-def check_graphs[G: Iterable[Variable]](graphs: G, model: pm.Model) -> G:
-    """Return graphs; raise where they have a random variable of neither the model nor its root."""
-    root = model.root
-    check_own(ancestors(graphs, blockers=set(root.basic_RVs)), root)
-    return graphs
 
 
 def check_jitter(jitter: Any) -> None:

@@ -700,6 +700,51 @@ for family in (vsgp.Exponential(), vsgp.Gamma(2.0), vsgp.Weibull(2.0), vsgp.LogN
         )
 
 
+def of_batches(what):
+    def act():
+        X_batch, y_batch = pm.Minibatch(X, COUNTS, batch_size=N)
+        effort = pm.Minibatch(np.ones(N), batch_size=N)
+        if what == "Xu":
+            with_prior(pm.Minibatch(XU, batch_size=M))
+        elif what == "exposure":
+            observed(vsgp.Poisson(exposure=effort))
+        elif what == "effort":  # that is made of it
+            observed(vsgp.Poisson(exposure=pm.math.exp(effort)))
+        elif what == "a covariance function":
+            gp = process(cov_func=pm.gp.cov.ExpQuad(2, ls=effort[0]))
+            gp.prior("u", Xu=XU)
+        elif what == "another likelihood":
+            observed()
+            pm.Normal("z", 0.0, 1.0, observed=effort, total_size=N)
+            vsgp.sample(10, random_seed=1)
+        else:
+            data = {"X": {"X": X_batch}, "y": {"y": y_batch}, "X, y": {"X": X_batch, "y": y_batch}}
+            observed(**data[what])
+
+    return act
+
+
+for _what in (
+    *("X", "y", "X, y", "Xu", "exposure", "effort", "a covariance function"),
+    "another likelihood",
+):
+    MISTAKES[f"pm.Minibatch as {_what}"] = (
+        of_batches(_what),
+        TypeError,
+        ["is made of pm.Minibatch", "Pass all rows"],
+    )
+for _where, _act in {
+    "likelihood": lambda rv: observed(vsgp.Gaussian(sigma=2.0 * rv), y=TIMES),
+    "cov_func": lambda rv: process(cov_func=pm.gp.cov.ExpQuad(2, ls=rv)).prior("u", Xu=XU),
+    "mean_func": lambda rv: process(mean_func=pm.gp.mean.Constant(rv)).prior("u", Xu=XU),
+}.items():
+    MISTAKES[f"a distribution without a name in {_where}"] = (
+        lambda act=_act: act(pm.HalfNormal.dist()),
+        ValueError,
+        ["type halfnormal is not in the model", "Give it a name"],
+    )
+
+
 def sentences(message):
     return [part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z])", message.strip()) if part]
 

@@ -234,6 +234,45 @@ def test_numbers_in_another_order_say_where_columns_are():
                 )
 
 
+INDUCING = {
+    "points": lambda Z: {"Xu": Z.iloc[:M]},
+    "waves": lambda Z: {
+        "inducing": vsgp.inducing.Fourier.for_data(
+            Z, pm.gp.cov.ExpQuad(2, ls=[LS[c] for c in Z.columns]), max_features=60
+        )
+    },
+    "neighbors": lambda Z: {"inducing": vsgp.inducing.NearestNeighbors(Z.iloc[:M], 3)},
+}
+
+
+@pytest.mark.parametrize("kind", INDUCING)
+@pytest.mark.parametrize("of_Xu", [[0, 1], [1, 0]])
+def test_numbers_of_tables_are_matched_where_inducing_inputs_have_them(of_Xu, kind):
+    numbered, new = (table.set_axis(range(2), axis=1) for table in (X, NEW))
+    for of_X in ([0, 1], [1, 0]):
+        with pm.Model() as model:
+            kernel = pm.gp.cov.ExpQuad(2, ls=[LS[c] for c in of_Xu])
+            gp = vsgp.VariationalSparse(cov_func=kernel)
+            gp.prior("u", **INDUCING[kind](numbered[of_Xu]))
+            gp.likelihood("y", vsgp.Poisson(), X=numbered[of_X], y=Y)
+        np.testing.assert_array_equal(model["y_X"].get_value(), numbered[of_Xu])
+    point = {"u": np.random.default_rng(1).normal(size=model.eval_rv_shapes()["u"])}
+    found, wanted = (gp.predict(t, point, model=model)[0] for t in (new, new[of_Xu].to_numpy()))
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_numbers_of_tables_of_two_processes_are_in_one_order():
+    numbered, gps = X.set_axis(range(2), axis=1), []
+    with pm.Model():
+        for name, of_Xu in {"a": [0, 1], "b": [1, 0]}.items():
+            gps.append(vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(2, ls=LS)))
+            gps[-1].prior(name, numbered[of_Xu].iloc[:M])
+        with pytest.raises(ValueError, match="columns in different orders"):
+            vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), gps, X=numbered, y=Y * 1.0)
+        # Names of data take the place of numbers, as before.
+        vsgp.likelihood("z", vsgp.Poisson(), gps[0], X=X, y=Y)
+
+
 def test_intensity_of_a_pattern():
     covariate = lambda p: p[:, 0] - p[:, 1]  # noqa: E731
     pattern = vsgp.point_process(

@@ -136,6 +136,14 @@ def test_initial_values_are_of_variables_of_the_model(collapse, passed, stage):
             passed(initvals=unknown, collapse=collapse)
     with pytest.raises(TypeError, match="initvals is of type int. Pass a dict of values by name"):
         passed(initvals=[3], collapse=collapse)
+    for wrong, match in (
+        ({"s": [0.5, 0.5]}, r"'s' has shape \(2,\), and the variable \(\)"),
+        ([{"s": 0.5}, {"u": np.zeros(3)}], r"'u' has shape \(3,\), and the variable \(4,\)"),
+        ({"s": -1.0}, "'s' is -1.0, which it can't have"),
+        ({"s": "mode"}, "Pass numbers, or one of"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            passed(initvals=wrong, collapse=collapse)
 
 
 @pytest.mark.slow

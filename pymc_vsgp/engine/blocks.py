@@ -20,7 +20,6 @@ from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.compile import simplify_block
 from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Covariance
@@ -29,6 +28,7 @@ from pymc_vsgp.inducing.repeats import AtDistinct
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.quadrature import roughly
 from pymc_vsgp.ops.rows import SMALLEST_BLOCK, Order
+from pymc_vsgp.rvs import depends_on_random
 
 ALL_ROWS = 2**62  # a block of any number of rows
 BATCH_BYTES = 64_000_000  # of one K x M x B buffer, of which a minibatch holds a handful

@@ -7,9 +7,10 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc.model.core import Model
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pymc_vsgp.checks import kind
+from pymc_vsgp.checks import as_real, kind, known_value
 from pymc_vsgp.compile import at_points
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.fit.starts import all_of, shares
@@ -19,6 +20,7 @@ __all__ = ["check_initvals", "of_target", "starts_of_chains"]
 
 # Starts are drawn from the Gaussian stage, somewhat wider, so that R-hat can tell if chains agree.
 DISPERSION = 1.5
+STRATEGIES = ["support_point", "prior"]  # of PyMC, for an initial value
 
 
 def check_initvals(initvals: Any, model: Model) -> None:
@@ -27,11 +29,33 @@ def check_initvals(initvals: Any, model: Model) -> None:
     for point in initvals if isinstance(initvals, list | tuple | np.ndarray) else [initvals]:
         if not isinstance(point, dict | None):
             raise TypeError(f"initvals is {kind(point)}. Pass a dict of values by name.")
-        for key in point or ():
+        for key, value in (point or {}).items():
             name = getattr(key, "name", key)
             if name not in known and model.name_for(str(name)) not in known:
                 names = [v.name for v in model.free_RVs]
                 raise ValueError(f"initvals has {name!r}. Pass values by name, of {names}.")
+            if isinstance(value, str) and value not in STRATEGIES:
+                raise ValueError(f"initvals has {value!r}. Pass numbers, or one of {STRATEGIES}.")
+            rv = model.named_vars.get(model.name_for(str(name)))
+            if rv in model.free_RVs and not isinstance(value, str | Variable | None):
+                _check_initval(model, rv, as_real(value, f"The initial value of {rv.name!r}"))
+
+
+def _check_initval(model: Model, rv: Variable, value: np.ndarray) -> None:
+    """Raise unless a value has the shape of its variable, and is one that it can have."""
+    shape = tuple(int(n) for n in model.eval_rv_shapes()[rv.name])
+    if value.shape != shape:
+        raise ValueError(
+            f"The initial value of {rv.name!r} has shape {value.shape}, and the variable {shape}. "
+            "Pass a value for each entry."
+        )
+    if (transform := model.rvs_to_transforms[rv]) is not None:
+        moved = known_value(transform.forward(pt.constant(value), *rv.owner.inputs))
+        if moved is not None and not np.isfinite(moved).all():
+            raise ValueError(
+                f"The initial value of {rv.name!r} is {value}, which it can't have. "
+                "Pass one with a density above zero."
+            )
 
 
 def of_target(initvals, target: Model):

@@ -156,7 +156,7 @@ class Fourier(Features, InducingVariables):
         check_number("draws", draws)
         if max_features is not None:
             check_number("max_features", max_features)
-        names = column_names(X, "X")
+        names = column_names(X, "X", numbers=True)
         X = as_inputs(X, "X")
         check_kernel(cov_func, X)
         check_methods(cov_func)

@@ -102,7 +102,7 @@ class NearestNeighbors(InducingVariables):
     """
 
     def __init__(self, Xu: Any, m: int | None = None, *, scale: Any = None):
-        self.columns = column_names(Xu, "Xu")
+        self.columns = column_names(Xu, "Xu", numbers=True)
         self.Xu = as_inputs(Xu, "Xu")
         check_distinct(self.Xu)
         if m is not None:

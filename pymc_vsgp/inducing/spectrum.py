@@ -28,9 +28,9 @@ from pytensor.graph.basic import Constant
 from pytensor.tensor.variable import TensorVariable
 from scipy import special
 
-from pymc_vsgp.checks import depends_on_random
 from pymc_vsgp.inducing.kernel_values import draws_or_start
 from pymc_vsgp.inducing.kernels import has_noise_of_its_own
+from pymc_vsgp.rvs import depends_on_random
 
 # The smoothness of Matérn kernels, and the lengthscale of each in units of its `ls`.
 MATERN = {

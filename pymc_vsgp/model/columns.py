@@ -54,32 +54,53 @@ def in_order(model, gps: Sequence, names, X, value, what: str):
 
     The model keeps the names as the coordinate of ``{u}_feature``.
     """
-    labels = [names_of(model.coords.get(gp._prior.feature_dim)) for gp in gps]
-    known = {n for n in labels if n is not None}
-    if len(known) > 1:
+    labels = [model.coords.get(gp._prior.feature_dim) for gp in gps]
+    numbers = any(n is not None and names_of(n) is None for n in labels)  # of a table of Xu
+    known = {n for n in map(names_of, labels) if n is not None}
+    if len(known) > 1 or (numbers and any(_are_numbers(n) for n in known)):
         raise ValueError(
             f"The processes have their columns in different orders: {sorted(known)}. "
             "Put the columns of each Xu in the same order."
         )
     # Data give the columns their order; labels of new inputs may then be the numbers of these.
-    order = match_columns(names, next(iter(known), None), what, numbers=what == "Xnew")
+    numbers = numbers or what == "Xnew"
+    order = match_columns(names, next(iter(known), None), what, numbers=numbers)
     if order is None:
         return X, value
     value = None if value is None else value[:, order]
     return X[:, order], value
 
 
+def _are_numbers(names: Sequence[str]) -> bool:
+    return set(names) == set(map(str, range(len(names))))
+
+
 def name_columns(model: pm.Model, dim: str, length: int, names) -> None:
-    """Keep the names of the inputs in the model, unless it has some."""
+    """Keep the names of the inputs in the model, unless it has some.
+
+    The numbers 0, 1, ... of a table are kept until there are names: another table with them may
+    have them in another order.
+    """
+    if names is not None and names_of(names) is None:
+        names = tuple(range(length))
     if dim not in model.dim_lengths:
         model.add_coord(dim, names, length=length)
-    elif names is not None and model.coords.get(dim) is None:
+    elif names is not None and names_of(model.coords.get(dim)) is None:
         model.set_dim(dim, length, names)
     elif match_columns(names, names_of(model.coords.get(dim)), "Xu"):
         raise ValueError(
             f"Xu has the columns {list(names)}, but the dimension {dim!r} of the model has "
             f"{list(model.coords[dim])}. Put them in the same order."
         )
+
+
+def keep_names(model: pm.Model, gps: Sequence, names) -> None:
+    """Keep the names that inputs of data have, for processes that have none."""
+    for gp in gps:
+        dim = gp._prior.feature_dim
+        known = model.coords.get(dim)
+        has_them = known is not None and (names_of(known) or _are_numbers(names or ()))
+        name_columns(model, dim, gp._prior.n_columns, None if has_them else names)
 
 
 def check_own_data(inducing: list, inputs: list) -> None:

@@ -12,7 +12,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import (
     as_array,
-    check_graphs,
     check_names,
     check_new_name,
     is_symbolic,
@@ -24,6 +23,7 @@ from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float, known_shape
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model import columns, latents
+from pymc_vsgp.rvs import check_graphs
 
 
 class Coregionalized:

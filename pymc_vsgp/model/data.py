@@ -4,6 +4,7 @@ import pymc as pm
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
 
@@ -22,6 +23,7 @@ from pymc_vsgp.inducing.kernels import check_distinct_places
 from pymc_vsgp.likelihoods.base import check_lengths, check_param_shapes
 from pymc_vsgp.model.observation import Observation, observations
 from pymc_vsgp.ops.runs import by_value
+from pymc_vsgp.rvs import refuse_minibatches
 
 
 def check_data(model: pm.Model) -> None:
@@ -29,6 +31,7 @@ def check_data(model: pm.Model) -> None:
 
     Rows with equal inputs are found again.
     """
+    refuse_minibatches(ancestors([*model.rvs_to_values.values(), *model.potentials]), "The model")
     for rv in model.free_RVs:
         if isinstance(rv.owner.op, ObservationRV):
             raise ValueError(

@@ -9,13 +9,14 @@ import pytensor.tensor as pt
 
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import check_point, depends_on_random, known_value, model_of
+from pymc_vsgp.checks import check_point, known_value, model_of
 from pymc_vsgp.compile import evaluate, function
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import Observation, observations, warnings_at
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import SafeCholesky
+from pymc_vsgp.rvs import depends_on_random
 
 # A condition number that leaves fewer than six digits of the values at the inducing inputs.
 ILL_CONDITIONED = 1e10

@@ -13,8 +13,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.checks import (
     check_dim,
     check_distinct,
-    check_graphs,
-    depends_on_random,
     kind,
     known_value,
 )
@@ -23,6 +21,7 @@ from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.kernels import check_distinct_places, check_methods
 from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.model.columns import name_columns
+from pymc_vsgp.rvs import check_graphs, depends_on_random
 
 
 def check_points(gp: Any, model, Xu: np.ndarray, names: Any) -> None:

@@ -17,7 +17,6 @@ from pymc_vsgp.checks import (
     as_matrix,
     check_columns,
     check_dim,
-    check_graphs,
     check_jitter,
     check_kernel,
     check_new_name,
@@ -43,6 +42,7 @@ from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
 from pymc_vsgp.model.variable import inducing_variable
 from pymc_vsgp.ops.distance import warn_of_offset
+from pymc_vsgp.rvs import check_graphs
 
 
 class VariationalSparse(Base):
@@ -222,7 +222,7 @@ class VariationalSparse(Base):
         check_points(self, model, Xu_value, column_names(Xu, "Xu"))
         n_inducing, n_columns = Xu_value.shape
         check_dim(model, inducing_dim, n_inducing, "Xu")
-        names = column_names(Xu, "Xu", model)
+        names = column_names(Xu, "Xu", model, numbers=by is None)
         if isinstance(Xu, SharedVariable):
             columns.check_own_data([Xu], data_inputs(model))
             if inducing_dim not in model.dim_lengths:

@@ -23,11 +23,9 @@ from pymc_vsgp.checks import (
     check_columns,
     check_dim,
     check_dim_name,
-    check_graphs,
     check_names,
     check_new_name,
     check_number,
-    check_own,
     check_point,
     column_names,
     is_symbolic,
@@ -51,9 +49,10 @@ from pymc_vsgp.model.columns import (
     coded_for_all,
     coded_with,
     in_order,
-    name_columns,
+    keep_names,
 )
 from pymc_vsgp.ops.mapped import mapped_array
+from pymc_vsgp.rvs import check_graphs, check_own
 
 
 class Observed(NamedTuple):
@@ -302,7 +301,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
             what = "Xu" if gp._prior.kind.inputs else "inducing"
             what += "" if len(gps) == 1 else f" of {gp._prior.u.name!r}"
             check_columns(X_value, gp._prior.n_columns, "X", what)
-    names = column_names(X, "X", model)
+    names = column_names(X, "X", model, numbers=True)
     X_tensor, X_value = in_order(model, gps, names, X_tensor, X_value, "X")
     is_array = not is_symbolic(X)
     check_own_data([Xu for gp in gps for Xu in gp._prior.kind.inputs], [X_tensor])
@@ -345,9 +344,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
     for dim, length in zip(rest, y_value.shape[1:], strict=True):
         if dim not in model.dim_lengths:
             model.add_coord(dim, length=length)
-    for gp in gps:
-        dim = gp._prior.feature_dim
-        name_columns(model, dim, gp._prior.n_columns, None if model.coords.get(dim) else names)
+    keep_names(model, gps, names)
     if mapped_array(X_tensor) is not None:
         # pm.Data would copy it into memory, and a trace into a file.
         X_tensor.name = model.name_for(f"{name}_X")
