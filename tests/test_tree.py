@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1] / "pymc_vsgp"
 LAYERS = [
     "compile",
     "ops",
+    "rvs",
     "checks",
     "labels",
     "progress",
