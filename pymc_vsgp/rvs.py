@@ -10,15 +10,17 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
 
-__all__ = ["check_graphs", "check_own", "depends_on_random", "refuse_minibatches"]
+__all__ = ["check_graphs", "check_own", "depends_on_random", "is_drawn", "refuse_minibatches"]
 
 
 def depends_on_random(variable: Variable) -> bool:
     """Whether a random variable is among the ancestors of `variable`."""
-    return any(
-        node.owner is not None and isinstance(node.owner.op, RNGConsumerOp)
-        for node in ancestors([variable])
-    )
+    return any(map(is_drawn, ancestors([variable])))
+
+
+def is_drawn(variable: Variable) -> bool:
+    """Whether a variable is a random variable, or the state of the generator that drew it."""
+    return variable.owner is not None and isinstance(variable.owner.op, RNGConsumerOp)
 
 
 def refuse_minibatches(variables: Iterable[Variable], what: str) -> None:
@@ -34,22 +36,22 @@ def check_own(variables: Iterable[Variable], model: pm.Model, todo: str = "") ->
     """Raise where a random variable is none of the model's: it would be drawn from its prior."""
     own = set(model.basic_RVs)
     for v in variables:
-        if v.owner is None or v in own or not isinstance(v.owner.op, RNGConsumerOp):
-            continue
-        if v.name:
+        if v.name and is_drawn(v) and v not in own:
             todo = todo or f"Take it from this one: model[{v.name!r}]."
             raise ValueError(f"{v.name!r} is a variable of another model. {todo}")
-        if not isinstance(v.type, RandomType):
-            raise ValueError(
-                f"A distribution of type {v.owner.op.name} is not in the model, so it would be "
-                'drawn anew in each evaluation. Give it a name, as in pm.HalfNormal("sigma").'
-            )
 
 
 def check_graphs[G: Iterable[Variable]](graphs: G, model: pm.Model) -> G:
     """Return graphs; raise where they have a random variable of neither the model nor its root."""
     root = model.root
-    seen = list(ancestors(graphs, blockers=set(root.basic_RVs)))
+    own = set(root.basic_RVs)
+    seen = list(ancestors(graphs, blockers=own))
     refuse_minibatches(seen, "A parameter")
     check_own(seen, root)
+    for v in seen:
+        if is_drawn(v) and v not in own and not isinstance(v.type, RandomType):
+            raise ValueError(
+                f"A distribution of type {v.owner.op.name} is not in the model, so it would be "
+                'drawn anew in each evaluation. Give it a name, as in pm.HalfNormal("sigma").'
+            )
     return graphs

@@ -234,6 +234,22 @@ def test_numbers_in_another_order_say_where_columns_are():
                 )
 
 
+@pytest.mark.parametrize("extra", ["hours", "habitat"])
+def test_columns_that_the_model_lacks_are_named(extra, fitted):
+    """Also where they are no numbers."""
+    model, gp, idata = fitted
+    point = {"u": idata["posterior"]["u"].values[0, 0]}
+    kinds = {"habitat": pd.Categorical(["a", "b", "a", "b"]), "hours": np.ones(4)}
+    table = SWAPPED.assign(**{extra: kinds[extra]})
+    for call in (
+        lambda: vsgp.predict(idata, table, "f", model=model, **quiet),
+        lambda: gp.predict(table, point, model=model),
+        lambda: build(X.assign(**{extra: kinds[extra][0]})),
+    ):
+        with pytest.raises(ValueError, match=f"has the columns .*'{extra}'.* those of the model"):
+            call()
+
+
 INDUCING = {
     "points": lambda Z: {"Xu": Z.iloc[:M]},
     "waves": lambda Z: {

@@ -78,6 +78,30 @@ def test_bands_hold_the_data(line):
     assert bare.get_ylabel() == "mean of y"
 
 
+def test_data_are_in_the_units_of_the_mean(line):
+    """Counts over hours are not shown beside a mean per hour."""
+    X, hours = line[0]["y_X"].get_value(), np.linspace(1.0, 20.0, N)
+    counts = np.arange(N)
+    for own, other, shown in (
+        (hours, None, False),  # f: its mean has no hours at new inputs
+        (hours, 1.0, False),
+        (hours, hours, True),
+        (2.0, None, True),
+        (2.0, np.full(N, 2.0), True),
+        (2.0, 1.0, False),
+        (1.0, 1.0, True),
+    ):
+        model = build(X, counts, vsgp.Poisson(exposure=own))
+        idata = prior_draws(model, 4)
+        options = {"model": model, "n_points": N}
+        if other is not None:
+            options["likelihood"] = vsgp.Poisson(exposure=other)
+        ax = plot_function(idata, **options)
+        assert ("data" in ax.get_legend_handles_labels()[1]) == shown, (own, other)
+    ax = plot_function(idata, data=False, **options)
+    assert "data" not in ax.get_legend_handles_labels()[1]
+
+
 @pytest.mark.parametrize("Xnew", [[[2.0]], [[2.0], [2.0]]])
 def test_a_single_input_has_bars(Xnew, line):
     """The panel has a width, so that they can be seen."""

@@ -36,7 +36,16 @@ def coded_with(model: pm.Model, gps: Sequence, X: Any) -> Any:
                 f"The column {by!r} is the group of each row, and {gp._prior.u.name!r} has it "
                 "before others. Put it last in the Xu of that process."
             )
-    return coded(X, by, model.coords, "X")
+    X = coded(X, by, model.coords, "X")
+    check_columns_of(model, gps, X, "X")
+    return X
+
+
+def check_columns_of(model: pm.Model, gps: Sequence, X: Any, what: str) -> None:
+    """Raise where a table has other columns than the processes, whatever is in them."""
+    names = column_names(X, what, model)
+    for gp in gps:
+        match_columns(names, names_of(model.coords.get(gp._prior.feature_dim)), what)
 
 
 def coded_for_all(model: pm.Model, gps: Sequence, Xnew: Any) -> Any:

@@ -483,6 +483,7 @@ class VariationalSparse(Base):
         prior = source._require_prior(method)
         model = latents.model_with([source], model)
         Xnew = coded(Xnew, prior.kind.by, model.coords, "Xnew")
+        columns.check_columns_of(model, [source], Xnew, "Xnew")
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
             what = "Xu" if prior.kind.inputs else "inducing"

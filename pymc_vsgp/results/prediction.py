@@ -373,9 +373,10 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         dim = dims[0] or dim
         coords = {dim: list(c)} if (c := fit.model.coords.get(dim)) is not None else {}
     Xnew = coded(Xnew, fit.by, {} if fit.by is None else fit.groups(fit.by), "Xnew")
+    order = _order(fit, Xnew)  # before values of columns that the model lacks
     X = as_inputs(Xnew, "Xnew")
     check_columns(X, fit.n_columns, "Xnew", "X")
-    X = X[:, _order(fit, Xnew)]
+    X = X[:, order]
     _check_groups(fit, X)
     return Rows(X, dim, coords)
 

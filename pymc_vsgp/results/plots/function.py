@@ -8,7 +8,7 @@ import numpy as np
 from arviz_base import rcParams
 from pymc.model.core import Model
 
-from pymc_vsgp.checks import check_number, check_real
+from pymc_vsgp.checks import check_number, check_real, known_value
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
@@ -46,7 +46,7 @@ def plot_function(
     n_lines: int = 0,
     n_points: int | None = None,
     margin: float = 0.05,
-    data: bool = True,
+    data: bool | None = None,
     inducing: bool = True,
     num_samples: int | None = 200,
     random_seed: int | np.random.Generator | None = None,
@@ -81,7 +81,8 @@ def plot_function(
     margin : float
         How far the grid goes beyond the data, as a fraction of their range.
     data, inducing : bool
-        Whether to plot the observations and the inducing inputs.
+        Whether to plot the observations and the inducing inputs. By default both: observations not
+        where `likelihood` has another exposure than the data, or another number of trials.
     num_samples : int, optional
         How many draws to use.
     random_seed : int or Generator, optional
@@ -105,6 +106,7 @@ def plot_function(
         check_number("n_points", n_points)
     lik = None if likelihood is None else as_likelihood(likelihood)
     fit = Fitted(idata, model, var_name, lik, num_samples)
+    data = _in_units_of_data(fit) if data is None else data
     X, y = fit.X, np.asarray(fit.y)
     if fit.by is not None:
         X, y, Xnew = _of_one_group(fit, X, y, Xnew, fit.by)
@@ -300,6 +302,21 @@ def _series(fit, what, array):
         values = array.isel(dict(zip(dims, at, strict=True)))
         found.append((color_of(k), label, values))
     return found
+
+
+def _in_units_of_data(fit) -> bool:
+    """Whether observations were collected over what the mean is shown for."""
+    for name in ("exposure", "n"):
+        params = [lik.of_output.params.get(name) for lik in (fit.of_model, fit.likelihood)]
+        if params[0] is params[1]:
+            continue
+        old, new = (np.ones(1) if p is None else known_value(p) for p in params)
+        if old is None or new is None:
+            return False
+        one_for_all = np.size(old) == 1 or np.size(new) == 1
+        if not (np.all(old == new) if one_for_all else np.array_equal(old, new)):
+            return False
+    return True
 
 
 def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options):
