@@ -93,6 +93,7 @@ def test_plot(kind, rng):
     axes = plot_calibration(result, kind=kind)
     assert [ax.get_title(loc="left") for ax in axes] == ["a", "b: not uniform"]
     assert "99% of uniform" in axes[0].get_legend_handles_labels()[1][0]
+    assert not any(ax.get_legend() for ax in axes) and len(axes[0].figure.legends) == 1
     if kind == "ecdf":
         # Half of the range has all ranks, so that the curve is half a unit above.
         curve = axes[1].lines[-1]

@@ -1,6 +1,7 @@
 """Every picture, without looking at it: what is on the axes."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 
@@ -397,6 +398,26 @@ def test_a_check_of_draws_takes_a_seed(line, monkeypatch):
 
     assert green(1) == green(1)
     assert green(1) != green(2)
+
+
+@pytest.mark.parametrize("n_inputs", [1, 2])
+def test_inducing_points_have_the_names_of_their_inputs(n_inputs):
+    names = ["day", "depth"][:n_inputs]
+    places = np.linspace(0, 3, N)
+    places[N // 2 :] += 20.0  # a second season
+    table = pd.DataFrame({"day": places, "depth": np.cos(places)})[names]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(n_inputs, ls=1.0))
+        gp.prior("u", Xu=table.iloc[::5])
+        gp.likelihood("y", vsgp.Poisson(), X=table, y=np.arange(N))
+    check = check_inducing(prior_draws(model, 3), model=model, nested=False, progressbar=False)
+    stage = vsgp.fit_gaussian(model=model, maxiter=1, move_inducing=True, progressbar=False)
+    for shown in (check, stage):
+        ax = np.ravel(plot_inducing(shown))[0]
+        assert [ax.get_xlabel(), ax.get_ylabel()][:n_inputs] == names
+    if n_inputs == 1:  # nothing was looked at between the seasons
+        x = plot_inducing(check)[0].lines[0].get_xdata()
+        assert len(x) == N + 1 and np.isnan(x[N // 2])
 
 
 def test_bound(line):

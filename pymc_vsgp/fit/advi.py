@@ -43,14 +43,20 @@ def fit_advi(
     elif random_seed is not None:
         random_seed = int(generator_of(random_seed).integers(2**31))  # `pm.fit` takes no others
     with model, whitened_coordinates(model):
-        approx = pm.fit(
-            n,
-            method=method,
-            random_seed=random_seed,
-            progressbar=progressbar,
-            callbacks=callbacks,
-            **kwargs,
-        )
+        try:
+            approx = pm.fit(
+                n,
+                method=method,
+                random_seed=random_seed,
+                progressbar=progressbar,
+                callbacks=callbacks,
+                **kwargs,
+            )
+        except FloatingPointError as error:
+            raise ValueError(
+                "ADVI ended in nan, as the log density of the data is not finite at some draws, or "
+                "steps are too long. Leave method out, or pass obj_optimizer=pm.adam(...)."
+            ) from error
         if not times:
             raise KeyboardInterrupt("Before the first step of ADVI.")
         mean, cov = approx.mean.eval(), approx.cov.eval()

@@ -83,7 +83,7 @@ class Natural:
         if not _has_slopes(self.evaluation):
             raise ValueError(
                 "The log density of the data has no finite gradient where f is far from them. "
-                "Write it without what is nan there, or use fit_gaussian(method='advi')."
+                "Write it as a pm.CustomDist without what is nan or infinite there."
             )
 
     def _narrower(self, sites: list[Sites], much: float) -> list[Sites]:
@@ -424,6 +424,8 @@ class Natural:
         sites, ev, part = self.sites, self.evaluate(theta, self.sites, self.moved), 1.0
         lengths = self.to_follow * (SHARED if self.n_sharing > 1 else 1)
         for i, length in enumerate(lengths):
+            if not _has_slopes(ev):
+                return np.full(theta.size, np.nan)
             there = self.blended(ev, part * length, sites)
             to = self.evaluate(theta, there, self.moved)
             if i < len(self.to_follow) or to.value > ev.value:

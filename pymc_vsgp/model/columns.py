@@ -36,16 +36,19 @@ def coded_with(model: pm.Model, gps: Sequence, X: Any) -> Any:
                 f"The column {by!r} is the group of each row, and {gp._prior.u.name!r} has it "
                 "before others. Put it last in the Xu of that process."
             )
-    X = coded(X, by, model.coords, "X")
-    check_columns_of(model, gps, X, "X")
-    return X
+    return coded_for(model, gps, X, by, "X")
 
 
-def check_columns_of(model: pm.Model, gps: Sequence, X: Any, what: str) -> None:
-    """Raise where a table has other columns than the processes, whatever is in them."""
+def coded_for(model: pm.Model, gps: Sequence, X: Any, by: str | None, what: str) -> Any:
+    """Return inputs with numbers for labels of groups; raise where columns are unknown.
+
+    Before a look at what is in them, which may be no numbers.
+    """
+    X = coded(X, by, model.coords, what)
     names = column_names(X, what, model)
     for gp in gps:
         match_columns(names, names_of(model.coords.get(gp._prior.feature_dim)), what)
+    return X
 
 
 def coded_for_all(model: pm.Model, gps: Sequence, Xnew: Any) -> Any:

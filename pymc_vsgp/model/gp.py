@@ -20,7 +20,6 @@ from pymc_vsgp.checks import (
     check_jitter,
     check_kernel,
     check_new_name,
-    coded,
     column_names,
     kind,
     model_of,
@@ -482,8 +481,7 @@ class VariationalSparse(Base):
         source = conditioning_process(self, given)
         prior = source._require_prior(method)
         model = latents.model_with([source], model)
-        Xnew = coded(Xnew, prior.kind.by, model.coords, "Xnew")
-        columns.check_columns_of(model, [source], Xnew, "Xnew")
+        Xnew = columns.coded_for(model, [source], Xnew, prior.kind.by, "Xnew")
         X, value = as_matrix(Xnew, "Xnew")
         if value is not None:
             what = "Xu" if prior.kind.inputs else "inducing"

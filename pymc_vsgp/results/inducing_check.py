@@ -119,6 +119,7 @@ class InducingCheck:
     points_are_exact: bool = False
     obs_dim: str = "obs"
     coords: dict[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
 
     @property
     def inducing(self) -> str:
@@ -391,6 +392,7 @@ def check_inducing(
             obs_dim=fit.y_dims[0],
             coords=fit.coords_of(fit.y_dims[:1]),
             others=others_of(fit),
+            columns=fit.columns,
         )
         check.points_are_exact = _points_are_exact(check.numbers, parts, X)
         if has_bounds(fit):

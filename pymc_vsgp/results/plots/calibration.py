@@ -7,7 +7,7 @@ import scipy.stats
 
 from pymc_vsgp.checks import check_names
 from pymc_vsgp.results.calibration import Calibration
-from pymc_vsgp.results.plots.style import BLUE, GRAY, ORANGE, legend, new_axes
+from pymc_vsgp.results.plots.style import BLUE, GRAY, LEGEND, ORANGE, legend, new_axes
 
 KINDS = ("ecdf", "hist")
 PROBABILITY = 0.99
@@ -85,7 +85,12 @@ def plot_calibration(
         panel.set_xlim(0.0, 1.0)
         panel.set_xticks([0.0, 0.5, 1.0])
     axes[0].set_ylabel("ECDF - uniform" if kind == "ecdf" else "replicates")
-    legend(axes[0])
+    if ax is None:  # above the panels, each of which has a title
+        axes[0].figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside upper right", **LEGEND
+        )
+    else:
+        legend(axes[0])
     return axes[: len(var_names)]
 
 

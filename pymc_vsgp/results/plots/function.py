@@ -17,6 +17,7 @@ from pymc_vsgp.results.plots.style import (
     ORANGE,
     color_of,
     ink,
+    input_label,
     legend,
     new_axes,
     plain,
@@ -458,6 +459,4 @@ def _label(fit, what):
 
 
 def _feature(fit, i):
-    if fit.columns is not None:
-        return fit.columns[i]
-    return "input" if fit.X.shape[1] == 1 else f"input {i}"
+    return input_label(fit.columns, i, fit.X.shape[1])

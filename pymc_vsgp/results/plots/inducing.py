@@ -7,7 +7,7 @@ import xarray as xr
 
 from pymc.model.core import Model
 
-from pymc_vsgp.checks import kind
+from pymc_vsgp.checks import kind, names_of
 from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.results.inducing_check import InducingCheck, check_inducing
 from pymc_vsgp.results.plots.style import (
@@ -17,11 +17,14 @@ from pymc_vsgp.results.plots.style import (
     ORANGE,
     color_of,
     ink,
+    input_label,
     legend,
     new_axes,
     plain,
     strokes,
 )
+
+FAR = 5.0  # times the mean distance of neighbors
 
 
 def plot_inducing(
@@ -93,13 +96,14 @@ def _where(ax, check):
     X, left = check.X[:, :n_inputs], 100.0 * check.unexplained  # without the column of groups
     if X.shape[1] == 1:
         order = np.argsort(X[:, 0])
-        x, values = X[order, 0], left[order]
+        x, values = _apart(X[order, 0], left[order])
         ax.fill_between(x, 0.0, values, color=BLUE, alpha=0.25, lw=0)
-        ax.plot(x, values, color=BLUE, lw=1.2)
+        # Where data are apart, some may be alone.
+        ax.plot(x, values, color=BLUE, lw=1.2, marker="." if len(x) > len(X) else None, ms=3)
         top = max(float(left.max()) * 1.1, 1e-12)
         ax.set_ylim(-0.12 * top, top)
         ax.set_ylabel("unexplained share of the variance, %")
-        ax.set_xlabel("input")
+        ax.set_xlabel(input_label(check.columns, 0, 1))
         for i, Z in enumerate(z for z in check.Xu.values() if len(z)):
             strokes(ax, Z[:, 0], ORANGE, "inducing inputs" if i == 0 else None, 0.0)
         if check.verdict != "enough":
@@ -118,10 +122,17 @@ def _where(ax, check):
             for i, Z in enumerate(check.added.values()):
                 named = "where more would help" if i == 0 else None
                 ax.scatter(*Z[:, :2].T, s=38, facecolor="none", edgecolor=GREEN, label=named)
-        ax.set_xlabel("input 0")
-        ax.set_ylabel("input 1")
+        ax.set_xlabel(input_label(check.columns, 0, 2))
+        ax.set_ylabel(input_label(check.columns, 1, 2))
     plain(ax)
     legend(ax, above=True)
+
+
+def _apart(x: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return sorted data with nan between those that are far apart, such as seasons."""
+    step = np.diff(x)
+    at = 1 + np.flatnonzero(step * len(step) > FAR * step.sum())
+    return np.insert(x, at, np.nan), np.insert(values, at, np.nan)
 
 
 def _missing(ax, check):
@@ -150,6 +161,8 @@ def _moves(stage: GaussianStage, ax):
             "Pass arrays or pm.Data to prior."
         )
     ax = new_axes(ax)
+    dims = stage.model.named_vars_to_dims.get(names[0]) or (None,)
+    columns = names_of(stage.model.coords.get(dims[-1]))
     for i, name in enumerate(names):
         before, after = stage.Xu_before[name], stage.Xu[name]
         color = color_of(i)
@@ -174,13 +187,13 @@ def _moves(stage: GaussianStage, ax):
         labels = [t for n in names for t in (f"{n}, before", f"{n}, after")]
         ax.set_yticks(at, labels)
         ax.set_ylim(min(at) - 0.5, max(at) + 0.5)
-        ax.set_xlabel("input")
+        ax.set_xlabel(input_label(columns, 0, 1))
         ax.tick_params(axis="y", length=0)
         plain(ax)
         ax.spines["left"].set_visible(False)
     else:
-        ax.set_xlabel("input 0")
-        ax.set_ylabel("input 1")
+        ax.set_xlabel(input_label(columns, 0, 2))
+        ax.set_ylabel(input_label(columns, 1, 2))
         plain(ax)
         legend(ax, above=True)
     return ax

@@ -5,6 +5,7 @@ have three times the contrast of a white ground and of a nearly black one, and d
 blind as well.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from pymc_vsgp.checks import kind
 
 BLUE, ORANGE, GREEN, GRAY = "#2878b5", "#d9541e", "#2a9d6f", "#8a8f98"
 SEVERAL = (BLUE, ORANGE, GREEN, "#8458b3", "#b38a00", "#c2417c", "#2f97aa", "#787c84")
+LEGEND = {"frameon": False, "fontsize": 8.5}
 DARKER = 0.6  # each time the colors begin again
 
 
@@ -49,12 +51,19 @@ def plain(ax):
     ax.tick_params(labelsize=9)
 
 
+def input_label(columns: Sequence[str] | None, i: int, of: int) -> str:
+    """What an axis of inputs is called."""
+    if columns is not None:
+        return columns[i]
+    return "input" if of == 1 else f"input {i}"
+
+
 def legend(ax, above=False):
     """Add a legend without a frame."""
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    style: dict[str, Any] = {"frameon": False, "fontsize": 8.5}
+    style: dict[str, Any] = dict(LEGEND)
     if not above:
         ax.legend(loc="best", **style)
         return
