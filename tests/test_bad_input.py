@@ -424,7 +424,10 @@ MISTAKES = {
     "captured array": (
         lambda: observed(lambda f: pm.Normal.dist(f, TIMES[:7])),
         ValueError,
-        ["p0 of Custom has shape (7,), but X has 12 rows", "one for each row of X"],
+        [
+            "An array of the likelihood's callable has shape (7,), but X has 12 rows",
+            "one for each row of X",
+        ],
     ),
     "captured weights": (
         lambda: observed(

@@ -137,7 +137,7 @@ def test_weights_of_a_mixture_that_differ_by_row():
 
 
 def test_arrays_of_another_length():
-    with pytest.raises(ValueError, match=r"p0 of Custom has shape \(20,\), but X has 12 rows"):
+    with pytest.raises(ValueError, match=r"callable has shape \(20,\), but X has 12 rows"):
         build(lambda model: CASES["exposure"][0], COUNTS, rows=12)
 
 

@@ -101,6 +101,10 @@ class Likelihood:
         """Name of the family, for messages."""
         return type(self).__name__
 
+    def said(self, name: str) -> str:
+        """Name of a parameter, for messages."""
+        return f"{name} of {self.title}"
+
     def log_prob(self, f, y):
         """Log density or mass of y given f, elementwise."""
         raise NotImplementedError
@@ -217,9 +221,8 @@ class Likelihood:
 
     def anew(self, name):
         """Say that a parameter goes with the rows of the data, and how to give it for others."""
-        kind = type(self).__name__
         return (
-            f"{name} of {kind} has one entry for each row of the data, and Xnew has others. "
+            f"{self.said(name)} has one entry for each row of the data, and Xnew has others. "
             f"{self._call_for_others(name)}"
         )
 
@@ -319,7 +322,7 @@ def check_param_shapes(lik: Likelihood, n_data: int, rows_of: str = "X") -> None
         if len(shape) > 1 + lik.ndim_y + lik.ndim_more or shape[0] not in lengths:
             many = ", one for each output, or a matrix with a row" if lik.ndim_y else ", or one"
             raise ValueError(
-                f"{name} of {lik.title} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
+                f"{lik.said(name)} has shape {tuple(shape)}, but {rows_of} has {n_data} rows. "
                 f"Pass one value{many} for each row of {rows_of}."
             )
 
@@ -336,7 +339,7 @@ def check_output_order(lik: Likelihood, dim: str | None, *outputs: tuple[str, An
 
 
 def _named(lik: Likelihood | None) -> list[tuple[str, Any]]:
-    return [] if lik is None else [(f"{n} of {lik.title}", p) for n, p in lik.params.items()]
+    return [] if lik is None else [(lik.said(n), p) for n, p in lik.params.items()]
 
 
 def check_lengths(lik: Likelihood, rows_of: str) -> None:
@@ -349,7 +352,7 @@ def check_lengths(lik: Likelihood, rows_of: str) -> None:
             found = {v.name: len(v.get_value()) for v in data if v.name and v.type.ndim}
             parts = ", ".join(f"{n!r} with {found[n]}" for n in sorted(found))
             raise ValueError(
-                f"{name} of {lik.title} is made of parts with different lengths: {parts}. "
+                f"{lik.said(name)} is made of parts with different lengths: {parts}. "
                 f"Pass all of them to pm.set_data, with a value for each row of {rows_of}."
             ) from error
 

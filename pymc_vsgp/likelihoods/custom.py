@@ -153,6 +153,10 @@ class Custom(Likelihood):
         """Return the current parameters, with the dtypes of their stand-ins."""
         return [p.astype(i.dtype) for p, i in zip(self._params.values(), call.params, strict=True)]
 
+    def said(self, name):
+        own = self.params[name].name  # what it is numbered by says nothing to a user
+        return f"{repr(own) if own else 'An array'} of the likelihood's callable"
+
     def _call_for_others(self, name):
         return "Pass a callable with what it takes for Xnew: likelihood=lambda f: ..."
 

@@ -74,6 +74,9 @@ class Mixed(Likelihood):
     def title(self):
         return self.family.title
 
+    def said(self, name):
+        return super().said(name) if name == "W" else self.family.said(name)
+
     def anew(self, name):
         return self.family.anew(name)
 
@@ -291,8 +294,7 @@ class Mixed(Likelihood):
                 if len(shape) > 1:
                     todo = f"Keep a vector e there, and write {name}=e[:, None]."
             raise ValueError(
-                f"{name} of {self.title} has shape {shape}, but there are {n_outputs} outputs. "
-                f"{todo}"
+                f"{self.said(name)} has shape {shape}, but there are {n_outputs} outputs. {todo}"
             )
 
     def __repr__(self):

@@ -195,7 +195,7 @@ class Fitted:
         for name, (length,) in zip(names, lengths, strict=True):
             if length != n:
                 raise ValueError(
-                    f"{name} of {lik.title} has {length} entries, but {what} has {n} "
+                    f"{lik.said(name)} has {length} entries, but {what} has {n} "
                     f"rows. Pass one value, or one for each row of {what}."
                 )
 

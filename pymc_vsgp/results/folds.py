@@ -194,7 +194,7 @@ def _of_left_out(
     for n, of_all, of_rest in zip(kept, a, b, strict=True):
         if not np.allclose(of_all, of_rest, rtol=1e-6, atol=0.0, equal_nan=True):
             raise ValueError(
-                f"{n} of {whole.likelihood.title} changes where build has fewer rows, as if it "
+                f"{whole.likelihood.said(n)} changes where build has fewer rows, as if it "
                 "standardized them. Pass numbers that do not depend on the fold."
             )
     return whole.likelihood.replace(**found | rows)
