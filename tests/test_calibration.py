@@ -183,7 +183,7 @@ def bright(y):
         (bright, np.ones(30), "int64"),
     ],
 )
-def test_data_are_as_they_were_drawn(make, y, dtype, monkeypatch):
+def test_data_are_as_they_were_drawn(make, y, dtype, monkeypatch, caplog):
     """Not cast to the type of the observations that the model was built with."""
     seen = []
 
@@ -197,7 +197,9 @@ def test_data_are_as_they_were_drawn(make, y, dtype, monkeypatch):
             return {"u": np.zeros((49, 3))}
 
     monkeypatch.setattr("pymc_vsgp.results.calibration._Sampler", Seen)
-    vsgp.calibrate(make, y, 50, draws=49, random_seed=3, progressbar=False)
+    with caplog.at_level("INFO"):
+        vsgp.calibrate(make, y, 50, draws=49, random_seed=3, progressbar=False)
+    assert "Sampling: [" not in caplog.text  # of PyMC, where nothing is sampled yet
     seen = np.array(seen)
     assert seen.dtype == dtype
     if make is conjugate:

@@ -201,7 +201,7 @@ class Switching:
         return found
 
     def _switch(self, other, args, found, seconds) -> None:
-        _log.info("%.2g s an evaluation on numpy, so %s compiles it", seconds, other.name)
+        _log.info("compiling with %s: numpy takes %.2g s an evaluation", other.name, seconds)
         fn = adopted(other.name, partial(other, *self._graph), args, found, seconds, _scale)
         if fn is not None:
             self.fn, self._others = fn, []

@@ -241,7 +241,7 @@ class AtPoints:
         if self._spent < SHARE * pays or self._spent + seconds * left < pays:
             return
         compiler, self._compiler = self._compiler, None
-        _log.info("%.3g s a point on numpy, so %s compiles it", seconds, compiler.name)
+        _log.info("compiling with %s: numpy takes %.2g s a point", compiler.name, seconds)
         graph = self.points.outer, self.points.inner, self.outputs
         some, known = ([x[: compiler.part] for x in of] for of in (arrays, known))
         self.compiled = adopted(compiler.name, partial(compiler, *graph), some, known, seconds)

@@ -8,8 +8,9 @@ and sampler are right together (Talts et al., 2018).
 import bisect
 import contextlib
 import importlib.util
+import logging
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -253,7 +254,7 @@ def _from_prior(model, n, rng) -> tuple[dict[str, np.ndarray], np.ndarray]:
     truth: dict[str, list[np.ndarray]] = {rv.name: [] for rv in rvs}
     data: list[np.ndarray] = []
     for _ in range(REDRAWS):
-        with model:
+        with model, _without_notes():
             prior = pm.sample_prior_predictive(
                 n - len(data),
                 random_seed=int(rng.integers(2**31)),
@@ -275,6 +276,18 @@ def _from_prior(model, n, rng) -> tuple[dict[str, np.ndarray], np.ndarray]:
         "Hardly any draw of the prior is where the model has a density. "
         "Choose a prior whose draws are nearly always in order."
     )
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """Context in which PyMC does not log which variables it draws from the prior."""
+    log = logging.getLogger("pymc.sampling.forward")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _tails(n: int, n_ranks: int) -> np.ndarray:
