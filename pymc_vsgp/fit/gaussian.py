@@ -364,7 +364,7 @@ class Fitter:
         Xu = [x.get_value() for x in bound.moving]
         unit = "round" if self.batch_size is None else "step"
         what = f"Gaussian stage, {unit} {{}}, ELBO {{}}"
-        with progress(what.format(0, "..."), None, progressbar) as advance:
+        with progress("Gaussian stage", None, progressbar) as advance:
 
             def report(i, value):
                 advance(1, what.format(i, f"{value:.2f}"))
