@@ -1220,6 +1220,9 @@ def test_intensity_of_other_likelihoods(coal, fitted):
     np.testing.assert_allclose(
         pattern.intensity(tree, model=free), pattern.intensity(tree, model=model)
     )
+    for score in (vsgp.loo, vsgp.compute_log_likelihood, vsgp.compute_pointwise):
+        with pytest.raises(TypeError, match="Entries of a PoissonProcess are no observations"):
+            score(tree, model=free, progressbar=False)
     joint = [pattern.intensity(tree, model=m, joint=True, random_seed=1) for m in (other, model)]
     np.testing.assert_allclose(*joint)
     normal = build(pattern.X, pattern.counts, vsgp.Gaussian(1.0))

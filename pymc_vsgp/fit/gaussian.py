@@ -110,7 +110,7 @@ def fit_gaussian(
         continues from it: so a script that was killed can be run again, and ends where it would
         have ended. It holds no data and no model, and its own random seed: use a file for each.
     random_seed : int or Generator, optional
-        Of the minibatches and of ADVI.
+        Of the minibatches, of ADVI, and of the starts that `n_starts` draws from the prior.
     progressbar : bool
         Whether to show the ELBO.
     compile_kwargs : dict, optional

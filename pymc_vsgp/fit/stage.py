@@ -49,7 +49,8 @@ class GaussianStage:
     Attributes
     ----------
     elbo : float
-        ELBO: a lower bound of the log evidence, at a point estimate of the parameters.
+        ELBO at a point estimate of the parameters, with their log prior density on the
+        unconstrained scale: what the stage maximizes. For the evidence see :func:`sample`.
     elbo_error : float
         Its standard error, where it is of a random part of the data or from ADVI; 0 otherwise.
     elbo_history : ndarray

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 
 from pymc_vsgp.checks import check_real, model_of
 from pymc_vsgp.fit.weights import psis
+from pymc_vsgp.likelihoods import PoissonProcess
 from pymc_vsgp.model.observation import observations, unstreamed
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import ROWS, Fitted
@@ -197,6 +198,11 @@ def loo(
 
 
 def _pointwise(fit: Fitted, progressbar: bool) -> xr.Dataset:
+    if isinstance(fit.likelihood.of_output, PoissonProcess):
+        raise TypeError(
+            "Entries of a PoissonProcess are no observations, so none can be left out. "
+            "Count events in bins, with vsgp.Poisson(exposure=pattern.exposure)."
+        )
     X, y = fit.seen
     phi, density = np.empty((2, fit.draws.n, len(y)))
     with progress("Scoring", len(y), progressbar) as advance:
