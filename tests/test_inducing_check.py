@@ -38,11 +38,11 @@ def data():
     return X, np.sin(2 * X[:, 0]), rng
 
 
-def build(X, y, M, likelihood):
+def build(X, y, M, likelihood, inducing=None):
     with pm.Model() as model:
         ls = pm.LogNormal("ls", 0, 1)
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
-        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M) if inducing is None else None, inducing=inducing)
         gp.likelihood("y", likelihood, X=X, y=y)
     return model
 
@@ -270,6 +270,7 @@ def test_predictions_of_a_model_with_more_points(data):
     check = check_inducing(
         fit(models[0], 9), 9, nested=False, refit=models[1], model=models[0], **quiet
     )
+    assert check.verdict == "too few"
     ratio = np.log(sds[1] / sds[0])
     np.testing.assert_allclose(
         check.refit_mean, (np.abs(means[1] - means[0]) / sds[1]).max(), rtol=0.15
@@ -542,6 +543,62 @@ def test_refusals(data):
 def test_refit_takes_a_model():
     with pm.Model(), pytest.raises(TypeError, match="refit is of type int.*Build that model"):
         check_inducing(None, refit=40)
+
+
+def test_the_verdict_reads_what_more_points_gained(data):
+    X, f, rng = data
+    model = build(X, f + SIGMA * rng.normal(size=N), 30, vsgp.Gaussian(SIGMA))
+    check = check_inducing(fit(model), nested=False, model=model, **quiet, random_seed=0)
+    assert check.verdict == "enough" and check.certain
+    for found, verdict in (
+        ({"refit_gain": 0.1, "refit_mean": 0.2, "refit_sd": 1.1}, "enough"),
+        ({"refit_gain": 0.1, "refit_mean": 0.7, "refit_sd": 1.1}, "borderline"),
+        ({"refit_gain": 0.1, "refit_mean": 0.1, "refit_sd": 0.7}, "borderline"),
+        ({"refit_gain": 0.9, "refit_mean": 0.1, "refit_sd": 1.0}, "borderline"),
+        ({"refit_gain": 24.0, "refit_mean": 5.0, "refit_sd": 0.3}, "too few"),
+        ({"refit_gain": -24.0, "refit_mean": 5.0, "refit_sd": 0.3}, "too few"),
+    ):
+        for at_most in (check.at_most, None):
+            assert dataclasses.replace(check, at_most=at_most, **found).verdict == verdict
+
+
+@pytest.mark.slow
+def test_refit_looks_for_other_parameters():
+    """Few points see noise; with more there is a function, which one start does not find."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (40, 1))
+    y = np.sin(3.0 * X[:, 0]) + 0.1 * rng.normal(size=40)
+    few, more = [], []
+    for M, models in ((6, few), (25, more)):
+        with pm.Model() as model:
+            ls = pm.InverseGamma("ls", mu=2.5, sigma=2)
+            kernel = pm.HalfNormal("sc", 1) ** 2 * pm.gp.cov.ExpQuad(1, ls=ls)
+            gp = vsgp.VariationalSparse(cov_func=kernel)
+            gp.prior("u", np.linspace(0, 10, M)[:, None])
+            gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("sig", 1)), X=X, y=y)
+        models.append(model)
+    one, several = (
+        vsgp.fit_gaussian(model=more[0], n_starts=n, random_seed=2, **quiet) for n in (1, 9)
+    )
+    vsgp.reset(more[0])
+    draws = fit(few[0], 9)
+    check = check_inducing(draws, 9, nested=False, refit=more[0], model=few[0], **quiet)
+    gain = several.elbo - vsgp.fit_gaussian(model=few[0], n_starts=9, **quiet).elbo
+    assert several.elbo > one.elbo + 20.0
+    np.testing.assert_allclose(check.refit_gain, gain, atol=0.1)
+    assert check.verdict == "too few"
+
+
+def test_a_refit_may_have_more_neighbors(data):
+    X, y, _ = data
+    few, more = (
+        build(X, y, M, vsgp.Gaussian(SIGMA), vsgp.inducing.NearestNeighbors(X, M)) for M in (2, 9)
+    )
+    options = {"nested": False, "random_seed": 0, **quiet}
+    check = check_inducing(fit(few), refit=more, model=few, **options)
+    assert np.isfinite(check.refit_gain)
+    with pytest.raises(ValueError, match="or more neighbors of each"):
+        check_inducing(fit(more), refit=few, model=more, **options)
 
 
 @pytest.mark.parametrize("M", [4, 6])

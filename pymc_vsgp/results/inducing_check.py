@@ -136,6 +136,10 @@ class InducingCheck:
         return self.at_most is not None and bool(np.quantile(self.at_most, 0.95) < 0.5)
 
     @property
+    def _refit(self) -> Moved:
+        return Moved(self.refit_mean, self.refit_sd, np.empty(0))
+
+    @property
     def verdict(self) -> str:
         """One of "enough", "borderline" and "too few".
 
@@ -143,16 +147,17 @@ class InducingCheck:
         that moves the posterior of the parameters, and if more points would gain it back.
         """
         middle, high = np.quantile(self.missing, [0.5, 0.95])
-        if self.wrap > WRAPPED:
+        if self.wrap > WRAPPED or abs(self.refit_gain) > 2.0:
             return "too few"
-        if self.certain:
-            return "enough"
+        refitted = abs(self.refit_gain) > 0.5 or self._refit.shows
+        if self.certain:  # given the parameters, which may be others with more points
+            return "borderline" if refitted else "enough"
         gain = 0.0 if np.isnan(self.gain) else self.gain
         error = 0.0 if np.isnan(self.gain_error) else self.gain_error
         shift = max(self.shift.values(), default=0.0)
         if self.structure > STRUCTURED:
             return "too few"
-        moved = self.moved is not None and self.moved.shows
+        moved = refitted or (self.moved is not None and self.moved.shows)
         if high < 0.5 and gain - 2.0 * error < 0.1 and shift < 0.25 and not moved:
             return "enough"
         if middle > 5.0 or gain - 2.0 * error > 2.0 or (high > 1.0 and shift > 0.7):
@@ -221,7 +226,7 @@ class InducingCheck:
                 + f"{_nats(self.gain)} ± {_nats(self.gain_error)} nats{rough}"
             )
         if self.moved is not None:
-            rows.append("  f at the data then moves".ljust(36) + _moved(self.moved))
+            rows.append("  f at the data then moves".ljust(36) + str(self.moved))
         if self.at_most is not None:
             low, middle, high = np.quantile(self.at_most, [0.05, 0.5, 0.95])
             rows.append(
@@ -232,8 +237,7 @@ class InducingCheck:
             rows.append(
                 "  gained by the model with more".ljust(36) + f"{_nats(self.refit_gain)} nats"
             )
-            by = Moved(self.refit_mean, self.refit_sd, np.empty(0))
-            rows.append("  f at the data then moves".ljust(36) + _moved(by))
+            rows.append("  f at the data then moves".ljust(36) + str(self._refit))
         rows.append(
             "  unexplained share of the variance".ljust(36)
             + f"{np.mean(self.unexplained):.2g} on average, {np.max(self.unexplained):.2g} at most"
@@ -280,11 +284,6 @@ class InducingCheck:
     def _columns(self, name: str, Z: np.ndarray) -> str:
         """Name the columns of inducing inputs: those of groups have one less than X."""
         return "feature" if Z.shape[1] == self.X.shape[1] else f"{name}_feature"
-
-
-def _moved(by: Moved) -> str:
-    where = f" at {np.array2string(by.at, precision=4)}" if by.at.size else ""
-    return f"by up to {by.mean:.2g} sd{where}, its sd by a factor of {by.sd:.2g}"
 
 
 def _nats(x: float) -> str:

@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.sites import sites_of_all
+from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.model.copies import as_sampled, copy_of
 from pymc_vsgp.model.observation import find_observation, processes
 from pymc_vsgp.model.variable import inducing_variables
@@ -27,6 +28,7 @@ from pymc_vsgp.results.predicted import Mean, Spread
 LARGEST = 50_000_000  # numbers in A; it is not looked at beyond
 DRAWN = 400  # of a Gaussian stage
 STEPS = 50
+STARTS = 6  # of a Gaussian stage: more points may gain at other parameters
 SETTLED = 1e-3  # standard deviations
 SEVERAL = 0.5  # of a step, where functions share a likelihood: a full one overshoots
 
@@ -45,6 +47,10 @@ class Moved(NamedTuple):
     def shows(self) -> bool:
         """Whether a plot would show it."""
         return self.mean > 0.5 or abs(np.log(self.sd)) > np.log(1.25)
+
+    def __str__(self) -> str:
+        where = f" at {np.array2string(self.at, precision=4)}" if self.at.size else ""
+        return f"by up to {self.mean:.2g} sd{where}, its sd by a factor of {self.sd:.2g}"
 
 
 def moved_by(fit: Fitted, draws, X, y, Z) -> Moved | None:
@@ -76,6 +82,9 @@ def check_more(fit: Fitted, more: Model) -> None:
     parts, others = fit.observation.parts, find_observation(more, fit.name).parts
     if [type(p.conditional) for p in parts] != [type(p.conditional) for p in others]:
         return
+    few, many = ([getattr(p.conditional, "m", 0) for p in each] for each in (parts, others))
+    if sum(many) > sum(few):  # neighbors, of as many values
+        return
     shapes = (fit.model.eval_rv_shapes(), more.root.eval_rv_shapes())
     now, then = (
         sum(int(np.prod(of[p.u.name])) for p in each if p.u.name in of)
@@ -84,7 +93,7 @@ def check_more(fit: Fitted, more: Model) -> None:
     if 0 < then <= now:
         raise ValueError(
             f"refit has {then} inducing values, and the model of the draws {now}. "
-            "Build it with more inducing points."
+            "Build it with more inducing points, or more neighbors of each."
         )
 
 
@@ -94,7 +103,7 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     model = copy_of(as_sampled(fit.model, *kept, but=sites_of_all(fit.model)))
     elbos, means, sds = [], [], []
     for m in (model, copy_of(as_sampled(more, *kept, but=_of_inducing(more)))):
-        stage = fit_gaussian(move_inducing=False, model=m, progressbar=False)
+        stage = _best_stage(m)
         if stage.interrupted:
             raise KeyboardInterrupt
         drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
@@ -107,6 +116,15 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
         means.append(mean.result())
         sds.append(spread.result())
     return elbos[1] - elbos[0], _compare(fit.X, means, sds)
+
+
+def _best_stage(model: Model) -> GaussianStage:
+    """Return the best of several."""
+    options = {"move_inducing": False, "model": model, "progressbar": False}
+    try:
+        return fit_gaussian(n_starts=STARTS, random_seed=1, **options)
+    except ValueError:  # of an improper prior, of which there are no draws to start from
+        return fit_gaussian(**options)
 
 
 def _of_inducing(model: Model) -> set[str]:
