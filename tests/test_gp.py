@@ -308,7 +308,8 @@ def test_extrapolation_returns_to_the_prior(inputs):
 @pytest.mark.parametrize(
     ("container", "block_size"), [(True, None), *long((True, False), (False, None), (False, False))]
 )
-def test_a_slope_for_the_only_input(container, block_size, rng):
+@pytest.mark.parametrize("term", ["alone", "in a sum", "in a product"])
+def test_a_slope_for_the_only_input(term, container, block_size, rng):
     """A number of it is that in a vector, wherever shapes are known."""
     x, y = rng.normal(size=(9, 1)), rng.poisson(2.0, 9)
     found = []
@@ -316,12 +317,21 @@ def test_a_slope_for_the_only_input(container, block_size, rng):
         with pm.Model() as model:
             slope = pm.Normal("slope")
             mean = pm.gp.mean.Linear(coeffs=pt.stack([slope]) if vector else slope, intercept=0.3)
+            if term == "in a sum":
+                mean = pm.gp.mean.Constant(0.5) + mean * pm.gp.mean.Constant(2.0)
+            elif term == "in a product":
+                mean = mean * (pm.gp.mean.Constant(0.5) + mean)
             gp = vsgp.VariationalSparse(mean_func=mean, cov_func=pm.gp.cov.Matern52(1, ls=1.0))
             gp.prior("u", Xu=pm.Data("Z", x[:4]) if container else x[:4])
             X = pm.Data("X", x) if container else x
             gp.likelihood("y", vsgp.Poisson(), X=X, y=y, block_size=block_size)
         at = model.initial_point() | {"slope": np.array(0.7)}
         found.append(model.compile_fn([model.logp(), model.dlogp()], mode=RAW)(at))
+        line = 0.7 * x[:, 0] + 0.3
+        known = {"alone": line, "in a sum": 0.5 + 2.0 * line, "in a product": line * (0.5 + line)}
+        # With u at its mean, all of f is.
+        point = {"slope": 0.7, "u": known[term][:4]}
+        np.testing.assert_allclose(gp.predict(x, point, model=model)[0], known[term], rtol=1e-6)
     for number, same in zip(*found, strict=True):
         np.testing.assert_allclose(number, same, rtol=1e-10)
 

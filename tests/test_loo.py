@@ -181,6 +181,19 @@ def test_folds(fitted):
     assert np.isfinite(again.elpd)
 
 
+@pytest.mark.parametrize("what", ["y", "exposure", "folds"])
+def test_folds_are_of_rows_in_one_order(what):
+    """Whatever `build` makes of labels."""
+    X, y = make_data()
+    table = pd.DataFrame(X, index=[f"row {i}" for i in range(N)])
+    of_rows = {"y": y, "exposure": np.ones(N), "folds": np.arange(N) // (N // 2)}
+    of_rows = {name: pd.Series(values, table.index) for name, values in of_rows.items()}
+    of_rows[what] = of_rows[what].iloc[::-1]
+    exposure = {"exposure": of_rows["exposure"]}
+    with pytest.raises(ValueError, match=f"Rows of {what} have the labels of X in another order"):
+        kfold(None, table, of_rows["y"], folds=of_rows["folds"], per_observation=exposure, **quiet)
+
+
 def test_folds_of_a_fit_that_returns_a_posterior_alone():
     X, y = make_data()
     found = kfold(build, X, y, 2, fit=lambda m: draw(m, 50)["posterior"].to_dataset(), **quiet)

@@ -266,6 +266,8 @@ def test_labels(poisson):
     assert found.dims == ("chain", "draw", "point")
     assert list(found["site"].values) == ["a", "b"]
     assert found.set_index(point=["site", "level_1"]).unstack("point").sizes["site"] == 2
+    found = predict(idata, frame.set_index(index.set_names(["q", "q"])), "f", **options)
+    assert [list(found[name].values) for name in ("q", "q_1")] == [["a", "b"], [1, 1]]
     container = pm.Data("new", [[1.0], [2.0]], dims=("day", None), model=model)
     assert predict(idata, container, "f", **options).dims == ("chain", "draw", "day")
     # Other labels of rows stay as well: those of a stack, for example.

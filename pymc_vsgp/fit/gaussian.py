@@ -286,7 +286,7 @@ class Fitter:
             if method != "natural" or move_inducing:
                 raise NotImplementedError(
                     "Nearest neighbors take method='natural', and stay where they are. "
-                    "Drop method= and move_inducing=."
+                    "Drop method=, batch_size= and move_inducing=."
                 )
             if (loop := integrable(model)) is not None:
                 self.bound = ResponseBound(model, loop, mode)

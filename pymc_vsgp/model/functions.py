@@ -7,6 +7,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc.gp.cov import Covariance
+from pymc.gp.mean import Add, Prod
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -61,6 +62,20 @@ def check_functions(gp: Any, model, Xu: np.ndarray, what: str) -> None:
                 "Give its parameters one entry for each column that it uses."
             ) from error
         check_graphs([pt.as_tensor(value)], model)
+
+
+def mean_at(mean_func: Any, X: TensorVariable) -> TensorVariable:
+    """Return the mean at each row.
+
+    Some of pm.gp.mean return a scalar, an int vector or, of data of any shape, a column. So parts
+    of a sum or a product are made vectors before they meet.
+    """
+    if type(mean_func) in (Add, Prod):
+        one, other = (mean_at(part, X) for part in (mean_func.m1, mean_func.m2))
+        return one + other if type(mean_func) is Add else one * other
+    mean = pt.as_tensor(mean_func(X))
+    mean = mean.ravel() if mean.type.ndim > 1 else mean
+    return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
 
 
 def _mean_of(mean_func: Any) -> Callable[[TensorVariable], TensorVariable]:

@@ -36,6 +36,7 @@ from pymc_vsgp.model.functions import (
     checked_kind,
     conditioning_process,
     covariates_of,
+    mean_at,
 )
 from pymc_vsgp.model.latents import Prior
 from pymc_vsgp.model.observation import data_inputs
@@ -204,10 +205,7 @@ class VariationalSparse(Base):
         return u
 
     def _mean_at(self, X: TensorVariable) -> TensorVariable:
-        # Some of pm.gp.mean return a scalar, an int vector or, of data of any shape, a column.
-        mean = pt.as_tensor(self.mean_func(X))
-        mean = mean.ravel() if mean.type.ndim > 1 else mean
-        return pt.broadcast_to(mean, (X.shape[0],)).astype("float64")
+        return mean_at(self.mean_func, X)
 
     def _points(self, model, name, Xu, inducing_dim, by=None) -> Points:
         """Put Xu into the model, and return the values there as inducing variables."""

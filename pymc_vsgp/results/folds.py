@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import as_array, check_built, generator_of, kind
 from pymc_vsgp.compile import evaluate
+from pymc_vsgp.labels import check_order, row_labels
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.model.observation import find_observation
 from pymc_vsgp.progress import progress
@@ -90,6 +91,8 @@ def kfold(
             raise ValueError(
                 f"{param} has {len(values)} entries, but X has {n} rows. Pass one for each row."
             )
+    rows = {"X": X, "y": y, **params} | ({} if folds is None else {"folds": folds})
+    check_order((what, row_labels(x)) for what, x in rows.items())
     if folds is None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 2 <= k <= n:
             raise ValueError(

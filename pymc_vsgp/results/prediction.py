@@ -365,7 +365,8 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
         # One by one, as files take no MultiIndex.
         for i, name in enumerate(Xnew.index.names):
             level = np.asarray(Xnew.index.get_level_values(i))
-            coords[f"level_{i}" if name is None else str(name)] = (dim, level)
+            own = f"level_{i}" if name is None else str(name)
+            coords[f"{own}_{i}" if own in coords else own] = (dim, level)
     elif isinstance(Xnew, pd.DataFrame):
         coords = {dim: np.asarray(Xnew.index)}
     elif isinstance(Xnew, Variable):
