@@ -199,6 +199,29 @@ def test_a_gradient_that_is_nan_near_the_data():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["natural", "advi"])
+def test_a_density_that_is_infinite_far_from_the_data(method):
+    """PyMC's truncated counts, where hardly any are expected."""
+    X = np.linspace(0.0, 10.0, 200)[:, None]
+    y = np.random.default_rng(1).poisson(np.exp(6.0 + 2.0 * np.sin(X[:, 0])))
+    with pm.Model():
+        ls, sd = pm.InverseGamma("ls", mu=3, sigma=1), pm.HalfNormal("sd", 2)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(pm.Normal("b", 3, 2)),
+            cov_func=sd**2 * pm.gp.cov.Matern52(1, ls=ls),
+        )
+        gp.prior("u", Xu=vsgp.inducing.grid(X, 12))
+        gp.likelihood(
+            "y",
+            lambda f: pm.Truncated.dist(pm.Poisson.dist(pm.math.exp(f)), lower=5),
+            X=X,
+            y=y,
+        )
+        with pytest.raises(ValueError, match="is not finite a"):
+            vsgp.fit_gaussian(method=method, progressbar=False, random_seed=1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "size"),
     [

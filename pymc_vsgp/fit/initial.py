@@ -26,6 +26,7 @@ STRATEGIES = ["support_point", "prior"]  # of PyMC, for an initial value
 def check_initvals(initvals: Any, model: Model) -> None:
     """Raise unless initial values, of all chains or of each, are of variables of the model."""
     known = {v.name for v in (*model.unobserved_RVs, *model.value_vars)}
+    shapes = model.eval_rv_shapes() if initvals is not None else {}
     for point in initvals if isinstance(initvals, list | tuple | np.ndarray) else [initvals]:
         if not isinstance(point, dict | None):
             raise TypeError(f"initvals is {kind(point)}. Pass a dict of values by name.")
@@ -38,12 +39,12 @@ def check_initvals(initvals: Any, model: Model) -> None:
                 raise ValueError(f"initvals has {value!r}. Pass numbers, or one of {STRATEGIES}.")
             rv = model.named_vars.get(model.name_for(str(name)))
             if rv in model.free_RVs and not isinstance(value, str | Variable | None):
-                _check_initval(model, rv, as_real(value, f"The initial value of {rv.name!r}"))
+                start = as_real(value, f"The initial value of {rv.name!r}")
+                _check_initval(model, rv, start, tuple(int(n) for n in shapes[rv.name]))
 
 
-def _check_initval(model: Model, rv: Variable, value: np.ndarray) -> None:
+def _check_initval(model: Model, rv: Variable, value: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise unless a value has the shape of its variable, and is one that it can have."""
-    shape = tuple(int(n) for n in model.eval_rv_shapes()[rv.name])
     if value.shape != shape:
         raise ValueError(
             f"The initial value of {rv.name!r} has shape {value.shape}, and the variable {shape}. "
