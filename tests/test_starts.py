@@ -7,8 +7,10 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from marks import long
 from pymc.distributions.transforms import ordered
 from pymc.initial_point import make_initial_point_fn
+from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
@@ -83,6 +85,36 @@ def test_weights_lead_to_a_better_optimum(bent, monkeypatch):
     # The model has the coordinates that its draws are of.
     root = idata["gaussian_stage"]["u_sites_root"]
     np.testing.assert_array_equal(model["u_sites_root"].get_value(), root)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "frequency"), [(2, 4.0), *long((0, 3.0), (4, 3.0))])
+def test_a_function_that_one_start_takes_for_noise(seed, frequency):
+    """The prior hardly expects so short a lengthscale: the evidence is that of a grid, by numpy."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0.0, 10.0, (N, 1))
+    y = np.sin(frequency * X[:, 0]) + 0.1 * rng.normal(size=N)
+    with pm.Model() as model:
+        ls, sd = pm.InverseGamma("ls", mu=4, sigma=3), pm.HalfNormal("sd", 1.0)
+        gp = vsgp.VariationalSparse(cov_func=sd**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+        gp.prior("u", Xu=X)
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("sigma", 1.0)), X=X, y=y)
+    found = vsgp.sample(200, chains=2, model=model, random_seed=1, progressbar=False)["posterior"]
+    a = 2.0 + (4.0 / 3.0) ** 2
+    prior = stats.invgamma(a, scale=4.0 * (a - 1.0)), stats.halfnorm(), stats.halfnorm()
+    ranges = (0.2, 9.0, 90), (0.1, 4.0, 70), (0.03, 2.0, 90)
+    grids, logs = [np.geomspace(*r) for r in ranges], []
+    for density, grid in zip(prior, grids, strict=True):
+        logs.append(density.logpdf(grid) + np.log(grid * np.log(grid[1] / grid[0])))
+    of_ls = []
+    for scale in grids[0]:
+        w, V = np.linalg.eigh(np.exp(-0.5 * ((X - X.T) / scale) ** 2))
+        values = np.clip(w, 0.0, None) * grids[1][:, None, None] ** 2 + grids[2][:, None] ** 2
+        terms = (V.T @ y) ** 2 / values + np.log(2.0 * np.pi * values)
+        of_ls.append(-0.5 * terms.sum(axis=-1) + logs[1][:, None] + logs[2])
+    wanted = special.logsumexp(np.array(of_ls) + logs[0][:, None, None])
+    np.testing.assert_allclose(found.attrs["log_evidence"], wanted, atol=0.1)
+    assert found["sigma"].mean() < 0.2
 
 
 @pytest.mark.slow

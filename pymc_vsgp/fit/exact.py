@@ -25,6 +25,7 @@ from pymc_vsgp.ops.neighbors import SparseSolve
 
 DRAWS = 32, 512  # of values given neighbors, that variances are found from, at least and at most
 DRAWN = 1_000_000  # values in all of these
+CHEAP = 2_000_000  # operations of an evaluation, up to which a fit takes a fraction of a second
 
 
 class ExactBound(Variables):
@@ -34,7 +35,8 @@ class ExactBound(Variables):
         super().__init__(model)
         u, rest, node = loop
         value = model.rvs_to_values[u]
-        self.check_enough_data(0, int(evaluate(node.inputs[0].shape[0])))
+        n = int(evaluate(node.inputs[0].shape[0]))
+        self.check_enough_data(0, n)
         whole = integrate(node, value, self.processes[0].n_inducing, model.value_vars)
         self.refresh = whole.refresh
         mean, scale = model.replace_rvs_by_values(u.owner.inputs[1:3])
@@ -50,6 +52,9 @@ class ExactBound(Variables):
             scale,
         ]
         (part,) = node.op.recipe.parts
+        M = self.processes[0].n_inducing
+        n = M if part.conditional.basis is not None else n
+        self.is_cheap = n * M**2 <= CHEAP
         if part.conditional.basis is not None:
             # Sums of the data are known before, and what is left is too little to compile.
             self._fn: Any = function(self.values, outputs)

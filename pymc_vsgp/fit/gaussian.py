@@ -29,7 +29,7 @@ from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs, insist
-from pymc_vsgp.fit.starts import best_of
+from pymc_vsgp.fit.starts import best_of, where_noise_is_less
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.data import check_data
@@ -91,7 +91,8 @@ def fit_gaussian(
         size go on as if they had not stopped, for up to `maxiter` more steps.
     n_starts : int
         Number of fits. The first starts at the model's initial point (or `start`), the others at
-        draws from the prior. The best is kept. A warning says where others ended elsewhere, if that
+        draws from the prior. With one, normal noise and few data there is another fit from less
+        noise and shorter lengthscales. The best is kept. A warning says where others ended elsewhere, if that
         may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them.
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
@@ -219,6 +220,9 @@ def fit_gaussian(
             return fitter(progressbar=progressbar, **kwargs)
 
         stage, said = fit(start=start, checkpoint=file), ""
+        alone = n_starts == 1 and maxiter is None and start is None and not stage.interrupted
+        if alone and isinstance(fitter.bound, ExactBound) and fitter.bound.is_cheap:
+            stage = where_noise_is_less(stage, fitter.bound, lambda theta: fit(theta=theta))
         if n_starts > 1 and stage.theta and not stage.interrupted:
             stage, said = best_of(
                 stage, n_starts, fitter.bound, lambda theta: fit(theta=theta), rng.spawn(1)[0]

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from pymc.distributions.transforms import LogTransform
+from pytensor.graph.traversal import ancestors
 from scipy.special import softmax
 
 from pymc_vsgp.fit.bound import Variables, of_prior
 from pymc_vsgp.fit.proposals import drawing
 from pymc_vsgp.fit.stage import GaussianStage
+from pymc_vsgp.model.observation import observations
 
 APART = 3.0  # standard deviations between optima that are different ones
 STARTS = 4  # where weights are refused: NUTS takes longer than all of them
 BETTER = 1.0  # nats, from where another optimum is worth new proposals
 MORE = 200  # times as many draws of the prior, where some of them have no density
+LESS = np.log(5.0)  # of noise, and of a lengthscale, where a stage starts again
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
@@ -64,6 +68,49 @@ def best_of(
         f"{share[1]:.0%}. "
         "sample() proposes from all of them; compare with method='nuts' and many chains."
     )
+
+
+def where_noise_is_less(first: GaussianStage, bound: Any, fit: Callable) -> GaussianStage:
+    """Fit again from less noise, a shorter lengthscale and a larger variance; return the best.
+
+    What is noise at one optimum may be the function at another. Hardly any draw of the prior may be
+    there, and no weight would tell.
+    """
+    stages = [first]
+    for theta in _less_noise(first, bound):
+        try:
+            stages.append(fit(theta))
+        except ValueError:  # no number there
+            continue
+        if stages[-1].interrupted:
+            said = "Interrupted in another start. What the first one found is kept."
+            return replace(first, interrupted=True, message=said)
+    return _best(stages)[0]
+
+
+def _less_noise(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
+    """Return a theta for each lengthscale: what the prior variance does not depend on."""
+    model, at = bound.model, stage.theta_unconstrained
+    seen = observations(model).values()
+    of_noise = set(ancestors([o.likelihood.of_output.params["sigma"] for o in seen]))
+    of_kernel = set(ancestors([p.u.owner.inputs[2] for p in bound.processes]))
+    positive = [
+        (rv, model.rvs_to_values[rv].name)
+        for rv in bound.others
+        if isinstance(model.rvs_to_transforms[rv], LogTransform)
+    ]
+    noise = [name for rv, name in positive if rv in of_noise]
+    if not noise:
+        return []
+
+    def size(moved):
+        return np.linalg.norm(bound(bound.ravel(at | moved)).R[0])
+
+    shorter = {n: {n: at[n] - LESS} for rv, n in positive if rv in of_kernel - of_noise}
+    now = size({})
+    scales = [n for n, moved in shorter.items() if size(moved) < 0.5 * now]
+    more = {n: at[n] + LESS for n in scales} | {n: at[n] - LESS for n in noise}
+    return [bound.ravel(at | more | moved) for n, moved in shorter.items() if n not in scales]
 
 
 def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:
