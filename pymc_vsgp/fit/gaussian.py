@@ -91,9 +91,10 @@ def fit_gaussian(
         size go on as if they had not stopped, for up to `maxiter` more steps.
     n_starts : int
         Number of fits. The first starts at the model's initial point (or `start`), the others at
-        draws from the prior. With one, normal noise and few data there is another fit from less
-        noise and shorter lengthscales. The best is kept. A warning says where others ended elsewhere, if that
-        may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them.
+        draws from the prior. The best is kept. A warning says where others ended elsewhere, if that
+        may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them. With
+        normal noise and few data one is followed by another, from less noise and shorter
+        lengthscales.
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
