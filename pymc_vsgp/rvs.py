@@ -41,14 +41,18 @@ def check_own(variables: Iterable[Variable], model: pm.Model, todo: str = "") ->
             raise ValueError(f"{v.name!r} is a variable of another model. {todo}")
 
 
-def check_graphs[G: Iterable[Variable]](graphs: G, model: pm.Model) -> G:
-    """Return graphs; raise where they have a random variable of neither the model nor its root."""
+def check_graphs[G: Iterable[Variable]](graphs: G, model: pm.Model, *, anew: bool = False) -> G:
+    """Return graphs; raise where they have a random variable of neither the model nor its root.
+
+    One without a name may be drawn `anew`, as in what is predicted. A density has to be the same in
+    each evaluation.
+    """
     root = model.root
     own = set(root.basic_RVs)
     seen = list(ancestors(graphs, blockers=own))
     refuse_minibatches(seen, "A parameter")
     check_own(seen, root)
-    for v in seen:
+    for v in () if anew else seen:
         if is_drawn(v) and v not in own and not isinstance(v.type, RandomType):
             raise ValueError(
                 f"A distribution of type {v.owner.op.name} is not in the model, so it would be "

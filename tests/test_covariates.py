@@ -136,7 +136,9 @@ def test_new_places_with_covariates(fitted):
     mean, covariance = gp.predict(swapped, point, model=model)
     np.testing.assert_allclose(mean, mu, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(np.diag(covariance), gamma, rtol=1e-6)
-    with pytest.raises(ValueError, match="Xnew has 4 columns"):
+    with pytest.raises(
+        ValueError, match="Xnew has the columns .*, but those of the model are .*'slope'"
+    ):
         vsgp.predict(idata, new.drop(columns="slope"), "mean", model=model, **quiet)
     with pytest.raises(ValueError, match="4 columns"):
         vsgp.predict(idata, new.to_numpy()[:, :4], "mean", model=model, **quiet)

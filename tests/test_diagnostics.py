@@ -147,20 +147,6 @@ def test_an_observation_that_the_likelihood_leaves_out(several, Xu):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:total_size not provided:UserWarning")
-def test_a_row_of_a_batch_is_not_named(Xu):
-    """It is another one each time."""
-    y = np.full(20, -0.1)
-    X = np.linspace(0.0, 5.0, 20)[:, None]
-    with pm.Model() as model:
-        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
-        gp.prior("u", Xu=Xu)
-        X_batch, y_batch = pm.Minibatch(X, y, batch_size=5)
-        lik = lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.3), lower=0.0, upper=None)  # noqa: E731  (short, and used once)
-        gp.likelihood("y", lik, X=X_batch, y=y_batch)
-    (advice,) = check_model(model=model).advice
-    assert "Look at the values of what 'y' depends on" in advice
-
-
 def test_several_inducing_inputs_and_one(Xu):
     check = check_model(model=build(Xu[:1]))
     assert check.priors[0].closest == ()

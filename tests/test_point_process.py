@@ -1632,7 +1632,7 @@ BAD = {
     "covariate dims": (
         {"covariates": xr.DataArray(np.ones(4), dims=["east"])}, ValueError, "'east'"
     ),
-    "units": ({"unit": ("m", "m", "day")}, ValueError, "3 entries"),
+    "units": ({"unit": ("m", "m", "day")}, ValueError, "and the window has 2 dimensions"),
     "dims": ({"dims": ["x"]}, ValueError, "1 dimensions"),
     "outside": ({"outside": "ignore"}, ValueError, "outside is"),
     "repeated": ({"repeated": "ignore"}, ValueError, "repeated is"),

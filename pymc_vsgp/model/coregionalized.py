@@ -140,7 +140,7 @@ class Coregionalized:
         f : TensorVariable, shape (P, N)
         """
         check_new_name(model_of(None), name)
-        check_graphs([self.W], model_of(None))
+        check_graphs([self.W], model_of(None), anew=True)
         Xnew = columns.coded_for_all(model_of(None), self.processes, Xnew)
         drawn = []
         for i, gp in enumerate(self.processes):

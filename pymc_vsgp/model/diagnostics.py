@@ -16,7 +16,6 @@ from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import Observation, observations, warnings_at
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import SafeCholesky
-from pymc_vsgp.rvs import depends_on_random
 
 # A condition number that leaves fewer than six digits of the values at the inducing inputs.
 ILL_CONDITIONED = 1e10
@@ -306,7 +305,7 @@ def _first_impossible(
 ) -> tuple[int, Any] | None:
     """Return the first row without a density, with its observation, where only some are."""
     y = known_value(o.y)
-    if y is None or depends_on_random(o.y):  # as a batch, which is another one each time
+    if y is None:
         return None
     start, stop = pt.lscalar(), pt.lscalar()
     lik = o.likelihood.replace(**{n: o.likelihood.params[n][start:stop] for n in o.row_params})

@@ -488,4 +488,4 @@ class VariationalSparse(Base):
         X, value = columns.in_order(model, [source], names, X, value, "Xnew")
         if isinstance(prior.kind, ByGroupPrior) and value is not None:
             prior.kind.cover(value, "Xnew")
-        return check_graphs(self._moments(prior, X, diag), model)
+        return check_graphs(self._moments(prior, X, diag), model, anew=True)

@@ -201,7 +201,7 @@ def predictive(
     lik = _predictive_likelihood(gps, likelihood, Xnew, given)
     _check_number(lik, gps, given)
     check_new_name(model_of(None), name)
-    check_graphs(lik.params.values(), model_of(None))
+    check_graphs(lik.params.values(), model_of(None), anew=True)
     return observe(name, lik, at_new, **kwargs)
 
 

@@ -28,6 +28,7 @@ from pymc_vsgp.results.predicted import Mean, Spread
 LARGEST = 50_000_000  # numbers in A; it is not looked at beyond
 DRAWN = 400  # of a Gaussian stage
 STEPS = 50
+QUICK = 20_000_000  # operations of an evaluation, up to which there are several starts
 STARTS = 6  # of a Gaussian stage: more points may gain at other parameters
 SETTLED = 1e-3  # standard deviations
 SEVERAL = 0.5  # of a step, where functions share a likelihood: a full one overshoots
@@ -103,7 +104,7 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     model = copy_of(as_sampled(fit.model, *kept, but=sites_of_all(fit.model)))
     elbos, means, sds = [], [], []
     for m in (model, copy_of(as_sampled(more, *kept, but=_of_inducing(more)))):
-        stage = _best_stage(m)
+        stage = _best_stage(m, len(fit.X))
         if stage.interrupted:
             raise KeyboardInterrupt
         drawn = Fitted(stage.to_datatree(DRAWN, random_seed=0), m, fit.name)
@@ -118,11 +119,14 @@ def compare_stages(fit: Fitted, more: Model) -> tuple[float, Moved]:
     return elbos[1] - elbos[0], _compare(fit.X, means, sds)
 
 
-def _best_stage(model: Model) -> GaussianStage:
-    """Return the best of several."""
+def _best_stage(model: Model, n_rows: int) -> GaussianStage:
+    """Return the best of several, or the only one where they would take long."""
+    sizes = model.eval_rv_shapes()
+    M = sum(int(np.prod(sizes[u.name])) for u in inducing_variables(model))
+    n_starts = STARTS if n_rows * M**2 <= QUICK else 1
     options = {"move_inducing": False, "model": model, "progressbar": False}
     try:
-        return fit_gaussian(n_starts=STARTS, random_seed=1, **options)
+        return fit_gaussian(n_starts=n_starts, random_seed=1, **options)
     except ValueError:  # of an improper prior, of which there are no draws to start from
         return fit_gaussian(**options)
 
