@@ -118,6 +118,32 @@ def test_a_function_that_one_start_takes_for_noise(seed, frequency):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("prior", [pm.LogNormal, *long(pm.Uniform)])
+def test_a_function_of_one_input_of_two(prior, separate):
+    """A short lengthscale of one alone: a fit that starts there ends at the same optimum."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (60, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.normal(size=60)
+    elbos = []
+    for start in (None, [0.8, 6.0]):
+        with pm.Model() as model:
+            of = (1.0, 0.7) if prior is pm.LogNormal else (0.05, 9.0)
+            if separate:
+                each = start or [None, None]
+                ls = pm.math.stack([prior(f"l{i}", *of, initval=each[i]) for i in range(2)])
+            else:
+                ls = prior("ls", *of, shape=2, initval=start)
+            kernel = pm.HalfNormal("sd", 1.0) ** 2 * pm.gp.cov.Matern52(2, ls=ls)
+            gp = vsgp.VariationalSparse(cov_func=kernel)
+            gp.prior("u", Xu=vsgp.inducing.kmeans(X, 30, random_seed=1))
+            sigma = pm.HalfNormal("sigma", 1.0, initval=start and 0.2)
+            gp.likelihood("y", vsgp.Gaussian(sigma), X=X, y=y)
+        elbos.append(vsgp.fit_gaussian(model=model, progressbar=False).elbo)
+    np.testing.assert_allclose(*elbos, atol=1e-3)
+
+
+@pytest.mark.slow
 def test_search_where_there_is_one_optimum():
     stage, name = two_optima(0.5)
     stage = replace(stage, elsewhere=())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc.distributions.transforms import LogTransform
+from pymc.logprob.transforms import IntervalTransform, LogTransform
 from pytensor.graph.traversal import ancestors
 from scipy.special import softmax
 
@@ -19,6 +19,7 @@ APART = 3.0  # standard deviations between optima that are different ones
 STARTS = 4  # where weights are refused: NUTS takes longer than all of them
 BETTER = 1.0  # nats, from where another optimum is worth new proposals
 MORE = 200  # times as many draws of the prior, where some of them have no density
+EACH = 4  # lengthscales that are shortened one by one
 LESS = np.log(5.0)  # of noise, and of a lengthscale, where a stage starts again
 SMALL = 0.01  # part of the posterior that is not worth a word
 
@@ -80,7 +81,7 @@ def where_noise_is_less(first: GaussianStage, bound: Any, fit: Callable) -> Gaus
     for theta in _less_noise(first, bound):
         try:
             stages.append(fit(theta))
-        except ValueError:  # no number there
+        except (ValueError, ArithmeticError):  # no number there
             continue
         if stages[-1].interrupted:
             said = "Interrupted in another start. What the first one found is kept."
@@ -97,20 +98,29 @@ def _less_noise(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
     positive = [
         (rv, model.rvs_to_values[rv].name)
         for rv in bound.others
-        if isinstance(model.rvs_to_transforms[rv], LogTransform)
+        if isinstance(model.rvs_to_transforms[rv], LogTransform | IntervalTransform)
     ]
-    noise = [name for rv, name in positive if rv in of_noise]
+    noise = {name: at[name] - LESS for rv, name in positive if rv in of_noise}
     if not noise:
         return []
 
     def size(moved):
         return np.linalg.norm(bound(bound.ravel(at | moved)).R[0])
 
-    shorter = {n: {n: at[n] - LESS} for rv, n in positive if rv in of_kernel - of_noise}
+    kernel = [name for rv, name in positive if rv in of_kernel - of_noise]
     now = size({})
-    scales = [n for n, moved in shorter.items() if size(moved) < 0.5 * now]
-    more = {n: at[n] + LESS for n in scales} | {n: at[n] - LESS for n in noise}
-    return [bound.ravel(at | more | moved) for n, moved in shorter.items() if n not in scales]
+    scales = [name for name in kernel if size({name: at[name] - LESS}) < 0.5 * now]
+    shorter = [at[name] - LESS for name in kernel if name not in scales]
+    names = [name for name in kernel if name not in scales]
+    moved = [{name: value} for name, value in zip(names, shorter, strict=True)]
+    if sum(map(np.size, shorter)) <= EACH:  # one input at a time: the function may be of it alone
+        moved = [
+            {name: np.where(np.arange(value.size).reshape(value.shape) == i, value, at[name])}
+            for name, value in zip(names, map(np.asarray, shorter), strict=True)
+            for i in range(value.size)
+        ]
+    more = {name: at[name] + LESS for name in scales} | noise
+    return [bound.ravel(at | more | one) for one in moved]
 
 
 def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:
