@@ -21,7 +21,7 @@ from pytensor.graph.traversal import ancestors, explicit_graph_inputs
 
 from pymc_vsgp.compile import check_precision, evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
-from pymc_vsgp.rvs import depends_on_random, refuse_minibatches
+from pymc_vsgp.rvs import is_drawn, refuse_minibatches
 
 LARGEST = 1e100  # of an input: kernels square it, and divide it by a lengthscale
 ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
@@ -40,9 +40,10 @@ def known_value(value: Any, what: str = "An argument") -> np.ndarray | None:
         return np.asarray(value.get_value(borrow=True))
     if (array := mapped_array(value)) is not None:
         return array
-    refuse_minibatches(ancestors([value]), what)
+    seen = list(ancestors([value]))
+    refuse_minibatches(seen, what)
     inputs = explicit_graph_inputs([value])
-    if depends_on_random(value) or any(
+    if any(map(is_drawn, seen)) or any(
         not isinstance(i, Constant | SharedVariable) for i in inputs
     ):
         return None

@@ -115,6 +115,9 @@ def test_a_function_that_one_start_takes_for_noise(seed, frequency):
     wanted = special.logsumexp(np.array(of_ls) + logs[0][:, None, None])
     np.testing.assert_allclose(found.attrs["log_evidence"], wanted, atol=0.1)
     assert found["sigma"].mean() < 0.2
+    # Draws of the prior that end elsewhere do not take its place.
+    stage = vsgp.fit_gaussian(model=model, n_starts=2, random_seed=0, progressbar=False)
+    assert stage.theta["sigma"] < 0.2
 
 
 @pytest.mark.slow

@@ -93,8 +93,7 @@ def fit_gaussian(
         Number of fits. The first starts at the model's initial point (or `start`), the others at
         draws from the prior. The best is kept. A warning says where others ended elsewhere, if that
         may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them. With
-        normal noise and few data one is followed by another, from less noise and shorter
-        lengthscales.
+        normal noise and few data there are also fits from less noise and shorter lengthscales.
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
@@ -221,13 +220,12 @@ def fit_gaussian(
             return fitter(progressbar=progressbar, **kwargs)
 
         stage, said = fit(start=start, checkpoint=file), ""
-        alone = n_starts == 1 and maxiter is None and start is None and not stage.interrupted
-        if alone and isinstance(fitter.bound, ExactBound) and fitter.bound.is_cheap:
-            stage = where_noise_is_less(stage, fitter.bound, lambda theta: fit(theta=theta))
+        bound, again = fitter.bound, lambda theta: fit(theta=theta)
+        new = maxiter is None and start is None and not stage.interrupted
+        if new and isinstance(bound, ExactBound) and bound.is_cheap:
+            stage = where_noise_is_less(stage, bound, again)
         if n_starts > 1 and stage.theta and not stage.interrupted:
-            stage, said = best_of(
-                stage, n_starts, fitter.bound, lambda theta: fit(theta=theta), rng.spawn(1)[0]
-            )
+            stage, said = best_of(stage, n_starts, bound, again, rng.spawn(1)[0])
     stage.compile_seconds = compiled
     stage.apply()
     if stage.interrupted:

@@ -44,7 +44,7 @@ def best_of(
             f"Starts are drawn from the prior, and draws fail: {error}. "
             "Give parameters priors that are less wide, or drop n_starts."
         ) from error
-    stages = [first]
+    stages = all_of(first)
     for i, theta in enumerate(flat, start=2):
         interrupted = False
         try:
@@ -107,20 +107,17 @@ def _less_noise(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
     def size(moved):
         return np.linalg.norm(bound(bound.ravel(at | moved)).R[0])
 
-    kernel = [name for rv, name in positive if rv in of_kernel - of_noise]
+    kernel = {name: np.asarray(at[name]) for rv, name in positive if rv in of_kernel - of_noise}
     now = size({})
-    scales = [name for name in kernel if size({name: at[name] - LESS}) < 0.5 * now]
-    shorter = [at[name] - LESS for name in kernel if name not in scales]
-    names = [name for name in kernel if name not in scales]
-    moved = [{name: value} for name, value in zip(names, shorter, strict=True)]
-    if sum(map(np.size, shorter)) <= EACH:  # one input at a time: the function may be of it alone
-        moved = [
-            {name: np.where(np.arange(value.size).reshape(value.shape) == i, value, at[name])}
-            for name, value in zip(names, map(np.asarray, shorter), strict=True)
-            for i in range(value.size)
-        ]
-    more = {name: at[name] + LESS for name in scales} | noise
-    return [bound.ravel(at | more | one) for one in moved]
+    scales = {name for name, x in kernel.items() if size({name: x - LESS}) < 0.5 * now}
+    lengths = {name: x for name, x in kernel.items() if name not in scales}
+    moved = at | noise | {name: kernel[name] + LESS for name in scales}
+    # One input at a time where they are few: the function may be of it alone.
+    few, found = sum(x.size for x in lengths.values()) <= EACH, []
+    for name, x in lengths.items():
+        for which in np.eye(x.size) if few else np.ones((1, x.size)):
+            found.append(bound.ravel(moved | {name: x - LESS * which.reshape(x.shape)}))
+    return found
 
 
 def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:
