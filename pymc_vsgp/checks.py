@@ -4,7 +4,10 @@ Labels (pandas, xarray, ``pm.Data``) stop here: the rest of the package sees flo
 tensor variables. Every message has two sentences: what is wrong, and what to do.
 """
 
+import functools
+
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,9 @@ from pymc_vsgp.compile import check_precision, evaluate
 from pymc_vsgp.ops.mapped import mapped, mapped_array
 from pymc_vsgp.rvs import is_drawn, refuse_minibatches
 
+# Warnings name the line that called the package; properties are called by functools. Python does
+# not skip a file whose whole name is the prefix.
+PACKAGE = (str(Path(__file__).parent), functools.__file__.removesuffix(".py"))
 LARGEST = 1e100  # of an input: kernels square it, and divide it by a lengthscale
 ENTRIES = 1_000_000  # that are looked at at once: inputs may be in a file, and exceed the memory
 

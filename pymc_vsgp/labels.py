@@ -11,11 +11,14 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 __all__ = [
+    "are_counted",
     "check_order",
+    "check_outputs",
     "coord_labels",
     "differ_in_order",
     "dims_of",
     "labels_of",
+    "output_coords",
     "output_labels",
     "own_dims",
     "row_labels",
@@ -65,13 +68,22 @@ def output_labels(value: Any, dim: str | None) -> pd.Index | None:
     return known.get(None, known.get(dim))
 
 
+def output_coords(value: Any, dim: str) -> Any:
+    """Return coords of several outputs, where their labels are names."""
+    labels = output_labels(value, dim)
+    return None if labels is None or labels.nlevels > 1 or are_counted(labels) else labels
+
+
 def coord_labels(coords: Mapping[str, Any], dims: Any) -> pd.Index | None:
     """Return the coords of the first of `dims`, unless they are mere numbers of rows."""
     first = dims[0] if isinstance(dims, list | tuple) and dims else dims
     labels = coords.get(first) if isinstance(first, str) else None
-    if labels is None or list(labels) == list(range(len(labels))):
-        return None
-    return pd.Index(labels)
+    return None if labels is None or are_counted(labels) else pd.Index(labels)
+
+
+def are_counted(labels: Any) -> bool:
+    """Whether labels are 0, 1, ..., as PyMC and pandas have them by default."""
+    return list(labels) == list(range(len(labels)))
 
 
 def check_order(labels: Iterable[tuple[str, pd.Index | None]], what: str = "Rows") -> None:
@@ -82,6 +94,18 @@ def check_order(labels: Iterable[tuple[str, pd.Index | None]], what: str = "Rows
             raise ValueError(
                 f"{what} of {second} have the labels of {first} in another order. "
                 f"Sort both alike, or pass arrays whose {what.lower()} go together."
+            )
+
+
+def check_outputs(labels: Iterable[tuple[str, pd.Index | None]]) -> None:
+    """Raise where two have other labels of outputs, or the same in different orders."""
+    known = [(name, x) for name, x in labels if x is not None and not are_counted(x)]
+    check_order(known, "Outputs")
+    for (first, one), (second, other) in combinations(known, 2):
+        if len(one) == len(other) and not one.equals(other):
+            raise ValueError(
+                f"Outputs of {second} are {list(other)}, but those of {first} are {list(one)}. "
+                "Give both the same labels, or pass an array."
             )
 
 

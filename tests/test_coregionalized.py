@@ -1,5 +1,7 @@
 """Outputs that share functions: which axis is which, and predictions."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -9,6 +11,7 @@ import xarray as xr
 
 from marks import long
 from modes import RAW
+from prior_draws import prior_draws
 
 import pymc_vsgp as vsgp
 
@@ -286,6 +289,15 @@ def test_predict_with_several_functions_of_a_process(rng):
     np.testing.assert_allclose(cov, (W**2).sum(axis=1)[:, None, None] * shared)
 
 
+@pytest.mark.parametrize("diag", [False, True])
+def test_functions_at_each_input_on_its_own(diag):
+    """Normals then, as those of one process, and no matrix of all inputs."""
+    with pm.Model() as model:
+        mixed_process().conditional("f", X, diag=diag)
+    kind = (pm.Normal if diag else pm.MvNormal).rv_type
+    assert all(isinstance(model[f"f_latent{i}"].owner.op, kind) for i in range(2))
+
+
 @pytest.mark.slow
 def test_draws_of_a_posterior_predict_outputs(rng):
     """`vsgp.predict` gives means of the outputs, which are those at each draw."""
@@ -506,6 +518,34 @@ def test_labels_of_outputs_are_in_one_order(what):
     }
     with pytest.raises(ValueError, match="Outputs of .* in another order"):
         add(*wrong[what])
+
+
+def test_names_of_outputs_are_kept_and_those_of_new_data_are_checked(rng):
+    """A table names them, and new ones have these names in this order."""
+    X = np.arange(9.0)[:, None]
+    y = pd.DataFrame(rng.normal(size=(9, 2)) + [0.0, 3.0], columns=["oak", "elm"])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        f = vsgp.Coregionalized(np.array([[1.0], [2.0]]), [gp])
+        f.likelihood("y", vsgp.Gaussian(1.0), X=X, y=y)
+    assert model.coords["y_output"] == ("oak", "elm")
+    draws = prior_draws(model)
+    assert list(vsgp.predict(draws, X[:2], "mean", model=model)["y_output"]) == ["oak", "elm"]
+    score = partial(vsgp.log_predictive_density, draws, X, model=model, progressbar=False)
+    np.testing.assert_allclose(score(y), score(y.to_numpy()), rtol=1e-12)
+    with pytest.raises(ValueError, match="Outputs of ynew have the labels of the model in another"):
+        score(y[["elm", "oak"]])
+    with pytest.raises(ValueError, match="Outputs of ynew are .'oak', 'ash'., but those of the mo"):
+        score(y.rename(columns={"elm": "ash"}))
+    with (
+        pm.Model(coords={"tree": ["oak", "ash"]}),
+        pytest.raises(ValueError, match="of coords are"),
+    ):
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3])
+        f = vsgp.Coregionalized(np.array([[1.0], [2.0]]), [gp])
+        f.likelihood("y", vsgp.Gaussian(1.0), X=X, y=y, dims=("row", "tree"))
 
 
 def reordered(draws, dim, labels):

@@ -359,6 +359,19 @@ def test_points_are_distinct_places():
         gp.prior("u", Xu=table.drop_duplicates(["east", "north"]))
 
 
+def test_a_point_without_rows_has_the_average_of_the_nearest_that_has_some():
+    """The row that is nearest to the second point is one of the third."""
+    X = np.column_stack([[4.0, 5.1, 8.9, 9.3], [1.0, 3.0, 10.0, 20.0]])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(
+            cov_func=pm.gp.cov.Matern52(2, ls=1.0, active_dims=[0]),
+            mean_func=pm.gp.mean.Linear(coeffs=np.array([0.0, 0.5])),
+        )
+        gp.prior("u", Xu=np.array([[9.0, 0.0], [0.0, 0.0], [5.0, 0.0]]))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=np.ones(4, int))
+    np.testing.assert_allclose(model["u_Xu"].get_value()[:, 1], [15.0, 2.0, 2.0])
+
+
 class Site(pm.gp.cov.BaseCovariance):
     """A kernel of somebody's own, which does not say that it uses the last column."""
 

@@ -10,7 +10,7 @@ from modes import RAW
 
 import pymc_vsgp as vsgp
 
-from pymc_vsgp.model.diagnostics import check_model
+from pymc_vsgp.model.diagnostics import ROWS, check_model
 
 M = 6
 
@@ -133,6 +133,7 @@ def test_an_observation_that_the_likelihood_leaves_out(several, Xu):
         gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
         gp.prior("u", Xu=Xu)
         upper = np.full(5000, 0.2)  # an entry for each row
+        upper[4000 % ROWS] = 0.4  # of another row, which has that place in its block
         lik = lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.3), lower=None, upper=upper)  # noqa: E731  (short, and used once)
         if several:
             lik = lambda f: pm.Censored.dist(pm.Normal.dist(f, 0.3), lower=None, upper=0.2)  # noqa: E731  (short, and used once)

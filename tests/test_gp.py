@@ -1,5 +1,7 @@
 """The log density of the model, its gradient, and the conditionals."""
 
+import warnings
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -205,6 +207,18 @@ def test_two_likelihoods_on_one_function(inputs, rng):
     np.testing.assert_allclose(both, counts + reals - none, rtol=1e-10)
 
 
+def test_new_observations_are_of_the_likelihood_that_was_named(inputs):
+    """Counts of one, and real numbers of the other."""
+    X, Xu = inputs
+    with pm.Model():
+        gp = ard_process()
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("counts", vsgp.Poisson(), X=X, y=COUNTS)
+        gp.likelihood("reals", vsgp.Gaussian(sigma=0.3), X=X, y=REAL)
+        counts, reals = (gp.predictive(f"new_{n}", X[:3], n) for n in ("counts", "reals"))
+    assert (counts.dtype, reals.dtype) == ("int64", "float64")
+
+
 def fixed_process(X, Xu, y, cov, mean):
     with pm.Model() as model:
         gp = pm.gp.VariationalSparse(mean_func=mean, cov_func=cov)
@@ -394,6 +408,55 @@ def test_gradients_pass_where_distances_are_clipped(name):
         nodes = io_toposort([x, z], pass_gradients([K], [x, z]))
         found = {type(getattr(node.op, "scalar_op", None)) for node in nodes}
         assert NotNegative in found and Clip not in found
+
+
+@pytest.mark.parametrize("inducing", ["points", "pairs"])
+def test_inputs_far_from_zero_lose_no_digits(inducing):
+    """UTM northings: a stationary kernel sees differences, and its gradients are of those."""
+    of_rows, of_u = np.random.default_rng(1), np.random.default_rng(0)
+    X = np.round(of_rows.uniform(0.0, 1000.0, (40, 2)) * 64.0) / 64.0  # exact wherever they are
+    Xu = np.linspace(0.0, 1000.0, 9)[:, None]
+    y, found = of_u.poisson(3.0, 40), []
+    for far in (0.0, 9e6):
+        with pm.Model() as model:
+            ls = pm.Gamma("ls", 4.0, 4.0 / 250.0)
+            if inducing == "points":
+                cov, given = pm.gp.cov.ExpQuad(1, ls=ls), {"Xu": Xu + far}
+            else:
+                first, second = (pm.gp.cov.ExpQuad(2, ls=ls, active_dims=[d]) for d in (0, 1))
+                pairs = vsgp.inducing.Kronecker(Xu + far, Xu[::2] + far)
+                cov, given = first * second, {"inducing": pairs}
+            gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(0.4), cov_func=cov)
+            gp.prior("u", **given)
+            x = X[:, :1] if inducing == "points" else X
+            gp.likelihood("y", vsgp.Poisson(), X=x + far, y=y)
+        fn = model.compile_fn([model.logp(), model.dlogp()], mode=RAW)
+        n = model["u"].type.shape[0]
+        point = {"ls_log__": np.log(250.0), "u_whitened__": np.sin(np.arange(float(n)))}
+        found.append(np.concatenate([np.ravel(x) for x in fn(point)]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("noise", "likelihood", "warned"),
+    [
+        (lambda: pm.HalfNormal("scale"), vsgp.Poisson(), True),
+        (lambda: 0.3, vsgp.Gaussian(0.1), True),
+        (lambda: 1e-4, vsgp.Gaussian(0.1), False),
+        (lambda: pm.HalfNormal("scale"), vsgp.Gaussian(0.1, approx="FITC"), False),
+    ],
+)
+def test_white_noise_explains_no_observation(noise, likelihood, warned, inputs):
+    X, Xu = inputs
+    with pm.Model():
+        cov = pm.gp.cov.Matern52(3, ls=1.0) + pm.gp.cov.WhiteNoise(noise())
+        gp = vsgp.VariationalSparse(cov_func=cov)
+        gp.prior("u", Xu=Xu)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            gp.likelihood("y", likelihood, X=X, y=COUNTS)
+    assert [w.category for w in said] == [UserWarning] * warned
+    assert all("Leave it out, and give the likelihood" in str(w.message) for w in said)
 
 
 def test_gradients_stop_where_users_clip(rng):

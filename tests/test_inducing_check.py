@@ -22,8 +22,9 @@ from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.exactness import exact_weights
 from pymc_vsgp.results.inducing_check import check_inducing
+from pymc_vsgp.results.nested import more_points
 from pymc_vsgp.results.prediction import predict
-from pymc_vsgp.results.refitted import compare_stages, others_of
+from pymc_vsgp.results.refitted import compare_stages, others_of, shift_of
 
 N, SIGMA = 80, 0.3
 GRID = np.exp(np.linspace(-2.0, 1.5, 71))
@@ -225,8 +226,39 @@ def test_labels(data):
     assert found.attrs["verdict"] == check.verdict
     np.testing.assert_array_equal(found["at_most"], check.at_most)
     assert found["shift"].sel(parameter="ls") == check.shift["ls"]
+    assert found["shift_error"].sel(parameter="ls") == check.shift_error["ls"]
     for name in ("gain_error", "wrap", "refit_gain", "refit_mean", "refit_sd"):
         np.testing.assert_equal(found.attrs[name], getattr(check, name))
+
+
+def test_the_parameter_that_may_move_most_is_not_one_by_chance(data):
+    """Few draws weigh most, so that a parameter of no likelihood may seem to move."""
+    X, f, rng = data
+    n = 200
+    with build(X, f, 8, vsgp.Gaussian(SIGMA)) as model:
+        pm.Normal("chance")
+    fit = SimpleNamespace(
+        model=model,
+        coords_of=lambda dims: {},
+        draws=SimpleNamespace(n=n, posterior=xr.Dataset()),
+    )
+    drawn = {"ls": rng.normal(size=n), "chance": rng.normal(size=n)}
+    missing = 1.5 * drawn["ls"] + 1.5 * rng.normal(size=n)
+    fit.draws.posterior = xr.Dataset({k: (("chain", "draw"), x[None]) for k, x in drawn.items()})
+    fit.draws.values = lambda name: drawn[name]
+    found = shift_of(fit, missing)
+    w = np.exp(missing) / np.exp(missing).sum()
+    for name, x in drawn.items():
+        assert found[name][0] == pytest.approx(abs(w @ x - x.mean()) / x.std())
+    again = np.random.default_rng(0).integers(n, size=(4000, n))
+    for name, x in drawn.items():
+        e = np.exp(missing[again])
+        moved = (e * x[again]).sum(axis=1) / e.sum(axis=1) - x[again].mean(axis=1)
+        assert found[name][1] == pytest.approx(moved.std() / x.std(), rel=0.4)
+    shift, error = ({k: v[i] for k, v in found.items()} for i in (0, 1))
+    check = check_inducing(prior_draws(model), 5, nested=False, model=model, **quiet, random_seed=0)
+    check.shift, check.shift_error = shift | {"chance": shift["ls"]}, error | {"chance": 2.0}
+    assert f"ls, by {shift['ls']:.2f} ± {error['ls']:.2f} sd" in repr(check)
 
 
 def test_two_processes_and_dims(data):
@@ -247,6 +279,52 @@ def test_two_processes_and_dims(data):
     assert set(check.shift) == {*labels, "plain[0]", "plain[1]"}
     assert check.weakest == "rough"
     assert "most of it is missing to          'rough'" in repr(check)
+
+
+@pytest.mark.slow
+def test_each_process_gets_points_where_its_own_slope_is_large(data):
+    """The mean where noise is small, and the noise where residuals are large."""
+    X, f, rng = data
+    y = f + np.exp(np.sin(X[:, 0])) * rng.normal(size=N)
+    with pm.Model() as model:
+        gps = []
+        for name in ("level", "scale"):
+            gps.append(vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern32(1, ls=0.5)))
+            gps[-1].prior(name, Xu=vsgp.inducing.grid(X, 4))
+        vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), gps, X=X, y=y)
+    fit, at = Fitted(prior_draws(model, 2), model), slice(0, 1)
+    (m, mu_g), (v, gamma_g) = (x[0].T for x in fit.moments(at, X))
+    precision = np.exp(2.0 * (gamma_g - mu_g))
+    slopes = {"level": precision / 2.0, "scale": ((y - m) ** 2 + v) * precision}
+    added = more_points(fit, at, X, y, rng)
+    for (name, w), (_, C) in zip(slopes.items(), fit.joint_moments(at, X), strict=True):
+        w = np.sqrt(np.maximum(w, 1e-3 * w.max()))
+        left, chosen = C[0] * w[:, None] * w, []
+        for _ in range(4):
+            chosen.append(int(np.argmax(np.diag(left))))
+            column = left[:, chosen[-1]]
+            left = left - np.outer(column, column) / column[chosen[-1]]
+        np.testing.assert_array_equal(np.sort(added[name], axis=0), np.sort(X[chosen], axis=0))
+
+
+@pytest.mark.slow
+def test_parameters_of_rows_go_with_their_block(data, monkeypatch):
+    """Scores and checks of many rows are of some of them after the other."""
+    X, f, rng = data
+    exposure = np.linspace(0.5, 4.0, N)
+    model = build(X, rng.poisson(exposure * np.exp(f)), 6, vsgp.Poisson(exposure))
+    idata, options, checks, scores = prior_draws(model, 4), {"model": model, **quiet}, [], []
+    for rows in (N, 30):
+        for name in ("inducing_check", "loo", "nested", "refitted"):
+            monkeypatch.setattr(f"pymc_vsgp.results.{name}.ROWS", rows)
+        checks.append(check_inducing(idata, 4, random_seed=0, **options))
+        scores.append(vsgp.compute_pointwise(idata, extend_inferencedata=False, **options))
+    xr.testing.assert_allclose(*scores)
+    one, other = checks
+    np.testing.assert_array_equal(one.added["u"], other.added["u"])
+    for name in ("missing", "nats", "missing_after"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(one.moved[:2], other.moved[:2], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -526,7 +526,7 @@ def test_nothing_upstream_of_u_is_unknown_to_pymc():
 
 
 def test_places_far_from_zero():
-    """They are not centered, so that users are told; a covariate of the mean alone is no place."""
+    """Users are told; a covariate of the mean alone is no place."""
     sites, times = places()
     with pm.Model():
         matern = pm.gp.cov.Matern52

@@ -138,6 +138,24 @@ def test_several_chains(fitted):
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
+def test_relative_efficiency_is_the_mean_of_all_numbers(fitted):
+    """The mean over variables would count a vector as much as one number."""
+    model, idata, *_ = fitted
+    rng, tree = np.random.default_rng(2), idata.isel(draw=slice(400))
+    compute_pointwise(tree, model=model, **quiet)
+    for group in ("log_potential", "log_predictive"):
+        halves = tree[group]["y"].values.reshape(2, 200, N)
+        tree[group] = xr.DataTree(xr.Dataset({"y": (("chain", "draw", "y_obs"), halves)}))
+    walk = np.cumsum(rng.normal(size=(2, 200)), axis=1)  # worth a few draws
+    u = rng.normal(size=(2, 200, 9))
+    draws = xr.Dataset({"walk": (("chain", "draw"), walk), "u": (("chain", "draw", "k"), u)})
+    tree["posterior"] = xr.DataTree(draws)
+    ess = draws.azstats.ess(method="mean")
+    wanted = (float(ess["walk"]) + ess["u"].values.sum()) / 10 / 400
+    np.testing.assert_allclose(loo(tree).pareto_k, loo(tree, reff=wanted).pareto_k, rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
 def test_draws_of_dask_score_the_same(fitted):
     pytest.importorskip("dask", reason="dask is not installed")
     model, idata, _, _ = fitted

@@ -223,12 +223,13 @@ def test_robust_max_by_monte_carlo(epsilon, rng):
 
 
 def test_class_probabilities_are_those_of_the_distribution(rng):
-    f = rng.normal(size=(4, 3))
-    for lik in (likelihoods.RobustMax(3, epsilon=0.1), likelihoods.Softmax(3)):
+    f = rng.normal(size=(3, 3))
+    errors = 0.1, np.array([0.1, 0.2, 0.3])  # as many rows as classes
+    for lik in (*(likelihoods.RobustMax(3, e) for e in errors), likelihoods.Softmax(3)):
         probabilities = lik.conditional_probabilities(pt.as_tensor(f)).eval(mode=RAW)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
         for k in range(3):
-            y = np.full(4, k)
+            y = np.full(3, k)
             logp = lik.log_prob(pt.as_tensor(f), y).eval(mode=RAW)
             np.testing.assert_allclose(logp, np.log(probabilities[:, k]), rtol=1e-10)
             kept = pm.logp(lik.dist(pt.as_tensor(f)), y).eval(mode=RAW)

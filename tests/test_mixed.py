@@ -162,6 +162,14 @@ def joint_density(log_p, mixing, mu, gamma):
     return value
 
 
+CUTS = np.array([-0.5, 0.2, 0.7])  # as many as outputs, which share them
+
+
+def classes_of(f):
+    """Probabilities of ordered classes, on the last axis."""
+    return np.diff(special.expit(CUTS - f[..., None]), prepend=0.0, append=1.0)
+
+
 def exact_density(likelihood, y, mixing, mu, gamma):
     """Joint log density of the outputs of a row that are there."""
     seen = ~np.isnan(y)
@@ -175,6 +183,7 @@ def exact_density(likelihood, y, mixing, mu, gamma):
         "Gamma": lambda f: stats.gamma.logpdf(y, 2.0, scale=np.exp(f) / 2.0),
         "Custom": lambda f: stats.poisson.logpmf(y, EXPOSURE[0, seen] * np.exp(f)),
         "Bernoulli": lambda f: np.where(y == 1, special.log_expit(f), special.log_expit(-f)),
+        "Ordinal": lambda f: np.log(classes_of(f)[..., np.arange(len(y)), y.astype(int)]),
     }
     of_one = families[type(likelihood).__name__]
     return joint_density(lambda f: of_one(f).sum(axis=-1), mixing, mu, gamma)
@@ -221,6 +230,7 @@ def test_held_out_rows_may_lack_an_output(likelihood):
         (vsgp.Gaussian(0.3), 6, 1e-9),
         (vsgp.Custom(lambda f: pm.Poisson.dist(EXPOSURE[0] * pm.math.exp(f))), 1, 1e-8),
         (vsgp.Poisson(), 2, 1e-5),
+        (vsgp.Ordinal(CUTS), 2, 1e-3),
         (vsgp.Custom(lambda f: pm.Poisson.dist(EXPOSURE[0] * pm.math.exp(f))), 2, 1e-5),
         (vsgp.Bernoulli(), 4, 1e-3),
         (vsgp.Bernoulli(), 6, 1e-3),

@@ -1148,6 +1148,15 @@ def test_quadrature_rules(polygon, events):
     assert errors[1] < errors[0] / 16 and errors[1] < 1e-4 * wanted
 
 
+def test_nodes_of_a_polygon_with_a_mask_are_in_its_cells(polygon, events, rng):
+    """With as many cells along each side, their axes could be taken for each other."""
+    mask = rng.uniform(size=(9, 9)) < 0.6
+    pattern = vsgp.point_process(events, polygon, mask=mask, outside="drop")
+    q = pattern.quadrature(9)
+    found, *_ = np.histogram2d(*q.nodes.T, pattern.edges, weights=q.weights[q.n_events :])
+    np.testing.assert_allclose(found, pattern.to_grid(pattern.volume).fillna(0.0), atol=1e-12)
+
+
 # --- with a posterior ----------------------------------------------------------------------------
 
 

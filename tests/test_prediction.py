@@ -15,6 +15,7 @@ from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
+from pymc_vsgp.results.predicted import Smooth
 from pymc_vsgp.results.prediction import log_predictive_density, predict
 
 N, M = 40, 6
@@ -132,6 +133,34 @@ def test_mean_and_density_equal_sums_over_the_normal(poisson):
     assert density.dims == ("point", "value")
 
 
+def test_draws_that_go_in_parts_say_the_same(poisson, monkeypatch):
+    """Those of many rows do, and sums are over all of them: by hand from the moments of each."""
+    model, _, idata = poisson
+    monkeypatch.setattr("pymc_vsgp.results.draws.SLAB", 7 * len(XNEW))
+    options = {"model": model, **quiet}
+    parts, found = (predict(idata, XNEW, what, **options) for what in ("moments", "summary"))
+    mu, gamma, over = parts["mean"], parts["variance"], ["chain", "draw"]
+    np.testing.assert_allclose(found["mean"], mu.mean(over))
+    np.testing.assert_allclose(found["sd"], np.sqrt(mu.var(over) + gamma.mean(over)))
+    np.testing.assert_allclose(found["y_mean"], 2.0 * np.exp(mu + gamma / 2.0).mean(over))
+    counts = np.arange(len(XNEW)) % 4
+    score = log_predictive_density(idata, XNEW, counts, **options)
+    t, w = np.polynomial.hermite_e.hermegauss(60)
+    rate = 2.0 * np.exp(mu.values[..., None] + np.sqrt(gamma.values)[..., None] * t)
+    p = stats.poisson.pmf(counts[:, None], rate) @ w / w.sum()
+    np.testing.assert_allclose(score, np.log(p.mean(axis=(0, 1))), rtol=1e-5)
+
+
+def test_some_of_the_draws_are_spread_over_all(poisson):
+    """The first ones say less of a chain."""
+    model, _, idata = poisson
+    whole = predict(idata, XNEW, "mean", model=model, **quiet)
+    some = predict(idata, XNEW, "mean", num_samples=7, model=model, **quiet)
+    at = [0, 10, 20, 30, 39, 49, 59]
+    assert list(some["draw"]) == at
+    np.testing.assert_allclose(some, whole.sel(draw=at))
+
+
 def test_draws_have_the_moments_of_the_summary(poisson):
     model, _, idata = poisson
     options = {"model": model, **quiet}
@@ -156,6 +185,17 @@ def test_quantiles(poisson):
     np.testing.assert_allclose(bands, draws.quantile([0.1, 0.9], ["chain", "draw"]))
     counts = predict(idata, XNEW, "quantiles", **options)
     assert (counts.diff("quantile") >= 0).all()
+
+
+def test_smooth_numbers_are_in_another_order_for_each_function():
+    """Bands of a plot are of functions that are independent given u."""
+    noise, n = Smooth(0, 400), 400
+    z = noise(slice(None), (5, 2))[:, 0]
+    wanted = special.ndtri((np.arange(n) + 0.5) / n)
+    np.testing.assert_allclose(np.sort(z, axis=0), np.stack([wanted] * 2, axis=1))
+    assert abs(np.corrcoef(z.T)[0, 1]) < 0.2
+    noise.begin()  # of other rows, which have the same
+    np.testing.assert_array_equal(noise(slice(3, 7), (9, 2))[:, 0], z[3:7])
 
 
 CUTS = np.array([-0.5, 0.7])
@@ -461,6 +501,20 @@ def test_so_do_data_that_meet_a_coefficient(data):
     np.testing.assert_allclose(found, rate * new["hours"] * per_draw, rtol=1e-12)
 
 
+def test_parameters_of_what_is_observed_have_its_values(data, rng):
+    """Draws of it would be those of no data."""
+    (X, y), z = data, rng.normal(size=N)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        seen = pm.Normal("z", observed=z)
+        gp.likelihood("y", vsgp.Poisson(pm.math.exp(seen)), X=X, y=y)
+    idata, options = prior_draws(model, 3), {"model": model, **quiet}
+    f = predict(idata, None, "moments", **options)
+    wanted = np.exp(z + f["mean"] + f["variance"] / 2.0)
+    np.testing.assert_allclose(predict(idata, None, "mean", **options), wanted)
+
+
 @pytest.mark.slow
 def test_parameters_of_the_rows_are_not_those_of_others(data):
     """Also where there are as many others."""
@@ -615,6 +669,19 @@ def test_likelihood_in_place_of_the_models_has_as_many_functions(data):
     model, _ = build(vsgp.Poisson(), X, y)
     with pytest.raises(ValueError, match="as many functions"):
         predict(prior_draws(model, 2), XNEW, likelihood=vsgp.Softmax(3), model=model, **quiet)
+
+
+@pytest.mark.slow
+def test_a_likelihood_that_was_added_since_is_asked_for(data):
+    """What was compiled for the only one is not of the first of two."""
+    X, y = data
+    model, gp = build(vsgp.Poisson(), X, y)
+    idata = prior_draws(model, 3)
+    predict(idata, XNEW, "mean", model=model, **quiet)
+    with model:
+        gp.likelihood("z", vsgp.Poisson(), X=X, y=y)
+    with pytest.raises(ValueError, match="has 2 likelihoods"):
+        predict(idata, XNEW, "mean", model=model, **quiet)
 
 
 def test_chunks_of_equal_inputs_have_their_own_noise(poisson):

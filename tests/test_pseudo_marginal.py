@@ -8,7 +8,7 @@ import reference_steps as reference
 
 from marks import long
 from modes import RAW, REWRITTEN
-from scipy import stats
+from scipy import special, stats
 
 import pymc_vsgp as vsgp
 
@@ -190,15 +190,21 @@ def test_posterior():
     assert (same == (found["accepted"].values[:, 1:] == 0.0)).all()
 
 
-@pytest.mark.slow
-def test_latent_values_of_others_are_kept(rng):
-    """Where another step has moved, the current latent values are one of the samples."""
+def moved_by_another(n, rng):
+    """A step, and the point to which another one has taken latent values since."""
     model = reference.latent()
-    step = PseudoMarginal([model["ls"]], n_importance=1, model=model, **FAST)
+    step = PseudoMarginal([model["ls"]], n_importance=n, model=model, **FAST)
     step.setup_chain(rng, 0, 10)
     step._leave(point_of(model))
     point = point_of(model) | {"f": np.array([0.3, -0.2, 0.5])}
     step._refresh(point)
+    return step, point
+
+
+@pytest.mark.slow
+def test_latent_values_of_others_are_kept(rng):
+    """Where another step has moved, the current latent values are one of the samples."""
+    step, point = moved_by_another(1, rng)
     kept = step.predictor.values_at(point, step.current.nu[0])
     np.testing.assert_allclose(kept["f"], point["f"])
     after, _ = step.step(point)
@@ -208,6 +214,19 @@ def test_latent_values_of_others_are_kept(rng):
     moved = after | {"sd_log__": np.array(0.5)}
     step.step(moved)
     assert step.current.log_evidence != before.log_evidence
+
+
+@pytest.mark.slow
+def test_a_value_that_is_kept_has_its_own_weight(rng):
+    """It is no draw, so it was not drawn with the density of the one whose place it takes."""
+    step, point = moved_by_another(5, rng)
+    found, at = step.current, step.predictor.at(point)
+    q = laplace(step.predictor, at)
+    log_q = stats.multivariate_normal.logpdf(found.nu, q.mean, np.linalg.inv(q.L @ q.L.T))
+    log_w = step.predictor.log_density(at, found.nu) - log_q
+    np.testing.assert_allclose(found.weights, special.softmax(log_w), rtol=1e-6)
+    wanted = special.logsumexp(log_w) - np.log(5.0)
+    np.testing.assert_allclose(found.log_evidence, wanted, rtol=1e-8)
 
 
 @pytest.mark.long

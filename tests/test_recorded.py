@@ -18,6 +18,7 @@ KINDS = [
     *("poisson", "two_likelihoods", "events_by_quadrature", "kernels", "containers"),
     *("hierarchical", "potential", "nothing_else", "features_scattered", "features_series"),
 ]
+pytestmark = pytest.mark.filterwarnings("ignore:White noise in the kernel:UserWarning")
 WHOLE = ["poisson"]
 WHOLE_BUT_SLOW = ["softmax", "points_and_features", "features_diagonal", "features_gaussian"]
 

@@ -62,6 +62,14 @@ def test_all_neighbors_are_the_exact_marginal_likelihood():
 
 
 @pytest.mark.slow
+def test_values_without_an_observation_are_no_neighbors():
+    """Also where they are between those that have some."""
+    rows = np.array([1, 3, 3, 4, 7, 8, 10, 11])
+    y = Y[: len(rows)]
+    np.testing.assert_allclose(of_data(build(11, rows, y)), exact(rows, y)[0], rtol=1e-9)
+
+
+@pytest.mark.slow
 def test_gradient(rng):
     new = collapse(build(4)).model
     logp, slopes = new.compile_logp(mode=RAW), new.compile_dlogp(mode=RAW)(POINT)
@@ -157,6 +165,7 @@ def test_new_data():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:White noise in the kernel:UserWarning")
 def test_what_does_not_integrate_out():
     """Rows elsewhere, and white noise of each row."""
     assert can_collapse(build())
@@ -166,6 +175,7 @@ def test_what_does_not_integrate_out():
     assert not can_collapse(model)
 
 
+@pytest.mark.filterwarnings("ignore:White noise in the kernel:UserWarning")
 def test_white_noise_of_any_size_does_not_integrate_out():
     """Each row has its own, and the initial point says nothing of how much there is."""
     assert not can_collapse(build(white=lambda: pm.HalfNormal("tau", 0.005)))

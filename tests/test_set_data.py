@@ -97,6 +97,7 @@ def test_a_parameter_of_data_one_of_which_was_forgotten(random):
 
 
 @pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.filterwarnings("ignore:White noise in the kernel:UserWarning")
 def test_replaced_points_at_one_place_of_the_kernel(noise):
     """They differ in the column that only the mean uses; white noise is another at each."""
     cov, twice = pm.gp.cov.ExpQuad(2, ls=1.0, active_dims=[0]), XU.copy()

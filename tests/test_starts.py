@@ -120,6 +120,46 @@ def test_a_function_that_one_start_takes_for_noise(seed, frequency):
     assert stage.theta["sigma"] < 0.2
 
 
+OBSERVED = {
+    "student": lambda: vsgp.StudentT(4.0, pm.HalfNormal("sigma", 1.0)),
+    "log noise": lambda: vsgp.Gaussian(pm.math.exp(pm.Normal("log_sigma"))),
+    "of groups": lambda: vsgp.Gaussian(pm.HalfNormal("sigma", 1.0, shape=2)[np.arange(N) % 2]),
+    "beta": lambda: vsgp.Beta(pm.HalfNormal("phi", 30.0)),
+    "poisson": vsgp.Poisson,
+    "callable": lambda: lambda f: pm.Poisson.dist(pm.math.exp(f)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["poisson", *long(*(k for k in OBSERVED if k != "poisson"))])
+def test_the_best_of_two_optima_for_other_likelihoods(kind):
+    """A start at the short lengthscale of the function ends there, too."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (N, 1))
+    f = np.sin(4.0 * X[:, 0])
+    y = f + 0.1 * rng.standard_t(4, N)
+    if kind == "beta":
+        mean = special.expit(1.5 * f)
+        y = rng.beta(40.0 * mean, 40.0 * (1.0 - mean))
+    elif kind in ("poisson", "callable"):
+        y = np.random.default_rng(7).poisson(np.exp(1.5 * f + 1.0))
+    elbos = []
+    for start in (None, 0.4):
+        with pm.Model() as model:
+            ls = pm.InverseGamma("ls", mu=4, sigma=3, initval=start)
+            log_sd = pm.Normal("log_sd", 0.0, 1.0)
+            kernel = pm.math.exp(2.0 * log_sd) * pm.gp.cov.ExpQuad(1, ls=ls)
+            gp = vsgp.VariationalSparse(mean_func=pm.gp.mean.Constant(0.1), cov_func=kernel)
+            gp.prior("u", Xu=X)
+            gp.likelihood("y", OBSERVED[kind](), X=X, y=y)
+        initval = {} if start is None else {"sigma": 0.15, "log_sigma": -2.0, "phi": 40.0}
+        for rv in model.free_RVs:
+            if rv.name in initval:
+                model.rvs_to_initial_values[rv] = np.full(rv.shape.eval(), initval[rv.name])
+        elbos.append(vsgp.fit_gaussian(model=model, progressbar=False).elbo)
+    np.testing.assert_allclose(*elbos, atol=5e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("separate", [True, False])
 @pytest.mark.parametrize("prior", [pm.LogNormal, *long(pm.Uniform)])

@@ -339,6 +339,16 @@ class Bound(Variables):
             # To look at arrays of JAX it would bring them to the host.
             self._fn.trust_input = self.on_jax
 
+    @property
+    def work(self) -> int:
+        """Operations of an evaluation, about."""
+        return sum(self.sizes()) * sum(p.n_functions * p.n_inducing**2 for p in self.processes)
+
+    def prior_roots(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return a root of the prior covariance of each process."""
+        moved = [*(x.get_value() for x in self.moving), *self.no_offsets()]
+        return self(theta, self.no_sites(), moved).R
+
     def bring_data(self) -> None:
         """Bring the data that the model has now to the device of JAX, where they stay."""
         for shared, here in self._placed.items():

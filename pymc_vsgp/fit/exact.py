@@ -25,7 +25,6 @@ from pymc_vsgp.ops.neighbors import SparseSolve
 
 DRAWS = 32, 512  # of values given neighbors, that variances are found from, at least and at most
 DRAWN = 1_000_000  # values in all of these
-CHEAP = 2_000_000  # operations of an evaluation, up to which a fit takes a fraction of a second
 
 
 class ExactBound(Variables):
@@ -54,7 +53,7 @@ class ExactBound(Variables):
         (part,) = node.op.recipe.parts
         M = self.processes[0].n_inducing
         n = M if part.conditional.basis is not None else n
-        self.is_cheap = n * M**2 <= CHEAP
+        self.work = n * M**2
         if part.conditional.basis is not None:
             # Sums of the data are known before, and what is left is too little to compile.
             self._fn: Any = function(self.values, outputs)
@@ -80,6 +79,10 @@ class ExactBound(Variables):
             [scale],
             [mean],
         )
+
+    def prior_roots(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return a root of the prior covariance of the process."""
+        return self(theta).R
 
     def with_q(self, theta: np.ndarray) -> Evaluation:
         """Evaluate at theta, with the density of many coefficients as other stages have it."""

@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs, insist
-from pymc_vsgp.fit.starts import best_of, where_noise_is_less
+from pymc_vsgp.fit.starts import best_of, with_shorter_lengthscales
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.data import check_data
@@ -41,6 +41,7 @@ _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 METHODS = ("natural", "minibatch", "advi", "fullrank_advi")
 BATCH = 256
+CHEAP = 2_000_000  # operations of an evaluation, up to which a fit takes a fraction of a second
 ITERATIONS = {"natural": 100, "minibatch": 5000, "advi": 20_000}  # by default
 GAIN = 5e-4  # nats an observation of minibatches by default: with less, the steps are halved
 AGAIN = 2  # times that a fit goes on after its curvature is known
@@ -92,8 +93,9 @@ def fit_gaussian(
     n_starts : int
         Number of fits. The first starts at the model's initial point (or `start`), the others at
         draws from the prior. The best is kept. A warning says where others ended elsewhere, if that
-        may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them. With
-        normal noise and few data there are also fits from less noise and shorter lengthscales.
+        may hold more than 1 % of the posterior; :func:`sample` then proposes from all of them.
+
+        With "natural" and few data there are also fits from shorter lengthscales and less noise.
     copy : bool
         Whether to fit a copy of the model and leave the model alone. The copy is ``stage.model``.
     maxiter : int, optional
@@ -220,10 +222,10 @@ def fit_gaussian(
             return fitter(progressbar=progressbar, **kwargs)
 
         stage, said = fit(start=start, checkpoint=file), ""
-        bound, again = fitter.bound, lambda theta: fit(theta=theta)
+        bound, again = fitter.bound, lambda theta, **kwargs: fit(theta=theta, **kwargs)
         new = maxiter is None and start is None and not stage.interrupted
-        if new and isinstance(bound, ExactBound) and bound.is_cheap:
-            stage = where_noise_is_less(stage, bound, again)
+        if new and method == "natural" and mesh is None and fitter.is_cheap:
+            stage = with_shorter_lengthscales(stage, bound, again)
         if n_starts > 1 and stage.theta and not stage.interrupted:
             stage, said = best_of(stage, n_starts, bound, again, rng.spawn(1)[0])
     stage.compile_seconds = compiled
@@ -305,6 +307,12 @@ class Fitter:
         if method == "natural" and mesh is None and not move_inducing and can_correlate(self.bound):
             self.correlated = cache(partial(CorrelatedBound, model, mode=mode))
 
+    @property
+    def is_cheap(self) -> bool:
+        """Whether one fit more takes a fraction of a second."""
+        given_neighbors = isinstance(self.bound, NeighborsBound | ResponseBound)
+        return not given_neighbors and self.bound.work <= CHEAP
+
     def _run(self, fit: Natural, maxiter: int, first: int = FIRST) -> Natural:
         """Run a fit; where many coefficients say much, go on with their correlations."""
         fit.run(maxiter if self.correlated is None else min(first, maxiter))
@@ -342,13 +350,17 @@ class Fitter:
         start: GaussianStage | None = None,
         *,
         theta: np.ndarray | None = None,
+        promising: Callable[[float, np.ndarray], bool] | None = None,
         checkpoint: Checkpoint | None = None,
         maxiter: int | None = None,
         tol: float | None = None,
         random_seed=None,
         progressbar: bool = False,
-    ) -> GaussianStage:
-        """Fit to the data that the model has now."""
+    ) -> Any:
+        """Fit to the data that the model has now.
+
+        None is returned where the ELBO and theta after the first steps are not `promising`.
+        """
         bound, began = self.bound, time.perf_counter()
         exact = isinstance(bound, ExactBound | ResponseBound)
         theta, sites = bound.start if theta is None else theta, bound.no_sites()
@@ -390,6 +402,11 @@ class Fitter:
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments) if exact else make(*arguments)
                 maxiter = ITERATIONS["natural"] if maxiter is None else maxiter
+                if promising is not None:
+                    fit.run(1)
+                    ended = fit.evaluation.value, fit.theta
+                    if not (fit.interrupted or promising(*ended)):
+                        return None
                 fit = self._run(fit, maxiter, first)
                 bound = fit.bound
             theta_covariance = self._curvature(fit, maxiter, advance)

@@ -164,7 +164,16 @@ class GaussianStage:
         return self.elbo + float(np.log(sd).sum() + 0.5 * np.log(w).sum())
 
     def apply(self) -> None:
-        """Put inducing inputs and coordinates of this stage into its model."""
+        """Put inducing inputs and coordinates of this stage into its model.
+
+        :func:`fit_gaussian` does that by itself. Call it to return to this stage after another one,
+        or after :func:`reset`. The model is changed in place: ``pm.sample`` then uses these
+        coordinates.
+
+        Returns
+        -------
+        None
+        """
         hand_over(self.model, self.sites, self.Xu)
 
     def _draw_theta(self, n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:

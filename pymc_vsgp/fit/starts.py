@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 
-from pymc.logprob.transforms import IntervalTransform, LogTransform
+from pytensor.gradient import grad
 from pytensor.graph.traversal import ancestors
 from scipy.special import softmax
 
+from pymc_vsgp.compile import function
 from pymc_vsgp.fit.bound import Variables, of_prior
 from pymc_vsgp.fit.proposals import drawing
 from pymc_vsgp.fit.stage import GaussianStage
@@ -21,6 +23,7 @@ BETTER = 1.0  # nats, from where another optimum is worth new proposals
 MORE = 200  # times as many draws of the prior, where some of them have no density
 EACH = 4  # lengthscales that are shortened one by one
 LESS = np.log(5.0)  # of noise, and of a lengthscale, where a stage starts again
+HOPELESS = 10.0  # nats below another optimum after the first steps, which take most of the way
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
@@ -71,53 +74,94 @@ def best_of(
     )
 
 
-def where_noise_is_less(first: GaussianStage, bound: Any, fit: Callable) -> GaussianStage:
-    """Fit again from less noise, a shorter lengthscale and a larger variance; return the best.
+def with_shorter_lengthscales(first: GaussianStage, bound: Any, fit: Callable) -> GaussianStage:
+    """Fit again from shorter lengthscales, less noise and a larger variance; return the best.
 
-    What is noise at one optimum may be the function at another. Hardly any draw of the prior may be
-    there, and no weight would tell.
+    What is noise, or next to constant, at one optimum may be the function at another. Hardly any
+    draw of the prior may be there, and no weight would tell.
     """
     stages = [first]
-    for theta in _less_noise(first, bound):
+
+    def promising(elbo, theta):
+        away = min(s._deviations(theta - bound.ravel(s.theta_unconstrained)) for s in stages)
+        return elbo > first.elbo - HOPELESS and away > APART
+
+    for theta in _shorter(first, bound):
         try:
-            stages.append(fit(theta))
+            found = fit(theta, promising=promising)
         except (ValueError, ArithmeticError):  # no number there
             continue
-        if stages[-1].interrupted:
-            said = "Interrupted in another start. What the first one found is kept."
-            return replace(first, interrupted=True, message=said)
+        if found is not None:
+            stages.append(found)
+            if found.interrupted:
+                said = "Interrupted in another start. What the first one found is kept."
+                return replace(first, interrupted=True, message=said)
     return _best(stages)[0]
 
 
-def _less_noise(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
-    """Return a theta for each lengthscale: what the prior variance does not depend on."""
+def _shorter(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
+    """Return thetas with shorter lengthscales: each alone, where they are few, and all of them.
+
+    What the prior variance does not depend on counts as one, if correlations do.
+    """
     model, at = bound.model, stage.theta_unconstrained
-    seen = observations(model).values()
-    of_noise = set(ancestors([o.likelihood.of_output.params["sigma"] for o in seen]))
-    of_kernel = set(ancestors([p.u.owner.inputs[2] for p in bound.processes]))
-    positive = [
-        (rv, model.rvs_to_values[rv].name)
-        for rv in bound.others
-        if isinstance(model.rvs_to_transforms[rv], LogTransform | IntervalTransform)
-    ]
-    noise = {name: at[name] - LESS for rv, name in positive if rv in of_noise}
-    if not noise:
-        return []
-
-    def size(moved):
-        return np.linalg.norm(bound(bound.ravel(at | moved)).R[0])
-
-    kernel = {name: np.asarray(at[name]) for rv, name in positive if rv in of_kernel - of_noise}
-    now = size({})
-    scales = {name for name, x in kernel.items() if size({name: x - LESS}) < 0.5 * now}
-    lengths = {name: x for name, x in kernel.items() if name not in scales}
-    moved = at | noise | {name: kernel[name] + LESS for name in scales}
-    # One input at a time where they are few: the function may be of it alone.
-    few, found = sum(x.size for x in lengths.values()) <= EACH, []
-    for name, x in lengths.items():
-        for which in np.eye(x.size) if few else np.ones((1, x.size)):
-            found.append(bound.ravel(moved | {name: x - LESS * which.reshape(x.shape)}))
+    roots = [p.u.owner.inputs[2] for p in bound.processes]
+    of_kernel = set(ancestors(roots)) & set(bound.others)
+    moved, steps = at | _less_noise(model, at, bound, of_kernel), {}
+    now = _prior_spread(bound, at)
+    for rv in of_kernel:
+        name = model.rvs_to_values[rv].name
+        size, correlated = np.transpose(
+            [_prior_spread(bound, at | {name: at[name] + step}) / now for step in (-LESS, LESS)]
+        )
+        if not np.isfinite([size, correlated]).all():
+            continue
+        if size.max() > 2.0:
+            moved[name] = at[name] + (np.argmax(size) - 0.5) * LESS
+        elif correlated.min() < 0.9:
+            steps[name] = (2 * np.argmin(correlated) - 1) * LESS
+    axes = [(name, i) for name in steps for i in np.ndindex(np.shape(at[name]))]
+    some = [axes] if axes else []
+    if 1 < len(axes) <= EACH:
+        some += [[axis] for axis in axes]
+    found = []
+    for each in some:
+        theta = {name: np.array(x, dtype="float64") for name, x in moved.items()}
+        for name, i in each:
+            theta[name][i] += steps[name]
+        found.append(bound.ravel(theta))
     return found
+
+
+def _prior_spread(bound: Any, at) -> np.ndarray:
+    """Return the prior variance, and the part of it that correlations leave."""
+    traces = []
+    for R in bound.prior_roots(bound.ravel(at)):
+        K = R @ R.T if R.ndim == 2 else np.diag(R**2)
+        traces.append([np.trace(K), (K**2).sum() / np.trace(K) ** 2])
+    return np.sum(traces, axis=0)
+
+
+def _less_noise(model, at, bound, of_kernel) -> dict[str, np.ndarray]:
+    """Return what parameters of the noise are where there is a fifth of it, at most."""
+    logs = []
+    for of in observations(model).values():
+        family = of.likelihood.of_output
+        logs += [power * pt.log(family.params[n]).mean() for n, power in family.of_spread.items()]
+    some = set(ancestors(logs)) & set(bound.others) - of_kernel
+    rvs = [rv for rv in bound.others if rv in some]
+    if not rvs:
+        return {}
+    values = [model.rvs_to_values[rv] for rv in rvs]
+    (graph,) = model.replace_rvs_by_values([sum(logs)])
+    given = [model.rvs_to_values[rv] for rv in bound.others]
+    slopes = function(given, grad(graph, values), "FAST_COMPILE")(*(at[v.name] for v in given))
+    square = sum((slope**2).sum() for slope in slopes)
+    largest = max(np.abs(slope).max() for slope in slopes)
+    if not (np.isfinite(square) and square > 0.0):
+        return {}
+    step = min(LESS / square, 2.0 * LESS / largest)
+    return {v.name: at[v.name] - step * s for v, s in zip(values, slopes, strict=True)}
 
 
 def _of_prior(variables: Variables, n: int, rng) -> np.ndarray:

@@ -31,7 +31,20 @@ from pymc_vsgp.ops.linalg import weighted_gram
 
 
 class InducingVariables(ABC):
-    """What the inducing variables of a process are; pass one to ``gp.prior(inducing=...)``."""
+    """
+    What the inducing variables u of a process are: the interface of all types.
+
+    Pass an instance to ``gp.prior("u", inducing=...)``. To write a type of your own, subclass
+    :class:`Dense` if u has a covariance matrix. Subclass this one otherwise: it has to define
+    `n_columns`, `n_inducing` and `under`.
+
+    See Also
+    --------
+    Dense : Linear functionals of f with a covariance matrix.
+    Fourier : Fourier coefficients.
+    NearestNeighbors : Values at all inputs, each given its neighbors.
+    Kronecker : Values at all pairs of two sets of inputs.
+    """
 
     @property
     @abstractmethod
@@ -59,8 +72,22 @@ class InducingVariables(ABC):
     def under(self, name: str, cov_func, mean_at, jitter: float) -> "InducingPrior":
         """Return the inducing variables `name` of a process with this kernel and mean.
 
-        `mean_at` gives the mean of f at the rows of a matrix. The model that they are for is on the
-        context stack.
+        The model that they are for is on the context stack.
+
+        Parameters
+        ----------
+        name : str
+            Name of u in the model.
+        cov_func : Covariance
+            The kernel.
+        mean_at : callable
+            Gives the mean of f at the rows of a matrix.
+        jitter : float
+            Added to the diagonal of the prior covariance, as a share of the prior variance.
+
+        Returns
+        -------
+        InducingPrior
         """
 
 

@@ -1,12 +1,19 @@
 """What a kernel of pm.gp is made of, and what is known of it."""
 
+import warnings
+
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 
 from pymc.gp import cov as pm_cov
 from pymc.gp.cov import BaseCovariance
+
+from pymc_vsgp.checks import PACKAGE, known_value
+
+LITTLE = 1e-3  # white noise, in the units of the function
 
 
 def parts_of(cov_func) -> list[BaseCovariance]:
@@ -68,6 +75,25 @@ def is_free_of_noise(cov_func) -> bool:
     return all(type(p).__module__ == pm_cov.__name__ for p in parts) and not any(
         isinstance(p, pm_cov.WhiteNoise) for p in parts
     )
+
+
+def warn_of_white_noise(cov_funcs: Sequence) -> None:
+    """Warn of noise at each row that inducing values say nothing of: no draw of u explains data.
+
+    Little of it, fixed, is what some add for Cholesky factors.
+    """
+    parts = [p for cov_func in cov_funcs for p in parts_of(cov_func)]
+    noise = [p.sigma for p in parts if isinstance(p, pm_cov.WhiteNoise)]
+    known = [known_value(pt.as_tensor(sigma)) for sigma in noise]
+    if any(sigma is None or (np.abs(sigma) > LITTLE).any() for sigma in known):
+        warnings.warn(
+            "White noise in the kernel is independent of the inducing values, so it explains no "
+            "observation, and a free scale goes to zero. Leave it out, and give the likelihood "
+            "that scale: Gaussian(pm.math.sqrt(sigma**2 + scale**2)), or a family with "
+            "overdispersion.",
+            UserWarning,
+            skip_file_prefixes=PACKAGE,
+        )
 
 
 def is_stationary(cov_func) -> bool:

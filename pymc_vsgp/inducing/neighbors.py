@@ -183,10 +183,11 @@ class Local(NamedTuple):
         z, x = (pt.tensor(dtype="float64", shape=(None, n_columns)) for _ in range(2))
         graphs = [cov_func(z), cov_func(z, x), cov_func(x, diag=True).astype("float64"), mean_at(x)]
         graphs += [] if of_values is None else [of_values(z)]
-        within, across, *rest = without_reshapes(pass_gradients(graphs, [z, x]), [z, x])
+        centered = is_stationary(cov_func) and (of_values is None or is_stationary(of_values))
+        graphs = pass_gradients(graphs, [z, x], near_zero=centered)
+        within, across, *rest = without_reshapes(graphs, [z, x])
         given = [([z], [within]), ([z, x], [across]), ([x], rest[:2]), ([z], rest[2:])]
         ops, theta = as_ops(*given[: 3 + len(rest[2:])])
-        centered = is_stationary(cov_func) and (of_values is None or is_stationary(of_values))
         within, across, single, *values = ops
         return cls(within, across, single, values[0] if values else within, centered), theta
 

@@ -28,7 +28,21 @@ from pymc_vsgp.ops.linalg import weighted_gram
 
 
 class Dense(InducingVariables):
-    """Linear functionals of f with a covariance matrix. Subclass it for a kind of your own."""
+    """
+    Linear functionals of f with a covariance matrix.
+
+    Subclass it for inducing variables of your own, such as averages over bins. Define `n_columns`,
+    `n_inducing`, `covariance`, `cross` and `mean`. The last three return graphs of PyTensor. An
+    instance goes to ``gp.prior("u", inducing=...)``.
+
+    See Also
+    --------
+    InducingVariables : The interface without a covariance matrix.
+
+    Notes
+    -----
+    The page "Design" has one in fifteen lines.
+    """
 
     @property
     def places(self) -> tuple[TensorVariable, ...]:
@@ -81,7 +95,7 @@ class DensePrior(InducingPrior):
             cov_func(x, diag=True).astype("float64"),
             mean_at(x),
         ]
-        outputs = [*pass_gradients(outputs, [x, *z]), cov_func(other, x)]
+        outputs = pass_gradients([*outputs, cov_func(other, x)], [x, other, *z])
         (kernel, covariance), theta = as_ops(([x, *z], outputs[:3]), ([x, other], outputs[3:]))
         n_columns, active = self.kind.n_columns, self.kind.active(cov_func)
         conditional = GivenDense(u.name, n_columns, active, kernel, covariance, len(z))

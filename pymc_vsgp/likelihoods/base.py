@@ -15,7 +15,7 @@ from pytensor.graph.traversal import explicit_graph_inputs, graph_inputs
 
 from pymc_vsgp.checks import as_real, known_value
 from pymc_vsgp.compile import evaluate
-from pymc_vsgp.labels import check_order, labels_of, output_labels, row_labels
+from pymc_vsgp.labels import check_order, check_outputs, labels_of, output_labels, row_labels
 from pymc_vsgp.likelihoods import quadrature
 
 
@@ -68,6 +68,9 @@ class Likelihood:
     in_units_of_f: bool = False  # whether an observation has the units of the function
     # What the second of two functions says of the noise, and of that function what says it.
     of_noise: tuple[str, Callable] | None = None
+    takes_white_noise: bool = False  # whether that of a kernel is more than a loss
+    # About which power of each parameter the standard deviation of an observation goes with.
+    of_spread: dict[str, float] = {}
 
     def __init__(self, **params):
         self._set({name: as_float(value, name) for name, value in params.items()})
@@ -333,9 +336,8 @@ def check_row_order(lik: Likelihood | None, *rows: tuple[str, Any]) -> None:
 
 
 def check_output_order(lik: Likelihood, dim: str | None, *outputs: tuple[str, Any]) -> None:
-    """Raise where labels of outputs, or of parameters along `dim`, are in different orders."""
-    labeled = [(what, output_labels(x, dim)) for what, x in (*outputs, *_named(lik))]
-    check_order(labeled, "Outputs")
+    """Raise where outputs, or parameters along `dim`, have other labels or another order."""
+    check_outputs((what, output_labels(x, dim)) for what, x in (*outputs, *_named(lik)))
 
 
 def _named(lik: Likelihood | None) -> list[tuple[str, Any]]:

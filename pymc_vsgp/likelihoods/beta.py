@@ -23,6 +23,7 @@ class Beta(Likelihood):
     n_nodes = 72  # the poles of two gamma functions, far apart when phi is large
 
     rules = {"phi": POSITIVE}
+    of_spread = {"phi": -0.5}
     support = Rule(
         lambda y: (y > 0) & (y < 1),
         "above 0 and below 1",

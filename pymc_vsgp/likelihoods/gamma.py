@@ -20,6 +20,7 @@ class Gamma(LogLink):
     """
 
     rules = {"alpha": POSITIVE}
+    of_spread = {"alpha": -0.5}
     support = POSITIVE
 
     def __init__(self, alpha):

@@ -42,6 +42,7 @@ class Gaussian(Located):
     """
 
     rules = {"sigma": POSITIVE}
+    of_spread = {"sigma": 1.0}
 
     def __init__(self, sigma, approx="VFE"):
         if approx not in APPROXIMATIONS:
@@ -49,6 +50,7 @@ class Gaussian(Located):
                 f"There is no approximation {approx!r}. Choose one of {list(APPROXIMATIONS)}."
             )
         self.approx = approx
+        self.takes_white_noise = approx == "FITC"  # whose variances have it
         super().__init__(sigma=sigma)
 
     def log_prob(self, f, y):

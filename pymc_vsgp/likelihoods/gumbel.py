@@ -19,6 +19,7 @@ class Gumbel(Likelihood):
 
     in_units_of_f = True
     rules = {"beta": POSITIVE}
+    of_spread = {"beta": 1.0}
 
     def __init__(self, beta):
         super().__init__(beta=beta)

@@ -19,6 +19,7 @@ class LogNormal(LogLink):
     """
 
     rules = {"sigma": POSITIVE}
+    of_spread = {"sigma": 1.0}
     support = POSITIVE
 
     def __init__(self, sigma):

@@ -56,6 +56,7 @@ class NegativeBinomial(LogLink):
     sizes = ONE_PEAK
 
     rules = {"alpha": POSITIVE, "exposure": POSITIVE}
+    of_spread = {"alpha": -0.5}
     support = WHOLE
 
     def __init__(self, alpha, exposure=1.0):

@@ -29,6 +29,7 @@ class RobustMax(OfClasses):
     """
 
     rules = {"epsilon": Rule(lambda x: (x > 0) & (x < 1), "between 0 and 1")}
+    takes_white_noise = True  # it makes the borders of classes soft
 
     def __init__(self, n_classes, epsilon=1e-3):
         self.n_classes = self.n_latent = check_n_classes(n_classes)

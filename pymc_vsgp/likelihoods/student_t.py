@@ -29,6 +29,7 @@ class StudentT(Located):
     """
 
     rules = {"nu": POSITIVE, "sigma": POSITIVE}
+    of_spread = {"sigma": 1.0}
 
     def __init__(self, nu, sigma):
         super().__init__(nu=nu, sigma=sigma)

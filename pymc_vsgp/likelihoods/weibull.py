@@ -24,6 +24,7 @@ class Weibull(LogLink):
         True where the event had not happened by the time y. Random draws are times of events.
     """
 
+    of_spread = {"alpha": -1.0}
     rules = {"alpha": POSITIVE, "censored": Rule(lambda x: np.isin(x, (0, 1)), "0 or 1")}
     support = POSITIVE
 

@@ -38,9 +38,10 @@ from pymc_vsgp.engine import observe, total
 from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.graphs import Moments
+from pymc_vsgp.inducing.kernels import warn_of_white_noise
 from pymc_vsgp.inducing.repeats import ByValue
 from pymc_vsgp.inducing.spectrum import active_columns
-from pymc_vsgp.labels import coord_labels, dims_of
+from pymc_vsgp.labels import coord_labels, dims_of, output_coords
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.likelihoods.base import check_param_shapes, check_row_order
 from pymc_vsgp.likelihoods.mixed import Mixed
@@ -306,6 +307,9 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
     is_array = not is_symbolic(X)
     check_own_data([Xu for gp in gps for Xu in gp._prior.kind.inputs], [X_tensor])
     _check_number(lik, gps)
+    if not lik.of_output.takes_white_noise:
+        warn_of_white_noise([gp.cov_func for gp in gps])
+    given = y
     lik, y, named = _encode(gps, lik, y, model.coords)
     n_rows = None if X_value is None else len(X_value)
     y_value = _as_observed(as_target(y, n_rows, ndim=1 + lik.ndim_y))
@@ -343,7 +347,7 @@ def _place(model, gps, name, likelihood, X, y, dims, block_size):
         model.add_coord(first, length=n_data if is_array else X_tensor.shape[0])
     for dim, length in zip(rest, y_value.shape[1:], strict=True):
         if dim not in model.dim_lengths:
-            model.add_coord(dim, length=length)
+            model.add_coord(dim, output_coords(given, dim), length=length)
     keep_names(model, gps, names)
     if mapped_array(X_tensor) is not None:
         # pm.Data would copy it into memory, and a trace into a file.

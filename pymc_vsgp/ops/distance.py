@@ -5,6 +5,9 @@ covariance, or where an input is also an inducing input, the mask hangs on the l
 XLA computes it several times, rounds it differently each time, and the gradient is wrong in the
 first digit. A squared distance is not negative: what was rounded is clipped here too, but the
 gradient passes.
+
+Far from zero, as in years or UTM coordinates, differences of squares lose the digits that a smooth
+kernel needs. So inputs are taken about their mean.
 """
 
 import warnings
@@ -23,7 +26,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape
 
-FAR = 1e4  # times its range that a column may be from zero
+FAR = 1e6  # times its range that a column may be from zero
 
 
 class NotNegative(UnaryScalarOp):
@@ -43,8 +46,13 @@ class NotNegative(UnaryScalarOp):
 not_negative = Elemwise(NotNegative(upgrade_to_float, name="not_negative"))
 
 
-def pass_gradients(outputs: list[Variable], inputs: list[Variable]) -> list[Variable]:
-    """Let gradients pass where a graph of `inputs` clips a squared distance of pm.gp at zero."""
+def pass_gradients(
+    outputs: list[Variable], inputs: list[Variable], near_zero: bool = False
+) -> list[Variable]:
+    """Let gradients pass where a graph of `inputs` clips a squared distance of pm.gp at zero.
+
+    Distances are those of inputs about their mean, unless they are `near_zero` already.
+    """
     depends = set(inputs)
     swaps = {}
     for node in io_toposort(inputs, outputs):
@@ -55,23 +63,33 @@ def pass_gradients(outputs: list[Variable], inputs: list[Variable]) -> list[Vari
             x, low, high = node.inputs
             bounds = [b.owner.inputs[0] if b.owner else b for b in (low, high)]
             known = [np.asarray(b.data).item() for b in bounds if isinstance(b, Constant)]
-            if known == [0.0, np.inf] and _is_squared_distance(x):
-                swaps[node.outputs[0]] = not_negative(x)
+            if known == [0.0, np.inf] and (rows := _rows_of_distance(x)):
+                swaps[node.outputs[0]] = not_negative(x if near_zero else _from_the_middle(*rows))
     return graph_replace(outputs, swaps, strict=False) if swaps else outputs
 
 
-def _is_squared_distance(x: Variable) -> bool:
-    """Whether this is ``-2 A B^T + (a + b)``, with the squares of the rows of A and of B.
+def _rows_of_distance(x: Variable) -> tuple[Variable, ...]:
+    """Return A and B of ``-2 A B^T + (a + b)``, with the squares of the rows of A and of B.
 
     Other matrices are clipped by users, in a mean or a warp of inputs: there the mask is right.
     """
     terms = _made_of(x, Add)
     if len(terms) != 2:
-        return False
+        return ()
     factors = [_made_of(factor, Dot) for factor in _made_of(terms[0], Mul)]
     A, B = next(filter(None, factors), (x, x))
     squares = [s for side in _made_of(terms[1], Add) for s in _made_of(side, Reshape, Sum, Sqr)]
-    return squares == [A, *_made_of(B, DimShuffle)]
+    rows = (A, *_made_of(B, DimShuffle))
+    return rows if squares == list(rows) else ()
+
+
+def _from_the_middle(A: Variable, B: Variable) -> Variable:
+    """Return squared distances of rows of A and of B, as differences of squares about zero."""
+    middle = A.sum(axis=0) / pt.maximum(A.shape[0], 1).astype("float64")
+    a = A - middle
+    b = a if A is B else B - middle
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :]
+    return np.float64(-2.0) * pt.dot(a, b.T) + squares
 
 
 def _made_of(x: Variable, *kinds: type) -> list[Variable]:

@@ -22,7 +22,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_vsgp.checks import kind, known_value, model_of, names_of
+from pymc_vsgp.checks import PACKAGE, kind, known_value, model_of, names_of
 from pymc_vsgp.compile import building, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
@@ -31,7 +31,7 @@ from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.results.matching import check_inducing, check_labels, kept_data, same_data
-from pymc_vsgp.results.posterior import PACKAGE, Draws
+from pymc_vsgp.results.posterior import Draws
 from pymc_vsgp.rvs import check_own
 
 SLAB = 250_000  # numbers that are passed from one function of draws to the next

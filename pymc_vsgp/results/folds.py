@@ -71,7 +71,7 @@ def kfold(
     Returns
     -------
     ELPDData
-        That ``az.compare`` takes. The effective number of parameters is not computed: nan.
+        Accepted by ``az.compare``. The effective number of parameters is not computed: nan.
     """
     for what, rows in (("X", X), ("y", y)):
         if not hasattr(rows, "__len__") or not as_array(rows, what).ndim:

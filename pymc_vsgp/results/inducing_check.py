@@ -10,14 +10,12 @@ which costs nothing. Adding inducing points, at least twice as many, gains
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
 import xarray as xr
 
 from pymc.model.core import Model
-from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import kind
 from pymc_vsgp.fit.weights import smooth_weights
@@ -25,7 +23,7 @@ from pymc_vsgp.progress import progress
 from pymc_vsgp.results.certificate import check_bound, evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import ROWS, Fitted
 from pymc_vsgp.results.exactness import GOOD_K
-from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, prior_of, slopes_of
+from pymc_vsgp.results.nested import columns_of, more_points, nested_moments, slopes_of
 from pymc_vsgp.results.predicted import Noise
 from pymc_vsgp.results.refitted import (
     Moved,
@@ -35,9 +33,8 @@ from pymc_vsgp.results.refitted import (
     others_of,
     shift_of,
 )
+from pymc_vsgp.results.residuals import look, points_are_exact, structure_of, wrap_of
 
-NEIGHBORS = 4
-FARTHER = 1e6  # standard deviations that groups are apart
 STRUCTURED = 4.0  # standard deviations
 WRAPPED = 0.1  # correlation
 
@@ -57,14 +54,13 @@ class InducingCheck:
         functions in a likelihood it is the largest share, without their weights.
     nats : ndarray, shape (N,)
         What each observation adds to T: mean over draws.
-    gain : float
-        What the ELBO gains from the added points, in nats; nan without the nested test.
-    gain_error : float
-        Standard error of `gain`.
+    gain, gain_error : float
+        Nats that the ELBO gains from the added points, and their standard error, or nan.
     khat : float
         Pareto shape of the weights behind `gain`. Above 0.7 it is a rough number, and large.
-    shift : dict
-        How far the mean of each parameter may move with more points, in standard deviations.
+    shift, shift_error : dict
+        How far the mean of each parameter may move with more points, in standard deviations, and
+        standard errors of that.
     structure : float
         How alike the residuals of neighbors are, in standard deviations: around zero or below
         where the function follows the data, above 4 where it can't.
@@ -101,6 +97,7 @@ class InducingCheck:
     unexplained: np.ndarray
     nats: np.ndarray
     shift: dict[str, float]
+    shift_error: dict[str, float] = field(default_factory=dict)
     structure: float = 0.0
     wrap: float = 0.0
     at_most: np.ndarray | None = None
@@ -141,7 +138,7 @@ class InducingCheck:
 
     @property
     def verdict(self) -> str:
-        """One of "enough", "borderline" and "too few".
+        """One of "enough", "borderline" and "too few": "Checking a fit" has what each takes.
 
         Half a nat can't be seen. Beyond that what counts is if it differs between draws, because
         that moves the posterior of the parameters, and if more points would gain it back.
@@ -165,6 +162,13 @@ class InducingCheck:
         return "borderline"
 
     @property
+    def _largest_shift(self) -> tuple[str, float, float]:
+        """Of the parameter that moves by most standard errors more than none."""
+        errors = {name: self.shift_error.get(name, 0.0) for name in self.shift}
+        name = max(errors, key=lambda n: self.shift[n] - errors[n], default="")
+        return name, self.shift.get(name, 0.0), errors.get(name, 0.0)
+
+    @property
     def advice(self) -> str:
         """In a sentence."""
         n = self.inducing
@@ -185,8 +189,8 @@ class InducingCheck:
                 "around the torus. Use a longer one, with more frequencies in proportion."
             )
         if self.verdict == "borderline":
-            name, shift = max(self.shift.items(), key=lambda x: x[1], default=("", 0.0))
-            moved = f"; {name} may move by {shift:.2f} sd" if name and shift > 0.1 else ""
+            name, shift, error = self._largest_shift
+            moved = f"; {name} may move by {shift:.2f} ± {error:.2f} sd" if shift > 0.1 else ""
             return (
                 f"{n} leave something out{moved}. "
                 f"For final results use {exact or 'more'}, and see if they change{where}."
@@ -243,8 +247,9 @@ class InducingCheck:
             + f"{np.mean(self.unexplained):.2g} on average, {np.max(self.unexplained):.2g} at most"
         )
         if self.shift:
-            name, shift = max(self.shift.items(), key=lambda x: x[1])
-            rows.append("  parameter that may move most".ljust(36) + f"{name}, by {shift:.2f} sd")
+            name, shift, error = self._largest_shift
+            how_far = f"{name}, by {shift:.2f} ± {error:.2f} sd"
+            rows.append("  parameter that may move most".ljust(36) + how_far)
         rows.append("  residuals of neighbors alike".ljust(36) + f"{self.structure:.1f} sd")
         rows.append(self.advice)
         if self.others:
@@ -255,7 +260,13 @@ class InducingCheck:
         return "\n".join(rows)
 
     def to_dataset(self) -> xr.Dataset:
-        """All numbers with labels."""
+        """Return all numbers with labels, to save or to plot them.
+
+        Returns
+        -------
+        Dataset
+            Arrays by observation, draw (``sample``) and parameter; single numbers are attributes.
+        """
         d = self.obs_dim
         variables: dict[str, Any] = {
             "missing": ("sample", self.missing),
@@ -275,6 +286,7 @@ class InducingCheck:
         if self.shift:
             variables["parameter"] = ("parameter", list(self.shift))
             variables["shift"] = ("parameter", list(self.shift.values()))
+            variables["shift_error"] = ("parameter", list(self.shift_error.values()))
         attrs: dict[str, Any] = {"verdict": self.verdict, "weakest": self.weakest}
         attrs |= {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), float)}
         if self.moved is not None:
@@ -364,7 +376,7 @@ def check_inducing(
     with progress("Checking", n * (2 if nested else 1), progressbar) as advance:
         for some in slabs:
             for at in blocks:
-                seen = _look(fit, some, X[at], y[at], at.start)
+                seen = look(fit, some, X[at], y[at], at.start)
                 fraction[at] += seen.fraction.sum(axis=0) / n
                 nats[at] += seen.nats.sum(axis=0) / n
                 missing[some] += seen.nats.sum(axis=1)
@@ -374,6 +386,7 @@ def check_inducing(
             advance(some.stop - some.start)
         parts = fit.observation.parts
         Xu = {p.u.name: fit.points(i) for i, p in enumerate(parts)}
+        shifts = shift_of(fit, missing)
         check = InducingCheck(
             name=fit.name,
             X=X,
@@ -384,16 +397,17 @@ def check_inducing(
             missing=missing,
             unexplained=fraction,
             nats=nats,
-            shift=shift_of(fit, missing),
-            structure=_structure(X, residual, any(p.conditional.by is not None for p in parts)),
+            shift={name: shift for name, (shift, _) in shifts.items()},
+            shift_error={name: error for name, (_, error) in shifts.items()},
+            structure=structure_of(X, residual, any(p.conditional.by is not None for p in parts)),
             weakest=parts[int(of_process.argmax())].u.name if len(parts) > 1 else "",
-            wrap=_wrap(fit, X),
+            wrap=wrap_of(fit, X),
             obs_dim=fit.y_dims[0],
             coords=fit.coords_of(fit.y_dims[:1]),
             others=others_of(fit),
             columns=fit.columns,
         )
-        check.points_are_exact = _points_are_exact(check.numbers, parts, X)
+        check.points_are_exact = points_are_exact(check.numbers, parts, X)
         if has_bounds(fit):
             M = sum(check.numbers.values())
             bounds = [evidence_bounds(fit, some, X, y) for some in fit.slabs(M**2)]
@@ -423,73 +437,3 @@ def check_inducing(
     check.gain_error = float(w.std() / w.mean() / np.sqrt(n))
     check.khat = smooth_weights(log_w)[1]
     return check
-
-
-class _Seen(NamedTuple):
-    """Of a few rows, at some draws."""
-
-    phi: np.ndarray
-    residual: np.ndarray
-    nats: np.ndarray
-    fraction: np.ndarray
-    of_process: np.ndarray
-
-
-def _look(fit: Fitted, at: slice, X, y, start) -> _Seen:
-    mu, gamma = fit.moments(at, X)
-    phi = fit.expected_logp(at, mu, gamma, y, start)
-    residual, slope = slopes_of(fit, at, mu, gamma, y, start)
-    shape = (*gamma.shape[:2], -1)
-    nats = (-slope * gamma).reshape(shape)
-    fraction = (gamma / prior_of(fit, at, X)).reshape(shape)
-    sizes = [(columns_of(fit, i) or (1,))[0] for i in range(len(fit.observation.parts))]
-    starts = np.cumsum([0, *sizes[:-1]])
-    of_process = np.add.reduceat(nats.sum(axis=(0, 1)), starts)
-    return _Seen(phi, residual.reshape(shape), nats.sum(axis=2), fraction.max(axis=2), of_process)
-
-
-def _points_are_exact(numbers: dict[str, int], parts, X) -> bool:
-    """Whether Xu = X takes no more inducing variables than Fourier coefficients, and is exact."""
-    found = []
-    for p in parts:
-        if (given := p.conditional).noun == "Fourier coefficients":
-            distinct = len(np.unique(X[:, given.active], axis=0))
-            found.append(numbers[p.u.name] >= distinct and not given.repeats)
-    return bool(found) and all(found)
-
-
-def _wrap(fit: Fitted, X) -> float:
-    """Correlation of opposite ends of the data around a torus."""
-    low, high = X.min(axis=0), X.max(axis=0)
-    ends = np.vstack([low, np.where(np.eye(len(low), dtype=bool), high, low)])
-
-    def build():
-        x = fit.X_symbol
-        found = [p.conditional.wrap(x, p.args) for p in fit.observation.parts]
-        largest = pt.max(pt.stack([pt.zeros(()), *(w for w in found if w is not None)]))
-        return [], [x], [largest]
-
-    (found,) = fit.call("wrap", slice(0, fit.draws.n), build, same=[ends])
-    return float(np.quantile(np.broadcast_to(found, fit.draws.n), 0.9))
-
-
-def _structure(X: np.ndarray, residual: np.ndarray, grouped: bool) -> float:
-    """How alike the residuals of neighbors are, in standard deviations: those of one group.
-
-    Where too few points made the function too smooth, little is missing by its own account:
-    the residuals tell.
-    """
-    spread = X.std(axis=0)
-    points = X / np.where(spread > 0, spread, 1.0)
-    group = X[:, -1] if grouped else np.zeros(len(X))
-    points = np.column_stack([points, FARTHER * group])
-    k = min(NEIGHBORS, len(X) - 1)
-    if k < 1:
-        return 0.0
-    _, near = cKDTree(points).query(points, k + 1)
-    i, j = np.repeat(np.arange(len(X)), k), near[:, 1:].ravel()
-    pairs = np.unique(np.sort(np.stack([i, j], axis=1), axis=1), axis=0)
-    pairs = pairs[(pairs[:, 0] != pairs[:, 1]) & (group[pairs[:, 0]] == group[pairs[:, 1]])]
-    products = residual[pairs[:, 0]] * residual[pairs[:, 1]]
-    products = products.reshape(len(pairs), -1).sum(axis=1)
-    return float(products.sum() / max(np.sqrt((products**2).sum()), 1e-300))

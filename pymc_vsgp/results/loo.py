@@ -13,13 +13,13 @@ from arviz_stats.utils import ELPDData
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
-from pymc_vsgp.checks import check_real, model_of
+from pymc_vsgp.checks import PACKAGE, check_real, model_of
 from pymc_vsgp.fit.weights import psis
 from pymc_vsgp.likelihoods import PoissonProcess
 from pymc_vsgp.model.observation import observations, unstreamed
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import ROWS, Fitted
-from pymc_vsgp.results.posterior import PACKAGE, require_tree, write_beside
+from pymc_vsgp.results.posterior import require_tree, write_beside
 
 OTHERS = "other draws or data"  # that a group is of
 FEWEST = 30  # draws that ArviZ fits a tail to

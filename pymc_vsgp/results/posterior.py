@@ -1,19 +1,13 @@
 """Draws of a posterior, and the data that were kept with them."""
 
-import functools
 import warnings
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pymc_vsgp.checks import check_number, kind
-
-# Warnings name the line that called the package; properties are called by functools. Python does
-# not skip a file whose whole name is the prefix.
-PACKAGE = (str(Path(__file__).parents[1]), functools.__file__.removesuffix(".py"))
+from pymc_vsgp.checks import PACKAGE, check_number, kind
 
 
 class Draws:

@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 from scipy.special import logsumexp
 
 from pymc_vsgp.checks import (
+    PACKAGE,
     as_inputs,
     as_target,
     check_columns,
@@ -26,11 +27,12 @@ from pymc_vsgp.checks import (
     mode_of,
 )
 from pymc_vsgp.engine.sharded import mesh_of
+from pymc_vsgp.labels import coord_labels
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
-from pymc_vsgp.likelihoods.base import check_row_order
+from pymc_vsgp.likelihoods.base import check_output_order, check_row_order
 from pymc_vsgp.progress import progress
 from pymc_vsgp.results.draws import FIRST, DrawnRows, Fitted
-from pymc_vsgp.results.posterior import PACKAGE, require_tree, write_beside
+from pymc_vsgp.results.posterior import require_tree, write_beside
 from pymc_vsgp.results.predicted import Noise, Part, class_names, evaluate, make_plan
 
 WHAT = ("f", "mean", "y", "moments", "summary", "quantiles", "density")
@@ -278,6 +280,9 @@ def log_predictive_density(
     _check_chunk_size(chunk_size)
     y, _ = fit.likelihood.encode(ynew, class_names(fit, ynew))
     y = as_target(y, len(rows.X), "ynew", 1 + fit.likelihood.ndim_y, "Xnew")
+    for dim in fit.y_dims[1:]:
+        of_model = coord_labels(fit.coords_of([dim]), dim)
+        check_output_order(fit.likelihood, dim, ("the model", of_model), ("ynew", ynew))
     fit.likelihood.check_observed(y)
     out = np.full(len(y), -np.inf)
     step = chunk_size or _chunk(fit)

@@ -217,8 +217,8 @@ def _slopes(fit: Fitted, draw: slice, y, mu, gamma, single: bool):
     return (np.concatenate(x, axis=1).reshape(len(y), -1) for x in zip(*found, strict=True))
 
 
-def shift_of(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
-    """How far parameters move when each draw is given back what it lacks.
+def shift_of(fit: Fitted, missing: np.ndarray) -> dict[str, tuple[float, float]]:
+    """How far parameters move when each draw is given back what it lacks, with standard errors.
 
     The sparse posterior of theta is the exact one times exp(-KL), and T estimates that KL.
     """
@@ -241,5 +241,7 @@ def shift_of(fit: Fitted, missing: np.ndarray) -> dict[str, float]:
             inside = (str(known[d][i] if d in known else i) for d, i in zip(dims, at, strict=True))
             if sd > 0:
                 label = f"{rv.name}[{', '.join(inside)}]" if at else rv.name
-                out[label] = float(abs(w @ column - column.mean()) / sd)
+                moved, center = w @ column, column.mean()
+                each = w * (column - moved) - (column - center) / len(w)
+                out[label] = float(abs(moved - center) / sd), float(np.linalg.norm(each) / sd)
     return out
