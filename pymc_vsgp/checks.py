@@ -102,6 +102,8 @@ def _check_matrix(array: np.ndarray, what: str) -> None:
             f"Xu is {array.item()!r}, but inducing points are needed. "
             "Pass for example vsgp.inducing.kmeans(X, 20)."
         )
+    if array.ndim == 1 and array.dtype.kind in "mM":
+        raise _not_numbers(array.dtype, what)
     if array.ndim == 1:
         raise ValueError(
             f"{what} has one dimension, shape {array.shape}, but one row per point and one "
@@ -457,7 +459,7 @@ def check_distinct(Xu: np.ndarray) -> None:
         twin = int(np.flatnonzero((Xu == Xu[row]).all(axis=1))[1])
         raise ValueError(
             f"Rows {row} and {twin} of Xu are equal, so its covariance is singular. "
-            "Drop the repeated rows, or use vsgp.inducing.kmeans, which never repeats one."
+            "Pass np.unique(Xu, axis=0), or vsgp.inducing.kmeans, which never repeats one."
         )
 
 

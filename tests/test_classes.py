@@ -199,6 +199,7 @@ def test_labels_over_several_processes():
     np.testing.assert_allclose(again, expected)
     p = vsgp.predict(idata, X, "mean", **options).mean(["chain", "draw"])
     assert list(p["class"].values) == sorted(NAMES)
+    assert vsgp.predict(idata, X, "y", **options).attrs["classes"] == sorted(NAMES)
     np.testing.assert_allclose(np.log(p.values[np.arange(12), codes]), expected)
     density = vsgp.predict(idata, X, "density", at=["mid", "low"], **options)
     np.testing.assert_allclose(density.sel(value="low"), p.sel({"class": "low"}))

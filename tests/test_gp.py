@@ -386,6 +386,12 @@ def test_a_function_that_is_known_at_one_place(block_size, fixed, rng):
     assert np.isfinite(gradient).all()
 
 
+def test_what_marginal_has_says_what_to_call(inputs):
+    X, Xu = inputs
+    with pm.Model(), pytest.raises(TypeError, match="Call prior.* then likelihood"):
+        ard_process().marginal_likelihood("y", X, y=REAL, sigma=0.1)
+
+
 @pytest.mark.parametrize("variance", [0.0, -1.0, np.nan])
 def test_a_variance_that_is_none(variance, inputs):
     gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Constant(variance))

@@ -311,7 +311,7 @@ def quick(page):
     return shorter
 
 
-LONG_PAGES = {"docs/coming_from.md"}
+LONG_PAGES = {"docs/coming_from.md", "docs/faq.md"}
 
 
 @pytest.mark.slow

@@ -497,7 +497,21 @@ def _check_entries(node, depends):
 
 
 def as_likelihood(obj):
-    """Likelihood from a likelihood, or from a callable that maps f to a PyMC distribution."""
+    """
+    Make a likelihood of a likelihood, or of a callable.
+
+    ``gp.likelihood`` calls it. Call it to use the densities and moments of a callable yourself.
+
+    Parameters
+    ----------
+    obj : Likelihood or callable
+        A callable maps f to a PyMC distribution: ``lambda f: pm.Poisson.dist(pm.math.exp(f))``.
+
+    Returns
+    -------
+    Likelihood
+        `obj` itself, or a :class:`Custom` of the callable.
+    """
     if isinstance(obj, Likelihood):
         return obj
     if isinstance(obj, type) and issubclass(obj, Likelihood):

@@ -327,6 +327,10 @@ class VariationalSparse(Base):
         """
         return latents.potential(name, likelihood, [self], X, y, block_size=block_size, model=model)
 
+    def marginal_likelihood(self, *args, **kwargs):
+        """Refuse what `pm.gp.Marginal` alone has."""
+        raise TypeError("It is for Marginal. Call prior('u', Xu), then likelihood('y', ...).")
+
     def conditional(
         self,
         name: str,
@@ -430,8 +434,8 @@ class VariationalSparse(Base):
         Xnew : array_like, shape (N, D)
             New inputs.
         point : dict
-            Values of the random variables, for example the result of ``pm.find_MAP()``. It has to
-            have the inducing values. For draws of a posterior use :func:`pymc_vsgp.predict`.
+            Values of the random variables, with the inducing values. For draws of a posterior, or
+            of a Gaussian stage, use :func:`pymc_vsgp.predict`.
         given : dict, optional
             As in :meth:`conditional`.
         diag : bool

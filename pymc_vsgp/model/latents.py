@@ -280,8 +280,8 @@ def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> 
     check_own(needed, model, "Pass the model that this process was made in.")
     if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
         raise ValueError(
-            f"point has no value for {missing}. Pass a value for each of them, for example "
-            "the result of pm.find_MAP()."
+            f"point has no value for {missing}. Pass a value of each, or predict from draws with "
+            "vsgp.predict(stage.to_datatree(), Xnew)."
         )
     fixed = [rv for rv in model.observed_RVs if rv in needed]
     return evaluate(graphs, values | {rv: known_value(model.rvs_to_values[rv]) for rv in fixed})

@@ -227,7 +227,10 @@ def carry_out(
                 "Rename them."
             )
         coords = {d: c for d, c in p.coords.items() if d in dims} | rows.coords
-        arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name))
+        # Of classes the draws are numbers: here are their names, in that order.
+        names = class_names(fit, None) if p.name == "y" else None
+        attrs = {} if names is None else {"classes": np.asarray(names).tolist()}
+        arrays.append(xr.DataArray(values, dims=dims, coords=coords, name=p.name, attrs=attrs))
     return arrays
 
 
