@@ -25,6 +25,7 @@ from families import (
 )
 from marks import long
 from modes import RAW, REWRITTEN
+from prior_draws import prior_draws
 from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import io_toposort
 from pytensor.scalar.basic import Clip
@@ -384,6 +385,45 @@ def test_a_function_that_is_known_at_one_place(block_size, fixed, rng):
     prior = stats.norm.logpdf(v).sum() + stats.halfnorm.logpdf(0.8) + np.log(0.8)
     np.testing.assert_allclose(found, expected + prior, rtol=1e-7)
     assert np.isfinite(gradient).all()
+
+
+PLACES = np.c_[np.repeat(np.linspace(0.0, 5.0, 4), 2), np.tile([0.0, 1.0], 4)]
+
+
+@pytest.mark.parametrize("code", [2.0, -1.0, 0.5])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"Xu": PLACES},
+        {"inducing": vsgp.inducing.NearestNeighbors(PLACES, 3)},
+        {"inducing": vsgp.inducing.Kronecker(PLACES[::2, :1], PLACES[:2, 1:])},
+    ],
+)
+def test_codes_of_outputs_that_are_none(given, code, rng):
+    """PyMC would take -1 for the last output and 0.5 for the first, without a word."""
+    X = np.c_[rng.uniform(0.0, 5.0, 20), np.arange(20) % 2]
+    wrong = X.copy()
+    wrong[3, 1] = code
+    with pm.Model() as model:
+        outputs = pm.gp.cov.Coregion(2, W=np.ones((2, 1)), kappa=[1.0, 1.0], active_dims=[1])
+        gp = vsgp.VariationalSparse(
+            cov_func=pm.gp.cov.Matern52(2, ls=1.0, active_dims=[0]) * outputs
+        )
+        gp.prior("u", **given)
+        x = pm.Data("x", X)
+        with pytest.raises(ValueError, match=f"X has {code:g} in row 3 of column 1, which has the"):
+            gp.likelihood("y", vsgp.Poisson(), X=wrong, y=np.ones(20, int))
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=np.ones(20, int))
+    with pytest.raises(ValueError, match=f"Xnew has {code:g} in row 3 of column 1"):
+        gp.predict(wrong, {"u": np.zeros(8)}, diag=True, model=model)
+    with pytest.raises(ValueError, match=f"Xnew has {code:g} in row 3 of column 1"):
+        vsgp.predict(prior_draws(model), wrong, "mean", model=model, progressbar=False)
+    with model:
+        pm.set_data({"x": wrong})
+        with pytest.raises(ValueError, match=f"x has {code:g} in row 3 of column 1"):
+            vsgp.fit_gaussian(progressbar=False)
+    with pm.Model(), pytest.raises(ValueError, match=f"Xu has {code:g} in row 3 of column 1"):
+        vsgp.VariationalSparse(cov_func=gp.cov_func).prior("u", Xu=wrong)
 
 
 def test_what_marginal_has_says_what_to_call(inputs):

@@ -18,7 +18,13 @@ from pymc_vsgp.fit import adaptation
 from pymc_vsgp.fit.gaussian import Fitter
 from pymc_vsgp.fit.initial import random_start, starts_of_chains
 from pymc_vsgp.fit.natural import Natural
-from pymc_vsgp.fit.starts import _best, _distance, _of_prior, search
+from pymc_vsgp.fit.starts import (
+    _best,
+    _distance,
+    _of_prior,
+    search,
+    with_shorter_lengthscales,
+)
 
 D, N = 6, 40
 
@@ -120,13 +126,17 @@ def test_a_function_that_one_start_takes_for_noise(seed, frequency):
     assert stage.theta["sigma"] < 0.2
 
 
+def by_callable(sigma):
+    return lambda f: pm.Normal.dist(f, sigma)
+
+
 OBSERVED = {
     "student": lambda: vsgp.StudentT(4.0, pm.HalfNormal("sigma", 1.0)),
     "log noise": lambda: vsgp.Gaussian(pm.math.exp(pm.Normal("log_sigma"))),
     "of groups": lambda: vsgp.Gaussian(pm.HalfNormal("sigma", 1.0, shape=2)[np.arange(N) % 2]),
     "beta": lambda: vsgp.Beta(pm.HalfNormal("phi", 30.0)),
     "poisson": vsgp.Poisson,
-    "callable": lambda: lambda f: pm.Poisson.dist(pm.math.exp(f)),
+    "callable": lambda: by_callable(pm.HalfNormal("sigma", 1.0)),
 }
 
 
@@ -141,7 +151,7 @@ def test_the_best_of_two_optima_for_other_likelihoods(kind):
     if kind == "beta":
         mean = special.expit(1.5 * f)
         y = rng.beta(40.0 * mean, 40.0 * (1.0 - mean))
-    elif kind in ("poisson", "callable"):
+    elif kind == "poisson":
         y = np.random.default_rng(7).poisson(np.exp(1.5 * f + 1.0))
     elbos = []
     for start in (None, 0.4):
@@ -215,6 +225,21 @@ def test_search_that_ends_without_a_fit():
     assert search(stage, theta, Fails(), 1, False) is None
     with pytest.raises(KeyboardInterrupt, match="In the search for other optima"):
         search(stage, theta, Interrupted(), 1, False)
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_another_start_keeps_the_first():
+    """Before its first round has ended, or after it."""
+    stage = replace(two_optima(0.5)[0], elsewhere=())
+    bound = Fitter(stage.model).bound
+
+    def before(theta, promising):
+        raise KeyboardInterrupt
+
+    for fit in (before, lambda theta, promising: replace(stage, elbo=1e3, interrupted=True)):
+        found = with_shorter_lengthscales(stage, bound, fit)
+        assert found.interrupted and found.elbo == stage.elbo
+        assert "What earlier ones found is kept" in found.message
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ import numpy as np
 from pymc.model.core import Model
 from pytensor import config
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar import math as scalar_math
+from pytensor.scalar.basic import Log, Log1p
 from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import known_value
@@ -39,6 +41,8 @@ MANY_LEAPFROGS = 25  # of a draw of more, whose correlations are left as they ar
 FACTOR, ROW = 9.0, 1e3
 """Operations: of the coordinates, over M^3; of a row and function, less its integrals. Measured on
 the models of `benchmarks/waiting.py`."""
+NUMBER, SLOW = 2.5, 200.0
+"""Operations of a number at a node of a callable's quadrature, and of its logarithm or the like."""
 TURN = 150.0
 """Operations of a product with a matrix that no cache holds, and its transpose, over M^2."""
 REGRESSION, KERNEL = 240.0, 60.0
@@ -190,8 +194,9 @@ def _operations(model: Model, collapsed: bool) -> Operations:
     n_data = sum(y.size for y in observed if y is not None)
     start = model.initial_point()
     loops = block_sums(model.logp())
-    inside = [a.op for node in loops for a in node.op.fgraph.apply_nodes]
-    integral = max((op.operations for op in inside if isinstance(op, RowIntegral)), default=0.0)
+    inside = [a for node in loops for a in node.op.fgraph.apply_nodes]
+    integrals = [a.op.operations for a in inside if isinstance(a.op, RowIntegral)]
+    integral = max(integrals, default=0.0)
     # On a grid a row takes no more than the waves of one input.
     parts = [(node, p) for node in loops for p in node.op.recipe.parts]
     whole = {p.conditional.process: p.conditional for _, p in parts if p.conditional.whole}
@@ -214,9 +219,20 @@ def _operations(model: Model, collapsed: bool) -> Operations:
             away = sum(_away(node, p) for node, p in parts if p.conditional.process == u.name)
             sparse += (m + away) * REGRESSION * near * (near + KERNEL) * several
         plain += (rows * (row + ROW) + factor) * several
+    plain += n_data * sum(map(_at_nodes, inside))
     sizes = {v: np.shape(start[v.name]) for v in model.value_vars}
     plain += FACTOR * number_together(model, sizes) ** 3
     return Operations(plain, sparse, n_data * integral)
+
+
+def _at_nodes(node) -> float:
+    """Operations of a row where it is evaluated at nodes, whose number its type says."""
+    op = getattr(node.op, "scalar_op", None)
+    many = [n for n in node.outputs[0].type.shape if n not in (None, 1)]
+    if op is None or not many:
+        return 0.0
+    slow = isinstance(op, Log | Log1p) or type(op).__module__ == scalar_math.__name__
+    return float(np.prod(many)) * (SLOW if slow else NUMBER)
 
 
 def _away(node, part) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 
+from pymc.logprob.transforms import LogTransform
 from pytensor.gradient import grad
 from pytensor.graph.traversal import ancestors
 from scipy.special import softmax
@@ -23,7 +24,7 @@ BETTER = 1.0  # nats, from where another optimum is worth new proposals
 MORE = 200  # times as many draws of the prior, where some of them have no density
 EACH = 4  # lengthscales that are shortened one by one
 LESS = np.log(5.0)  # of noise, and of a lengthscale, where a stage starts again
-HOPELESS = 10.0  # nats below another optimum after the first steps, which take most of the way
+HOPELESS = 10.0  # nats below the best optimum after the first steps, which take most of the way
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
@@ -84,18 +85,21 @@ def with_shorter_lengthscales(first: GaussianStage, bound: Any, fit: Callable) -
 
     def promising(elbo, theta):
         away = min(s._deviations(theta - bound.ravel(s.theta_unconstrained)) for s in stages)
-        return elbo > first.elbo - HOPELESS and away > APART
+        gain = elbo - max(s.elbo for s in stages)
+        return gain > BETTER or (gain > -HOPELESS and away > APART)
 
-    for theta in _shorter(first, bound):
-        try:
-            found = fit(theta, promising=promising)
-        except (ValueError, ArithmeticError):  # no number there
-            continue
-        if found is not None:
-            stages.append(found)
-            if found.interrupted:
-                said = "Interrupted in another start. What the first one found is kept."
-                return replace(first, interrupted=True, message=said)
+    try:
+        for theta in _shorter(first, bound):
+            try:
+                found = fit(theta, promising=promising)
+            except (ValueError, ArithmeticError):  # no number there
+                continue
+            if found is not None and found.interrupted:
+                raise KeyboardInterrupt
+            stages += [] if found is None else [found]
+    except KeyboardInterrupt:
+        said = "Interrupted in another start. What earlier ones found is kept."
+        return replace(_best(stages)[0], interrupted=True, message=said)
     return _best(stages)[0]
 
 
@@ -105,17 +109,20 @@ def _shorter(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
     What the prior variance does not depend on counts as one, if correlations do.
     """
     model, at = bound.model, stage.theta_unconstrained
-    roots = [p.u.owner.inputs[2] for p in bound.processes]
-    of_kernel = set(ancestors(roots)) & set(bound.others)
+    above = set(ancestors([p.u.owner.inputs[2] for p in bound.processes]))
+    of_kernel = [rv for rv in bound.others if rv in above]
+    if not of_kernel:
+        return []
     moved, steps = at | _less_noise(model, at, bound, of_kernel), {}
     now = _prior_spread(bound, at)
     for rv in of_kernel:
         name = model.rvs_to_values[rv].name
-        size, correlated = np.transpose(
+        ratios = np.array(
             [_prior_spread(bound, at | {name: at[name] + step}) / now for step in (-LESS, LESS)]
         )
-        if not np.isfinite([size, correlated]).all():
+        if not np.isfinite(ratios).all():
             continue
+        size, correlated = ratios[:, :, 0].max(axis=1), ratios[:, :, 1].min(axis=1)
         if size.max() > 2.0:
             moved[name] = at[name] + (np.argmax(size) - 0.5) * LESS
         elif correlated.min() < 0.9:
@@ -134,28 +141,36 @@ def _shorter(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
 
 
 def _prior_spread(bound: Any, at) -> np.ndarray:
-    """Return the prior variance, and the part of it that correlations leave."""
-    traces = []
+    """Return the prior variance of each process, and how correlated its values are."""
+    found = []
     for R in bound.prior_roots(bound.ravel(at)):
         K = R @ R.T if R.ndim == 2 else np.diag(R**2)
-        traces.append([np.trace(K), (K**2).sum() / np.trace(K) ** 2])
-    return np.sum(traces, axis=0)
+        found.append([np.trace(K), (K**2).sum() / np.trace(K) ** 2])
+    return np.array(found)
 
 
 def _less_noise(model, at, bound, of_kernel) -> dict[str, np.ndarray]:
     """Return what parameters of the noise are where there is a fifth of it, at most."""
-    logs = []
+    logs: list[Any] = []
     for of in observations(model).values():
         family = of.likelihood.of_output
-        logs += [power * pt.log(family.params[n]).mean() for n, power in family.of_spread.items()]
-    some = set(ancestors(logs)) & set(bound.others) - of_kernel
-    rvs = [rv for rv in bound.others if rv in some]
+        if (powers := family.of_spread) is None:  # what is positive is a scale, mostly
+            seen = set(ancestors(family.params.values())) & set(bound.others)
+            positive = {rv: model.rvs_to_transforms[rv] for rv in seen}
+            found = [rv for rv, t in positive.items() if isinstance(t, LogTransform)]
+            logs += [pt.log(rv).mean() for rv in found]
+        else:
+            logs += [power * pt.log(family.params[n]).mean() for n, power in powers.items()]
+    above = set(ancestors(logs))
+    rvs = [rv for rv in bound.others if rv in above and rv not in of_kernel]
     if not rvs:
         return {}
     values = [model.rvs_to_values[rv] for rv in rvs]
     (graph,) = model.replace_rvs_by_values([sum(logs)])
     given = [model.rvs_to_values[rv] for rv in bound.others]
-    slopes = function(given, grad(graph, values), "FAST_COMPILE")(*(at[v.name] for v in given))
+    slopes = function(given, grad(graph, values, disconnected_inputs="ignore"), "FAST_COMPILE")(
+        *(at[v.name] for v in given)
+    )
     square = sum((slope**2).sum() for slope in slopes)
     largest = max(np.abs(slope).max() for slope in slopes)
     if not (np.isfinite(square) and square > 0.0):

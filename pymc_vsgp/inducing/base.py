@@ -27,6 +27,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_vsgp.checks import check_new_name
 from pymc_vsgp.inducing.coordinates import whiten
 from pymc_vsgp.inducing.graphs import Kernel, Moments
+from pymc_vsgp.inducing.kernels import wrong_codes
 from pymc_vsgp.ops.linalg import weighted_gram
 
 
@@ -222,6 +223,8 @@ class Conditional(ABC):
     """Whether f repeats, as it would not with points."""
     distinct: Sequence[int] = ()
     """Columns in which no two points may be equal."""
+    codes: Mapping[int, int] = {}
+    """Columns that have codes of outputs, with how many there are."""
     kept: Sequence[str] = ()
     """Data of the model that draws depend on, by the end of their names."""
 
@@ -272,7 +275,7 @@ class Conditional(ABC):
 
     def complaint(self, X: np.ndarray, args: list[Variable]) -> str | None:
         """Say why the rows of the data can't be replaced by these, where they can't."""
-        return None
+        return wrong_codes(X, self.codes)
 
     def other_draws(self, kept: Mapping[str, Any]) -> str | None:
         """Say that draws with these data are of other variables, where they are."""

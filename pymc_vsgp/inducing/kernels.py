@@ -2,7 +2,7 @@
 
 import warnings
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pymc.gp import cov as pm_cov
 from pymc.gp.cov import BaseCovariance
 
 from pymc_vsgp.checks import PACKAGE, known_value
+from pymc_vsgp.likelihoods.base import known_shape
 
 LITTLE = 1e-3  # white noise, in the units of the function
 
@@ -57,6 +58,26 @@ def check_distinct_places(Xu: np.ndarray, active: Sequence[int], names: Any) -> 
             "of the kernel, so their covariance is singular. "
             f"Pass one row for each place: {todo}."
         )
+
+
+def codes_of(cov_func) -> dict[int, int]:
+    """Return the columns that have codes of outputs, with how many codes there are."""
+    parts = [p for p in parts_of(cov_func) if isinstance(p, pm_cov.Coregion)]
+    found = {int(p.active_dims[0]): known_shape(pt.diag(p.B))[0] for p in parts}
+    return {column: n for column, n in found.items() if n is not None}
+
+
+def wrong_codes(X: np.ndarray, codes: Mapping[int, int]) -> str | None:
+    """Say which row has a code that is none: -1 would be the last output, and 1.7 the second."""
+    for column, n in codes.items():
+        code = X[:, column]
+        bad = np.flatnonzero(~((code >= 0) & (code < n) & (code == np.floor(code))))
+        if bad.size:
+            return (
+                f"has {code[bad[0]]:g} in row {bad[0]} of column {column}, which has the codes of "
+                f"pm.gp.cov.Coregion. Pass whole numbers from 0 to {n - 1}."
+            )
+    return None
 
 
 def has_noise_of_its_own(cov_func) -> bool:

@@ -56,6 +56,7 @@ from pymc_vsgp.inducing.features import by_column
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
 from pymc_vsgp.inducing.grids import Panel
 from pymc_vsgp.inducing.kernel_values import draws_or_start
+from pymc_vsgp.inducing.kernels import codes_of
 from pymc_vsgp.inducing.spectrum import active_columns, used_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
@@ -243,6 +244,7 @@ class KroneckerPrior(InducingPrior):
         graphs = [([z, x], [k]) for k in outputs[:3]] + [([x], outputs[3:])]
         (*kernels, across, single), theta = as_ops(*graphs)
         conditional = GivenPairs(u.name, self.kind, kernels, across, single, layout)
+        conditional.codes = codes_of(cov_func)
         args = [self.linear(u), self.factor, *self.roots, *self.turns, *self.places, *theta]
         return conditional, args
 
@@ -399,6 +401,8 @@ class GivenPairs(Conditional):
 
     def complaint(self, X, args):
         """Say that rows are not those that the model was made for."""
+        if wrong := super().complaint(X, args):
+            return wrong
         try:
             same: Any = self.layout is None or known_value(self.layout.holds(pt.constant(X), args))
         except (ValueError, IndexError, AssertionError):  # a different number of rows

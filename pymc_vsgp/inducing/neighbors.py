@@ -40,6 +40,7 @@ from pymc_vsgp.inducing.base import (
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline, without_reshapes
 from pymc_vsgp.inducing.kernels import (
     check_distinct_places,
+    codes_of,
     is_free_of_noise,
     is_stationary,
     parts_of,
@@ -272,6 +273,7 @@ class NeighborsPrior(InducingPrior):
         active = active_columns(self.cov_func, n_columns)
         looks_up = whole and is_free_of_noise(cov_func)
         conditional = GivenNeighbors(u.name, n_columns, active, self.m, local, looks_up)
+        conditional.codes = codes_of(cov_func)
         args = [self.linear(u), self.factor, self.Xu, self.scale, *self.pattern, self.shift]
         args += theta
         return conditional, args

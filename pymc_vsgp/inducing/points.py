@@ -21,6 +21,7 @@ from pymc_vsgp.inducing.base import (
     spread_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.kernels import codes_of
 from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients
@@ -99,7 +100,7 @@ class DensePrior(InducingPrior):
         (kernel, covariance), theta = as_ops(([x, *z], outputs[:3]), ([x, other], outputs[3:]))
         n_columns, active = self.kind.n_columns, self.kind.active(cov_func)
         conditional = GivenDense(u.name, n_columns, active, kernel, covariance, len(z))
-        conditional.distinct = self.distinct
+        conditional.distinct, conditional.codes = self.distinct, codes_of(cov_func)
         return conditional, [self.linear(u), self.factor, *places, *theta]
 
 

@@ -69,8 +69,9 @@ class Likelihood:
     # What the second of two functions says of the noise, and of that function what says it.
     of_noise: tuple[str, Callable] | None = None
     takes_white_noise: bool = False  # whether that of a kernel is more than a loss
-    # About which power of each parameter the standard deviation of an observation goes with.
-    of_spread: dict[str, float] = {}
+    # About which power of each parameter the standard deviation of an observation goes with; None
+    # where that is not known.
+    of_spread: dict[str, float] | None = {}
 
     def __init__(self, **params):
         self._set({name: as_float(value, name) for name, value in params.items()})

@@ -85,6 +85,7 @@ class Custom(Likelihood):
     """
 
     ndim_more = 1  # of components
+    of_spread = None
 
     def __init__(self, dist_fn, n_nodes=None):
         self.dist_fn = dist_fn

@@ -10,6 +10,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import as_matrix, coded, column_names, match_columns, names_of
+from pymc_vsgp.inducing.kernels import codes_of, wrong_codes
 
 
 def grouped_by(gps: Sequence) -> str | None:
@@ -77,10 +78,12 @@ def in_order(model, gps: Sequence, names, X, value, what: str):
     # Data give the columns their order; labels of new inputs may then be the numbers of these.
     numbers = numbers or what == "Xnew"
     order = match_columns(names, next(iter(known), None), what, numbers=numbers)
-    if order is None:
-        return X, value
-    value = None if value is None else value[:, order]
-    return X[:, order], value
+    if order is not None:
+        X, value = X[:, order], None if value is None else value[:, order]
+    for gp in gps if value is not None else ():
+        if wrong := wrong_codes(value, codes_of(gp.cov_func)):
+            raise ValueError(f"{what} {wrong}")
+    return X, value
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
