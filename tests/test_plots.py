@@ -229,6 +229,25 @@ def test_a_map_of_f_is_smooth(what):
     assert np.abs(np.diff(shown, axis=0)).max() < 0.1
 
 
+def test_a_function_of_more_inputs_along_one(rng):
+    """The others are held, at values that the data do not have: so there are no dots."""
+    X = pd.DataFrame(rng.uniform(0.0, 4.0, (30, 3)), columns=["x", "depth", "time"])
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(3, ls=2.0))
+        gp.prior("u", Xu=X[::4])
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=rng.poisson(2.0, 30))
+    draws = vsgp.fit_gaussian(model=model, progressbar=False).to_datatree(200, random_seed=1)
+    line = pd.DataFrame({"x": 1.0, "depth": np.linspace(3.0, 0.0, 9), "time": 2.0})
+    ax = vsgp.plot_function(draws, line, model=model)
+    assert ax.get_xlabel() == "depth" and ax.get_xlim() == (0.0, 3.0)
+    assert not any(len(c.get_offsets()) == 30 for c in ax.collections)
+    (drawn,) = [x for x in ax.lines if len(x.get_xdata()) == 9]
+    mean = vsgp.predict(draws, line, "mean", model=model, progressbar=False).mean(["chain", "draw"])
+    np.testing.assert_allclose(drawn.get_ydata(), mean[::-1], rtol=1e-6)
+    with pytest.raises(ValueError, match="has 3 inputs"):
+        vsgp.plot_function(draws, X, model=model)
+
+
 @pytest.mark.slow
 def test_a_function_of_two_inputs(plane):
     model, stage, idata = plane
@@ -442,7 +461,7 @@ def test_refusals(line):
     X = rng.normal(size=(12, 3))
     model = build(X, X[:, 0], vsgp.Gaussian(0.2), M=4)
     idata = prior_draws(model)
-    with pytest.raises(ValueError, match="3 inputs, and a figure has one or two"):
+    with pytest.raises(ValueError, match="one or two. Pass Xnew with rows along one input"):
         plot_function(idata, model=model)
 
 

@@ -130,7 +130,7 @@ def choose(model: Model, target: Model, collapsed: bool, nuts_sampler: str, draw
     def candidate(backend, costs, compiling, why):
         return Choice(backend, compiling, _seconds(operations, leapfrogs, costs), why, name)
 
-    why = "compiled before" if name in again else "a kind of model that it has not met"
+    why = "compiled before" if name in again else "no such model compiled before"
     if mapped := in_file(target):
         why = "data in a file, which JAX would copy"
     numba = candidate("numba", NUMBA, again.get(name, first), why)

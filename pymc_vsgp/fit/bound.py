@@ -340,9 +340,14 @@ class Bound(Variables):
             self._fn.trust_input = self.on_jax
 
     @property
+    def n_rows(self) -> int:
+        """Rows of the data of all loops."""
+        return sum(self.sizes())
+
+    @property
     def work(self) -> int:
         """Operations of an evaluation, about."""
-        return sum(self.sizes()) * sum(p.n_functions * p.n_inducing**2 for p in self.processes)
+        return self.n_rows * sum(p.n_functions * p.n_inducing**2 for p in self.processes)
 
     def prior_roots(self, theta: np.ndarray) -> list[np.ndarray]:
         """Return a root of the prior covariance of each process."""

@@ -35,6 +35,7 @@ class ExactBound(Variables):
         u, rest, node = loop
         value = model.rvs_to_values[u]
         n = int(evaluate(node.inputs[0].shape[0]))
+        self.n_rows = n
         self.check_enough_data(0, n)
         whole = integrate(node, value, self.processes[0].n_inducing, model.value_vars)
         self.refresh = whole.refresh

@@ -350,7 +350,7 @@ class Fitter:
         start: GaussianStage | None = None,
         *,
         theta: np.ndarray | None = None,
-        promising: Callable[[float, np.ndarray], bool] | None = None,
+        promising: Callable[[float, np.ndarray, int], bool] | None = None,
         checkpoint: Checkpoint | None = None,
         maxiter: int | None = None,
         tol: float | None = None,
@@ -359,7 +359,7 @@ class Fitter:
     ) -> Any:
         """Fit to the data that the model has now.
 
-        None is returned where the ELBO and theta after the first steps are not `promising`.
+        None is returned where ELBO and theta are not `promising` after no round, or after one.
         """
         bound, began = self.bound, time.perf_counter()
         exact = isinstance(bound, ExactBound | ResponseBound)
@@ -402,9 +402,9 @@ class Fitter:
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments) if exact else make(*arguments)
                 maxiter = ITERATIONS["natural"] if maxiter is None else maxiter
-                if promising is not None:
-                    fit.run(1)
-                    ended = fit.evaluation.value, fit.theta
+                for rounds in () if promising is None else (0, 1):
+                    fit.run(rounds)
+                    ended = fit.evaluation.value, fit.theta, rounds
                     if not (fit.interrupted or promising(*ended)):
                         return None
                 fit = self._run(fit, maxiter, first)

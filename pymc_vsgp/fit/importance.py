@@ -60,7 +60,7 @@ GOOD = 0.6  # of the proposals: where their sample is worth that, another round 
 GAIN = 1.1  # of the best ESS, below which it is chance
 MOST = 16  # of epsilon for a theta
 SOME = 0.2  # of what weights vary by, from where it pays to have more of epsilon for a theta
-UNFIT = "coordinates of the stage do not fit all of theta"
+UNFIT = "coordinates of the stage do not fit all hyperparameters"
 NORMAL = 1.6  # variance of log weights given theta, above which chains draw epsilon, ...
 NEARLY = 0.05  # ... if it is less than this for each of them: chains can take large steps
 # Numbers in theta: to fit a proposal of more, with so noisy weights, takes half as long as NUTS.
@@ -239,8 +239,11 @@ def weigh(
             again = doubt.of_tail and not refused
         if not again and (refused or for_nuts):
             break
-        why = refused or (doubt.what and f"{doubt.what} of {len(log_w)} proposals leaves a doubt")
-        _log.info("importance: %s", why or unseen)
+        why = refused or unseen
+        if doubt.what and not refused:
+            why = f"{doubt.what} of {len(log_w)} proposals"
+        todo = "the proposals are fitted again" if again else "more are drawn"
+        _log.info("importance: %s, so %s", why, todo)
         if again:
             fits += 1
             proposal, size = refit(q, batch), len(log_w)

@@ -24,7 +24,8 @@ BETTER = 1.0  # nats, from where another optimum is worth new proposals
 MORE = 200  # times as many draws of the prior, where some of them have no density
 EACH = 4  # lengthscales that are shortened one by one
 LESS = np.log(5.0)  # of noise, and of a lengthscale, where a stage starts again
-HOPELESS = 10.0  # nats below the best optimum after the first steps, which take most of the way
+AT_ONCE, PER_ROW = 30.0, 5.0  # nats below the best optimum at such a start, and of little noise
+HOPELESS = 10.0  # nats below it after the first steps, which take most of the way
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
@@ -83,13 +84,18 @@ def with_shorter_lengthscales(first: GaussianStage, bound: Any, fit: Callable) -
     """
     stages = [first]
 
-    def promising(elbo, theta):
-        away = min(s._deviations(theta - bound.ravel(s.theta_unconstrained)) for s in stages)
-        gain = elbo - max(s.elbo for s in stages)
-        return gain > BETTER or (gain > -HOPELESS and away > APART)
-
     try:
-        for theta in _shorter(first, bound):
+        noise, thetas = _shorter(first, bound)
+        lost = PER_ROW * bound.n_rows if noise else AT_ONCE
+
+        def promising(elbo, theta, rounds):
+            gain = elbo - max(s.elbo for s in stages)
+            if not rounds:
+                return gain > -lost
+            away = min(s._deviations(theta - bound.ravel(s.theta_unconstrained)) for s in stages)
+            return gain > BETTER or (gain > -HOPELESS and away > APART)
+
+        for theta in thetas:
             try:
                 found = fit(theta, promising=promising)
             except (ValueError, ArithmeticError):  # no number there
@@ -103,17 +109,19 @@ def with_shorter_lengthscales(first: GaussianStage, bound: Any, fit: Callable) -
     return _best(stages)[0]
 
 
-def _shorter(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
+def _shorter(stage: GaussianStage, bound: Any) -> tuple[bool, list[np.ndarray]]:
     """Return thetas with shorter lengthscales: each alone, where they are few, and all of them.
 
-    What the prior variance does not depend on counts as one, if correlations do.
+    Before them comes whether these have less noise, too. What the prior variance does not depend
+    on counts as a lengthscale, if correlations do.
     """
     model, at = bound.model, stage.theta_unconstrained
     above = set(ancestors([p.u.owner.inputs[2] for p in bound.processes]))
     of_kernel = [rv for rv in bound.others if rv in above]
     if not of_kernel:
-        return []
-    moved, steps = at | _less_noise(model, at, bound, of_kernel), {}
+        return False, []
+    noise = _less_noise(model, at, bound, of_kernel)
+    moved, steps = at | noise, {}
     now = _prior_spread(bound, at)
     for rv in of_kernel:
         name = model.rvs_to_values[rv].name
@@ -137,7 +145,7 @@ def _shorter(stage: GaussianStage, bound: Any) -> list[np.ndarray]:
         for name, i in each:
             theta[name][i] += steps[name]
         found.append(bound.ravel(theta))
-    return found
+    return bool(noise), found
 
 
 def _prior_spread(bound: Any, at) -> np.ndarray:

@@ -63,7 +63,8 @@ def plot_function(
         Draws.
     Xnew : array_like, optional
         Where to evaluate. By default a grid over the range of the data. With a function for each
-        group, rows of one of them.
+        group, rows of one of them. Of several inputs, rows along one with the others held: the
+        figure has no data then.
     what : {"mean", "f", "y"}, optional
         The mean of an observation, the latent function or an observation. By default the mean;
         for classes their probabilities. If the likelihood has a function for the noise, a new
@@ -111,10 +112,11 @@ def plot_function(
     X, y = fit.X, np.asarray(fit.y)
     if fit.by is not None:
         X, y, Xnew = _of_one_group(fit, X, y, Xnew, fit.by)
-    if X.shape[1] > 2:
+    along = _along(fit, X, Xnew)
+    if along is None and X.shape[1] > 2:
         raise ValueError(
             f"The function has {X.shape[1]} inputs, and a figure has one or two. "
-            "Predict along a line with vsgp.predict, the other inputs held."
+            "Pass Xnew with rows along one input, the others held."
         )
     fixed_rows = bool(fit.observation.row_params) and likelihood is None
     noise = fit.likelihood.of_noise if what is None and ax is None else None
@@ -132,12 +134,13 @@ def plot_function(
         "model": fit.model,
     }
     Xu = fit.points(0)
-    n_points = n_points or (200 if X.shape[1] == 1 else 60)
+    n_points = n_points or (200 if along is not None else 60)
     shows = what != "f" or fit.likelihood.in_units_of_f
-    if X.shape[1] == 1:
+    if along is not None:
+        data, inducing = data and X.shape[1] == 1, inducing and X.shape[1] == 1
         line = _span(X[:, 0], margin, n_points)[:, None] if Xnew is None else None
         grid = rows_of(fit, Xnew).X if line is None else line
-        order = np.argsort(grid[:, 0])
+        order = np.argsort(grid[:, along])
         grid = grid[order]
         if lik is not None and what != "f":
             fit.check_rows(len(grid), "Xnew")
@@ -148,7 +151,7 @@ def plot_function(
             _, every = plt.subplots(1, 2, figsize=(10.5, 3.8), layout="constrained")
             ax = every[0]
         ax = new_axes(ax)
-        _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options)
+        _bands(ax, idata, fit, grid, along, what, ci_probs, n_lines, options)
         classes = fit.likelihood.of_output.n_classes is not None
         if data and y.ndim == 1 and not classes and shows:
             _dots(ax, X[:, 0], y)
@@ -159,18 +162,30 @@ def plot_function(
             _class_rug(ax, X[:, 0], y)
         if inducing and len(Xu):
             strokes(ax, Xu[:, 0], ORANGE, "inducing inputs")
-        ax.set_xlabel(_feature(fit, 0))
+        ax.set_xlabel(_feature(fit, along))
         ax.set_ylabel(_label(fit, what))
-        _set_range(ax, grid[:, 0])
+        _set_range(ax, grid[:, along])
         legend(ax, above=True)
         if noise is None:
             return ax
-        _noise_bands(every[1], idata, fit, grid, noise, ci_probs, options)
+        _noise_bands(every[1], idata, fit, grid, along, noise, ci_probs, options)
         return every
     if Xnew is not None:
-        raise ValueError("Over two inputs the map is of a grid. Leave Xnew out, or use predict.")
+        raise ValueError(
+            "Over two inputs the map is of a grid. Leave Xnew out, or pass rows along one input."
+        )
     axes_of_grid = [_span(column, margin, n_points) for column in X.T]
     return _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options)
+
+
+def _along(fit, X, Xnew):
+    """Return the input that a figure of lines is along, or None for a map."""
+    if X.shape[1] == 1:
+        return 0
+    if Xnew is None:
+        return None
+    varies = np.flatnonzero(np.ptp(rows_of(fit, Xnew).X, axis=0))
+    return int(varies[0]) if len(varies) == 1 else None
 
 
 def _of_one_group(fit, X, y, Xnew, by):
@@ -185,8 +200,8 @@ def _of_one_group(fit, X, y, Xnew, by):
     return X[seen, :1], y[seen], rows
 
 
-def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
-    x, q = grid[:, 0], _levels(ci_probs)
+def _bands(ax, idata, fit, grid, along, what, ci_probs, n_lines, options):
+    x, q = grid[:, along], _levels(ci_probs)
     # Probabilities of classes have a sum of one, which medians of them have not.
     means = predict(idata, grid, "mean", **options).mean(DRAWS) if what == "mean" else None
     if what == "y":
@@ -213,15 +228,15 @@ def _bands(ax, idata, fit, grid, what, ci_probs, n_lines, options):
             ax.plot(x[::step], values, ms=14, **style)
 
 
-def _noise_bands(ax, idata, fit, grid, noise, ci_probs, options):
+def _noise_bands(ax, idata, fit, grid, along, noise, ci_probs, options):
     """What the second function says of the noise; its quantiles are those of the function."""
     name, of_g = noise
     g = _draws(idata, grid, "f", options).quantile(_levels(ci_probs), DRAWS)
     g = g.isel({function_dim(fit)[0][0]: 1})
-    _fill(ax, grid[:, 0], of_g(g), None, ci_probs, BLUE, "median")
-    ax.set_xlabel(_feature(fit, 0))
+    _fill(ax, grid[:, along], of_g(g), None, ci_probs, BLUE, "median")
+    ax.set_xlabel(_feature(fit, along))
     ax.set_ylabel(name)
-    _set_range(ax, grid[:, 0])
+    _set_range(ax, grid[:, along])
     ax.set_ylim(0.0, None)
     plain(ax)
 
