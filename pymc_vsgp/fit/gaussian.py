@@ -402,11 +402,13 @@ class Fitter:
                 make = GivenNeighbors if isinstance(bound, NeighborsBound) else Natural
                 fit = Exact(*arguments) if exact else make(*arguments)
                 maxiter = ITERATIONS["natural"] if maxiter is None else maxiter
-                for rounds in () if promising is None else (0, 1):
-                    fit.run(rounds)
-                    ended = fit.evaluation.value, fit.theta, rounds
-                    if not (fit.interrupted or promising(*ended)):
-                        return None
+                if promising is not None:
+                    for rounds in (0, 1):
+                        fit.run(rounds)
+                        if fit.interrupted:
+                            raise KeyboardInterrupt
+                        if not promising(fit.evaluation.value, fit.theta, rounds):
+                            return None
                 fit = self._run(fit, maxiter, first)
                 bound = fit.bound
             theta_covariance = self._curvature(fit, maxiter, advance)
