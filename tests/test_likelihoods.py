@@ -368,7 +368,7 @@ def test_support(lik, y, match):
     [
         (lambda: likelihoods.Gaussian(0.0), "sigma must be positive"),
         (lambda: likelihoods.Gumbel(-1.0), "beta must be positive"),
-        (lambda: likelihoods.Poisson(exposure=[1.0, 0.0]), "exposure must be positive"),
+        (lambda: likelihoods.Poisson(exposure=[1.0, 0.0]), "exposure must be .*got 0 in row 1"),
         (lambda: likelihoods.Binomial(2.5), "whole number"),
         (lambda: likelihoods.ZeroInflatedPoisson(1.1), "at most 1"),
         (lambda: likelihoods.Bernoulli("cauchit"), "cloglog"),

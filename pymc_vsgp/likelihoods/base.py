@@ -188,8 +188,9 @@ class Likelihood:
             value = np.asarray(value, dtype="float64")
             bad = ~(np.isfinite(value) & rule.ok(value))
             if bad.any():
+                row = f" in row {np.argwhere(bad)[0, 0]}" if value.ndim else ""
                 raise ValueError(
-                    f"{name} must be {rule.wanted}, but got {value[bad].flat[0]:g}. "
+                    f"{name} must be {rule.wanted}, but got {value[bad].flat[0]:g}{row}. "
                     f"Pass a value that is {rule.wanted}, or a variable whose prior ensures it."
                 )
 
