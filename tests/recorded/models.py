@@ -31,6 +31,7 @@ class Case(NamedTuple):
     at_point: dict[str, Callable] = {}
     """Functions of values of the random variables, to record as well."""
     has_mean: bool = True
+    is_scored: bool = True
     """Whether its likelihoods define the mean of y given f."""
 
 
@@ -426,7 +427,7 @@ def events_by_quadrature():
         gp = process("u", 1)
         gp.likelihood("y", vsgp.PoissonProcess(q.weights), X=q.X, y=q.y)
     new = {"y": vsgp.PoissonProcess(np.full(5, 0.1))}
-    return Case(model, X_NEW[:, :1], new=new)
+    return Case(model, X_NEW[:, :1], new=new, is_scored=False)
 
 
 @recorded
