@@ -11,7 +11,6 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 __all__ = [
-    "are_counted",
     "check_order",
     "check_outputs",
     "coord_labels",

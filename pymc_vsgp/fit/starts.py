@@ -83,7 +83,6 @@ def with_shorter_lengthscales(first: GaussianStage, bound: Any, fit: Callable) -
     draw of the prior may be there, and no weight would tell.
     """
     stages = [first]
-
     try:
         noise, thetas = _shorter(first, bound)
         lost = PER_ROW * bound.n_rows if noise else AT_ONCE

@@ -80,6 +80,12 @@ def wrong_codes(X: np.ndarray, codes: Mapping[int, int]) -> str | None:
     return None
 
 
+def check_codes(X: np.ndarray, codes: Mapping[int, int], what: str) -> None:
+    """Raise where a row has no output."""
+    if wrong := wrong_codes(X, codes):
+        raise ValueError(f"{what} {wrong}")
+
+
 def has_noise_of_its_own(cov_func) -> bool:
     """Whether a part of a sum is white noise."""
     if isinstance(cov_func, pm_cov.Add):

@@ -10,7 +10,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 
 from pymc_vsgp.checks import as_matrix, coded, column_names, match_columns, names_of
-from pymc_vsgp.inducing.kernels import codes_of, wrong_codes
+from pymc_vsgp.inducing.kernels import check_codes, codes_of
 
 
 def grouped_by(gps: Sequence) -> str | None:
@@ -81,8 +81,7 @@ def in_order(model, gps: Sequence, names, X, value, what: str):
     if order is not None:
         X, value = X[:, order], None if value is None else value[:, order]
     for gp in gps if value is not None else ():
-        if wrong := wrong_codes(value, codes_of(gp.cov_func)):
-            raise ValueError(f"{what} {wrong}")
+        check_codes(value, codes_of(gp.cov_func), what)
     return X, value
 
 

@@ -20,10 +20,10 @@ from pymc_vsgp.checks import (
 from pymc_vsgp.inducing.base import InducingPrior, InducingVariables
 from pymc_vsgp.inducing.covariates import Covariates
 from pymc_vsgp.inducing.kernels import (
+    check_codes,
     check_distinct_places,
     check_methods,
     codes_of,
-    wrong_codes,
 )
 from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.model.columns import name_columns
@@ -47,8 +47,7 @@ def check_functions(gp: Any, model, Xu: np.ndarray, what: str) -> None:
             "only."
         )
     check_methods(gp.cov_func)
-    if wrong := wrong_codes(Xu, codes_of(gp.cov_func)):
-        raise ValueError(f"{what} {wrong}")
+    check_codes(Xu, codes_of(gp.cov_func), what)
     diagonal = pt.as_tensor(gp.cov_func(pt.constant(Xu), diag=True))
     values = None if depends_on_random(diagonal) else known_value(diagonal)
     if values is not None:

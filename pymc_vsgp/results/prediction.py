@@ -27,7 +27,7 @@ from pymc_vsgp.checks import (
     mode_of,
 )
 from pymc_vsgp.engine.sharded import mesh_of
-from pymc_vsgp.inducing.kernels import wrong_codes
+from pymc_vsgp.inducing.kernels import check_codes
 from pymc_vsgp.labels import coord_labels
 from pymc_vsgp.likelihoods import Likelihood, as_likelihood
 from pymc_vsgp.likelihoods.base import check_output_order, check_row_order
@@ -394,9 +394,9 @@ def rows_of(fit: Fitted, Xnew: Any) -> Rows:
 def _check_groups(fit: Fitted, X: np.ndarray) -> None:
     """Raise where rows are of no group, or of no output."""
     for p in fit.observation.parts:
-        wrong = None if p.conditional.by is None else p.conditional.complaint(X, p.args)
-        if wrong := wrong or wrong_codes(X, p.conditional.codes):
+        if p.conditional.by is not None and (wrong := p.conditional.complaint(X, p.args)):
             raise ValueError(f"Xnew {wrong}")
+        check_codes(X, p.conditional.codes, "Xnew")
 
 
 def _row_dim(Xnew: Any) -> str | None:
