@@ -200,6 +200,15 @@ CASES = {
         COUNTS,
         lambda y: one(y, vsgp.ZeroInflatedPoisson(pm.Beta("psi", 4.0, 2.0), exposure=2.0 * HOURS)),
     ),
+    "ZeroInflatedNegativeBinomial": (
+        COUNTS,
+        lambda y: one(
+            y,
+            vsgp.ZeroInflatedNegativeBinomial(
+                pm.Beta("psi", 4.0, 2.0), pm.Gamma("alpha", 4.0, 2.0), exposure=4.0 * HOURS
+            ),
+        ),
+    ),
     "HeteroskedasticStudentT": (REALS, lambda y: two(y, vsgp.HeteroskedasticStudentT(4.0))),
     "HeteroskedasticNegativeBinomial": (
         COUNTS,

@@ -89,6 +89,13 @@ FAMILIES = {
         COUNTS,
         lambda f, y, n, s: reference.zero_inflated_poisson(f, y, s / (1 + s), EXPOSURE[n]),
     ),
+    "zero_inflated_negative_binomial": (
+        lambda s: vsgp.ZeroInflatedNegativeBinomial(s / (1 + s), 2 * s, exposure=EXPOSURE),
+        COUNTS,
+        lambda f, y, n, s: reference.zero_inflated_negative_binomial(
+            f, y, s / (1 + s), 2 * s, EXPOSURE[n]
+        ),
+    ),
     "exponential": (
         lambda s: vsgp.Exponential(),
         TIMES,

@@ -440,6 +440,7 @@ FAMILIES = {
     "NegativeBinomial exposure": (lambda a: vsgp.NegativeBinomial(2.0, a), COUNTS),
     "ZeroInflatedPoisson": (lambda a: vsgp.ZeroInflatedPoisson(0.5, a), COUNTS),
     "psi": (vsgp.ZeroInflatedPoisson, COUNTS),
+    "ZeroInflatedNegativeBinomial": (lambda a: vsgp.ZeroInflatedNegativeBinomial(0.5, a), COUNTS),
     "Binomial": (vsgp.Binomial, COUNTS % 2),
     "Beta": (vsgp.Beta, SHARES),
     "Gamma": (vsgp.Gamma, SHARES),

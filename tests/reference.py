@@ -78,6 +78,11 @@ def zero_inflated_poisson(f, y, psi, exposure):
     return np.logaddexp(np.log1p(-psi), on) if y == 0 else on
 
 
+def zero_inflated_negative_binomial(f, y, psi, alpha, exposure):
+    on = np.log(psi) + negative_binomial(f, y, alpha, exposure)
+    return np.logaddexp(np.log1p(-psi), on) if y == 0 else on
+
+
 def exponential(f, y):
     return -f - y * np.exp(-f)
 

@@ -675,6 +675,7 @@ for family in (
     vsgp.Poisson(),
     vsgp.NegativeBinomial(2.0),
     vsgp.ZeroInflatedPoisson(0.8),
+    vsgp.ZeroInflatedNegativeBinomial(0.8, 2.0),
     vsgp.Binomial(5),
 ):
     kind = type(family).__name__

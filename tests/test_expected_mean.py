@@ -49,6 +49,10 @@ ONE = {
     "PoissonProcess": (likelihoods.PoissonProcess(2.0), lambda f: np.log(2) + f),
     "NegativeBinomial": (likelihoods.NegativeBinomial(0.4, 3.0), lambda f: np.log(3) + f),
     "ZeroInflatedPoisson": (likelihoods.ZeroInflatedPoisson(0.3, 3.0), lambda f: np.log(0.9) + f),
+    "ZeroInflatedNegativeBinomial": (
+        likelihoods.ZeroInflatedNegativeBinomial(0.3, 0.4, 3.0),
+        lambda f: np.log(0.9) + f,
+    ),
     "Exponential": (likelihoods.Exponential(), lambda f: f),
     "Gamma": (likelihoods.Gamma(2.0), lambda f: f),
     "Weibull": (likelihoods.Weibull(0.7), lambda f: f + special.gammaln(1 + 1 / 0.7)),

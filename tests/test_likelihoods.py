@@ -110,6 +110,12 @@ CASES = {
         [0.0, 4.0],
         {"psi": [0.05, 0.7, 0.999]} | EXPOSURE,
     ),
+    "ZeroInflatedNegativeBinomial": Case(
+        likelihoods.ZeroInflatedNegativeBinomial,
+        reference.zero_inflated_negative_binomial,
+        [0.0, 4.0],
+        {"psi": [0.05, 0.999], "alpha": [0.3, 1.5, 12.0]} | EXPOSURE,
+    ),
     "Exponential": Case(likelihoods.Exponential, reference.exponential, [0.02, 1.0, 70.0]),
     "Gamma": Case(likelihoods.Gamma, reference.gamma, [0.02, 70.0], {"alpha": [0.6, 5.0]}),
     "Weibull": Case(
@@ -207,6 +213,28 @@ def test_finite_at_huge_variance(case):
     value, _, *gradients = compiled(case)(*grid)
     for output in (value, *gradients):
         assert np.all(np.isfinite(output))
+
+
+@pytest.mark.parametrize(
+    ("lik", "simpler"),
+    [
+        (
+            likelihoods.ZeroInflatedNegativeBinomial(1.0, 1.3, 2.0),
+            likelihoods.NegativeBinomial(1.3, 2.0),
+        ),
+        (
+            likelihoods.ZeroInflatedNegativeBinomial(0.4, 1e12, 2.0),
+            likelihoods.ZeroInflatedPoisson(0.4, 2.0),
+        ),
+    ],
+    ids=["no more zeros", "no overdispersion"],
+)
+def test_a_zero_inflated_family_has_simpler_ones_as_limits(lik, simpler):
+    mu, y = np.tile(np.linspace(-5.0, 5.0, 11), 2), np.repeat([0.0, 3.0], 11)
+    gamma = pt.as_tensor(np.full(22, 2.0))
+    for method in ("expected_logp", "log_predictive"):
+        found, wanted = (getattr(each, method)(mu, gamma, y) for each in (lik, simpler))
+        close(*(v.eval(mode="FAST_COMPILE") for v in (found, wanted)), 1e-6)
 
 
 def laplace(f, y, b):
@@ -320,6 +348,7 @@ def test_log_prob_and_draws(case):
         likelihoods.Poisson(3.0, "square"),
         likelihoods.NegativeBinomial(4.0, exposure=2.0),
         likelihoods.ZeroInflatedPoisson(0.4),
+        likelihoods.ZeroInflatedNegativeBinomial(0.4, 2.0),
         likelihoods.Exponential(),
         likelihoods.Gamma(3.0),
         likelihoods.LogNormal(0.3),
@@ -349,6 +378,7 @@ def test_mean_of_draws(lik):
         (likelihoods.Poisson(), [1.0, 0.5], "row 1 is 0.5"),
         (likelihoods.NegativeBinomial(1), [-1], "row 0 is -1"),
         (likelihoods.ZeroInflatedPoisson(0.5), [np.inf], "row 0 is inf"),
+        (likelihoods.ZeroInflatedNegativeBinomial(0.5, 1), [0, 1.5], "row 1 is 1.5"),
         (likelihoods.Exponential(), [-0.1], "0 or more"),
         (likelihoods.Gamma(1), [0.0], "positive"),
         (likelihoods.LogNormal(1), [0.0], "positive"),
@@ -371,6 +401,8 @@ def test_support(lik, y, match):
         (lambda: likelihoods.Poisson(exposure=[1.0, 0.0]), "exposure must be .*got 0 in row 1"),
         (lambda: likelihoods.Binomial(2.5), "whole number"),
         (lambda: likelihoods.ZeroInflatedPoisson(1.1), "at most 1"),
+        (lambda: likelihoods.ZeroInflatedNegativeBinomial(0.0, 1.0), "at most 1"),
+        (lambda: likelihoods.ZeroInflatedNegativeBinomial(0.5, 0.0), "alpha must be positive"),
         (lambda: likelihoods.Bernoulli("cauchit"), "cloglog"),
         (lambda: likelihoods.Poisson(link="identity"), "softplus"),
         (lambda: likelihoods.Gaussian(1.0).replace(nu=1.0), "no parameter 'nu'"),
@@ -432,8 +464,8 @@ BY_LOOPS = [
     "Bernoulli-probit",
     "Bernoulli-cloglog",
     "Poisson-softplus",
-    "NegativeBinomial",
     "ZeroInflatedPoisson",
+    "ZeroInflatedNegativeBinomial",  # with all of a negative binomial in it
     "Beta",
 ]
 

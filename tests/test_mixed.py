@@ -123,6 +123,7 @@ TRIALS = np.where(np.arange(N)[:, None] == 3, 0, 9) * np.ones((N, P))
         (vsgp.Poisson(EXPOSURE), 9),
         (vsgp.NegativeBinomial(2.0), 9),
         (vsgp.ZeroInflatedPoisson(0.5), 9),
+        (vsgp.ZeroInflatedNegativeBinomial(0.5, 2.0), 9),
         (vsgp.Bernoulli(), 1),
         (vsgp.Bernoulli(link="cloglog"), 1),
         (vsgp.Binomial(TRIALS), TRIALS),  # no trial in a row where an entry is missing

@@ -28,7 +28,7 @@ from pymc_vsgp.likelihoods.robust_max import RobustMax
 from pymc_vsgp.likelihoods.softmax import Softmax
 from pymc_vsgp.likelihoods.student_t import StudentT
 from pymc_vsgp.likelihoods.weibull import Weibull
-from pymc_vsgp.likelihoods.zero_inflated_poisson import ZeroInflatedPoisson
+from pymc_vsgp.likelihoods.zero_inflated import ZeroInflatedNegativeBinomial, ZeroInflatedPoisson
 
 __all__ = [
     "Bernoulli",
@@ -55,6 +55,7 @@ __all__ = [
     "Softmax",
     "StudentT",
     "Weibull",
+    "ZeroInflatedNegativeBinomial",
     "ZeroInflatedPoisson",
     "as_likelihood",
 ]

@@ -27,14 +27,17 @@ def log_rising(log_a, y):
 
 
 def overdispersed(mu, alpha, **kwargs):
-    """Return the distribution of such counts.
+    """Return the distribution of such counts."""
+    return pm.NegativeBinomial.dist(mu=mu, alpha=that_numpy_takes(alpha, mu), **kwargs)
+
+
+def that_numpy_takes(alpha, mu):
+    """Return alpha between bounds beyond which counts of mean mu are the same.
 
     For a larger alpha the probability that numpy takes rounds to one, and all draws are zero. For a
     smaller one they are zero in any case.
     """
-    return pm.NegativeBinomial.dist(
-        mu=mu, alpha=pt.maximum(pt.minimum(alpha, POISSON * mu), 1e-20), **kwargs
-    )
+    return pt.maximum(pt.minimum(alpha, POISSON * mu), 1e-20)
 
 
 class NegativeBinomial(LogLink):
@@ -53,7 +56,7 @@ class NegativeBinomial(LogLink):
         Time or area that each count was collected over.
     """
 
-    sizes = ONE_PEAK
+    sizes: tuple | None = ONE_PEAK
 
     rules = {"alpha": POSITIVE, "exposure": POSITIVE}
     of_spread = {"alpha": -0.5}
