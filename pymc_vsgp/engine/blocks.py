@@ -16,6 +16,7 @@ import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FrozenFunctionGraph, FunctionGraph
 from pytensor.graph.traversal import io_toposort
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
@@ -283,9 +284,31 @@ def _block_of(same: _Same, types, n_roots):
     if block is None:
         return None
     outputs, *rest = block
+    return _simplified(_Written(inputs, outputs)), *rest
+
+
+class _Written:
+    """A graph that equals others that are written the same: those of a model that is built again.
+
+    Simplifying takes several times as long as comparing.
+    """
+
+    def __init__(self, inputs, outputs):
+        self.inputs, self.outputs = inputs, outputs
+        self.frozen = FrozenFunctionGraph.from_io(inputs, outputs)
+
+    def __eq__(self, other):
+        return self.frozen == other.frozen
+
+    def __hash__(self):
+        return hash(self.frozen)
+
+
+@lru_cache(maxsize=32)
+def _simplified(written: _Written) -> FunctionGraph:
     # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
     # Done here already, the loop of a log density and that of its gradient are one and the same.
-    return simplify_block(inputs, outputs), *rest
+    return simplify_block(written.inputs, written.outputs)
 
 
 def _row_type(variable: Variable) -> TensorType:
