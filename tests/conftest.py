@@ -20,6 +20,8 @@ import numpy as np  # noqa: E402  (after the settings above)
 import pytensor  # noqa: E402  (after the settings above)
 import pytest  # noqa: E402  (after the settings above)
 
+from pytensor.graph.rewriting.basic import Rewriter  # noqa: E402  (after the settings above)
+
 from modes import of_users  # noqa: E402  (after the settings above)
 
 from pymc_vsgp.compile import ONCE  # noqa: E402  (after the settings above)
@@ -47,6 +49,12 @@ pytensor.config.on_opt_error = "raise"
 # What is compiled without naming a mode is evaluated by numpy: numba would take seconds for each.
 # Tests of what users get name NUMBA, or take the fixture below.
 pytensor.config.mode = ONCE
+
+# PyMC compiles initial points, several for each fit, by this object; graphs are the same.
+pytensor.compile.mode.FAST_COMPILE = ONCE
+
+# These say what Python does by itself, in Python: a fifth of the time that rewriting takes.
+Rewriter.__eq__, Rewriter.__hash__ = object.__eq__, object.__hash__
 
 # No C compiler but for the tests of that backend, which ask for it.
 COMPILER = pytensor.config.cxx
