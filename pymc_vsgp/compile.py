@@ -193,5 +193,5 @@ def evaluate(graphs: Any, values: Mapping[Variable, Any] | None = None) -> Any:
 def at_points(model: Model, graphs: Sequence[Variable], points: Sequence[Mapping]) -> list:
     """Evaluate graphs of random variables of a model at unconstrained points, one after another."""
     inputs = [v for v in model.value_vars if v.name in points[0]]
-    fn = function(inputs, model.replace_rvs_by_values(graphs), "FAST_COMPILE")
+    fn = function(inputs, model.replace_rvs_by_values(graphs))
     return [[np.asarray(x) for x in fn(*(point[v.name] for v in inputs))] for point in points]

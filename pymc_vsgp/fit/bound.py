@@ -196,7 +196,7 @@ class Variables:
         """Return theta by the names of the variables, in the user's units."""
         if self._in_units is None:
             graphs = self.model.replace_rvs_by_values(self.others)
-            self._in_units = function(self.values, graphs, "FAST_COMPILE")
+            self._in_units = function(self.values, graphs)
         values = map(np.asarray, self._in_units(*self.unravel(theta).values()))
         return dict(zip([rv.name for rv in self.others], values, strict=True))
 

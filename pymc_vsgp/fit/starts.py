@@ -175,7 +175,7 @@ def _less_noise(model, at, bound, of_kernel) -> dict[str, np.ndarray]:
     values = [model.rvs_to_values[rv] for rv in rvs]
     (graph,) = model.replace_rvs_by_values([sum(logs)])
     given = [model.rvs_to_values[rv] for rv in bound.others]
-    slopes = function(given, grad(graph, values, disconnected_inputs="ignore"), "FAST_COMPILE")(
+    slopes = function(given, grad(graph, values, disconnected_inputs="ignore"))(
         *(at[v.name] for v in given)
     )
     square = sum((slope**2).sum() for slope in slopes)

@@ -56,8 +56,7 @@ def compile_kernel(
     column, diagonal = _give_values(outputs, check_point(point), {inputs, pivot})
     # M calls do not repay what compiling to machine code costs: on numba, half a minute at worst
     # against a few milliseconds a call for 20000 rows.
-    fast = "FAST_COMPILE"
-    return function([inputs, pivot], column, fast), function([inputs], diagonal, fast)
+    return function([inputs, pivot], column), function([inputs], diagonal)
 
 
 def _give_values(
