@@ -20,9 +20,8 @@ import numpy as np  # noqa: E402  (after the settings above)
 import pytensor  # noqa: E402  (after the settings above)
 import pytest  # noqa: E402  (after the settings above)
 
-from pytensor.graph.rewriting.basic import Rewriter  # noqa: E402  (after the settings above)
-
 from modes import of_users  # noqa: E402  (after the settings above)
+from pytensor.graph.rewriting.basic import Rewriter  # noqa: E402  (after the settings above)
 
 from pymc_vsgp.compile import ONCE  # noqa: E402  (after the settings above)
 
