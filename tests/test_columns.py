@@ -354,14 +354,24 @@ INTEGERS = {
 }
 
 
+def as_real_numbers(table):
+    """The log density of a table of real numbers, at the initial point, and that point."""
+    wanted, _ = build(table.astype("float64"), Z.astype("float64"))
+    point = wanted.initial_point()
+    return point, wanted.compile_logp(mode=ONCE)(point)
+
+
+@pytest.fixture(scope="module")
+def of_real_places():
+    return as_real_numbers(PLACES)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
-def test_whole_numbers(name):
-    inputs, same = INTEGERS[name], PLACES if name != "yes and no" else INTEGERS[name]
-    wanted, _ = build(same.astype("float64"), Z.astype("float64"))
+def test_whole_numbers(name, of_real_places):
+    inputs = INTEGERS[name]
+    point, value = of_real_places if name != "yes and no" else as_real_numbers(inputs)
     model, _ = build(inputs, Z if name != "list" else Z.to_numpy().tolist())
-    point = wanted.initial_point()
-    value = wanted.compile_logp(mode=ONCE)(point)
     np.testing.assert_allclose(model.compile_logp(mode=ONCE)(point), value, rtol=1e-13)
 
 
@@ -378,9 +388,7 @@ def test_data_of_whole_numbers(dtype):
     for table in (PLACES, PLACES[::-1]):
         with model:
             pm.set_data({"data": table.to_numpy(dtype)})
-        wanted, _ = build(table.astype("float64"), Z.astype("float64"))
-        point = wanted.initial_point()
-        value = wanted.compile_logp(mode=ONCE)(point)
+        point, value = as_real_numbers(table)
         np.testing.assert_allclose(model.compile_logp(mode=ONCE)(point), value, rtol=1e-13)
     idata = prior_draws(model, 2)
     found = vsgp.predict(idata, PLACES[["week", "year"]], "moments", model=model, **quiet)
