@@ -112,7 +112,7 @@ FAMILIES = {
         lambda f, y, n, s: reference.log_normal(f, y, s),
     ),
     "beta": (
-        lambda s: vsgp.Beta(phi=10 * s),
+        lambda s: vsgp.Beta(nu=10 * s),
         SHARES,
         lambda f, y, n, s: reference.beta(f, y, 10 * s),
     ),

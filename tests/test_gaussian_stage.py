@@ -325,6 +325,43 @@ def test_advi_is_compiled_and_seeded_as_asked(data, rng, monkeypatch):
         assert seen["random_seed"] == passed or isinstance(seen["random_seed"], passed)
 
 
+def test_a_reset_leaves_inputs_that_were_set_since(data):
+    """They went back to those before the first of two stages."""
+    X, Xu, f = data
+    model = build(vsgp.Gaussian(SIGMA), X, Xu, f)
+    vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
+    with model:
+        pm.set_data({"u_Xu": Xu + 0.1})
+    moved = vsgp.fit_gaussian(model=model, maxiter=1, progressbar=False)
+    moved.Xu["u_Xu"] = Xu + 0.5  # as of a stage that moves them
+    moved.apply()
+    moved.to_datatree(2, random_seed=1)
+    vsgp.reset(model)
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), Xu + 0.1)
+    moved.apply()
+    with model:
+        pm.set_data({"u_Xu": Xu + 0.2})
+    vsgp.reset(model)
+    np.testing.assert_array_equal(model["u_Xu"].get_value(), Xu + 0.2)
+
+
+@pytest.mark.parametrize("method", ["conditional", "predictive"])
+def test_draws_of_a_stage_whose_model_has_more_since(method, data):
+    X, Xu, f = data
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(D, ls=pm.Gamma("ls", 3.0, 2.0)))
+        gp.prior("u", Xu=Xu)
+        gp.likelihood("y", vsgp.Gaussian(SIGMA), X=X, y=f)
+        stage = vsgp.fit_gaussian(maxiter=1, progressbar=False)
+        before = stage.to_datatree(3, random_seed=1)["posterior"].to_dataset()
+        new = getattr(gp, method)("new", X[:2])
+        pm.Deterministic("sum", new.sum())
+        after = stage.to_datatree(3, random_seed=1)["posterior"].to_dataset()
+    assert set(after) == {"ls", "u"}
+    np.testing.assert_array_equal(after["u"], before["u"])
+    assert "sum" in model.named_vars
+
+
 @pytest.mark.slow
 def test_draws_of_the_stage(data, rng):
     """As a sampler's: named, labelled, with the moments that the stage reports."""

@@ -182,6 +182,36 @@ def test_potential_is_the_sum_of_the_likelihood(inputs, rng):
     assert [p.name for p in model.potentials] == ["y"]
 
 
+def test_a_potential_is_a_likelihood_for_new_observations(inputs):
+    X, Xu = inputs
+    with pm.Model() as model:
+        gp = ard_process()
+        gp.prior("u", Xu=Xu)
+        gp.potential("y", vsgp.Poisson(exposure=2.0), X=X, y=COUNTS)
+        new = gp.predictive("new", X[:3])
+    assert isinstance(new.owner.op.likelihood, vsgp.Poisson)
+    assert new in model.free_RVs
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float64"])
+def test_a_potential_of_small_whole_numbers_is_in_double_precision(dtype, inputs):
+    """PyTensor takes gammaln of them in single precision."""
+    counts = (np.arange(N) * 37 % 120).astype(dtype)
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(np.float64(3.0)),
+            cov_func=pm.gp.cov.ExpQuad(1, ls=np.float64(1e-3)),
+        )
+        gp.prior("u", Xu=np.array([[0.0]]))
+        # So far from the inducing input that f has the mean and the variance of the prior.
+        gp.potential("y", vsgp.Poisson(), X=1.0 + np.arange(N)[:, None], y=counts)
+    (potential,) = model.potentials
+    found = model.compile_logp(vars=[potential], mode=RAW)(model.initial_point())
+    log_mean = stats.poisson.logpmf(counts.astype(float), np.exp(3.0)) + np.exp(3.0)
+    wanted = log_mean.sum() - N * np.exp(3.5)
+    assert found == pytest.approx(wanted, rel=1e-12)
+
+
 @pytest.mark.slow
 def test_two_likelihoods_on_one_function(inputs, rng):
     """Counts and measurements of the same f add up."""

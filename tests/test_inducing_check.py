@@ -17,7 +17,7 @@ from scipy import stats
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.results import certificate
+from pymc_vsgp.results import certificate, refitted
 from pymc_vsgp.results.certificate import evidence_bounds, has_bounds
 from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.exactness import exact_weights
@@ -638,6 +638,22 @@ def test_the_verdict_reads_what_more_points_gained(data):
     ):
         for at_most in (check.at_most, None):
             assert dataclasses.replace(check, at_most=at_most, **found).verdict == verdict
+
+
+def test_only_an_improper_prior_takes_one_start(monkeypatch):
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=0.5))
+        gp.prior("u", Xu=np.linspace(0.0, 1.0, 4)[:, None])
+        X = np.linspace(0.0, 1.0, 9)[:, None]
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfFlat("s")), X=X, y=np.sin(9 * X[:, 0]))
+    assert np.isfinite(refitted._best_stage(model, 9).elbo)
+
+    def fails(**kwargs):
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(refitted, "fit_gaussian", fails)
+    with pytest.raises(ValueError, match="a defect"):
+        refitted._best_stage(model, 9)
 
 
 @pytest.mark.slow

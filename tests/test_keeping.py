@@ -255,6 +255,26 @@ def test_draws_that_lack_inducing_values_say_how_to_open_them(collapsed_draws, t
     assert np.isfinite(moments(whole, now)["mean"]).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["conditional", "predictive"])
+def test_inducing_values_of_a_model_that_has_more_since(method, collapsed_draws, tmp_path):
+    """Draws were opened without them, and the error said to open the draws."""
+    _, u, now = collapsed_draws
+    with pm.Model() as model:
+        ls, c = pm.Gamma("ls", 4.0, 2.0), pm.Normal("c", 0.0, 2.0)
+        gp = vsgp.VariationalSparse(
+            mean_func=pm.gp.mean.Constant(c), cov_func=pm.gp.cov.Matern52(1, ls=ls)
+        )
+        gp.prior("u", Xu=now["u_Xu"].get_value())
+        X, y = make_data()
+        X, y = pm.Data("x", X), pm.Data("seen", y)
+        gp.likelihood("y", vsgp.Gaussian(pm.HalfNormal("s")), X=X, y=y)
+        getattr(gp, method)("new", [[1.0], [2.0]])
+    read = vsgp.open_draws(tmp_path / "draws.zarr", model=model, random_seed=1)
+    assert set(read["posterior"].data_vars) == {"ls", "c", "s", "u"}
+    assert read["posterior"]["u"].shape == u.shape
+
+
 def test_inducing_values_of_data_that_cannot_be_set(collapsed_draws, tmp_path):
     with pytest.raises(ValueError, match="other values of 'y' than its draws.*Build the model"):
         vsgp.open_draws(tmp_path / "draws.zarr", model=build(noisy))

@@ -360,6 +360,10 @@ def test_custom_with_too_many_functions():
         likelihoods.Custom(lambda a, b, c, d: pm.Normal.dist(a + b, pm.math.exp(c + d)))
     with pytest.raises(TypeError, match="any number of arguments"):
         likelihoods.Custom(lambda *f: pm.Normal.dist(f[0], 1.0))
+    with pytest.raises(TypeError, match=r"the class Poisson.*as in lambda f: pm.Poisson.dist"):
+        likelihoods.Custom(pm.Poisson)
+    with pytest.raises(ValueError, match="does not depend on f. Return one that does"):
+        likelihoods.Custom(lambda f: pm.Poisson.dist(3.0))
 
 
 # --- gradients -----------------------------------------------------------------------------------

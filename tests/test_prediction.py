@@ -365,6 +365,43 @@ def test_seeds_hold_for_any_backend(poisson):
     np.testing.assert_array_equal(y, of_jax)
 
 
+def test_a_mode_that_cannot_take_parameters_with_rows(data):
+    """JAX wants to know how many rows there are: numpy takes over, as it does on devices."""
+    pytest.importorskip("jax", reason="jax is not installed")
+    X, y = data
+    model, _ = build(vsgp.Poisson(exposure=np.linspace(0.5, 2.0, N)), X, y)
+    idata = prior_draws(model, 4)
+    plain, of_jax = (
+        predict(idata, None, "mean", model=model, compile_kwargs=kwargs, **quiet)
+        for kwargs in (None, {"mode": "JAX"})
+    )
+    np.testing.assert_allclose(of_jax, plain, rtol=1e-12)
+
+
+def test_draws_without_the_inducing_inputs_that_they_are_of(poisson, data):
+    """A stage may have moved them, and a model that is built again has them where they were."""
+    model, _, idata = poisson
+    alone = idata["posterior"].to_dataset()
+    whole = predict(idata, XNEW, "moments", model=model, **quiet)
+    again, _ = build(vsgp.Poisson(exposure=2.0), *data)
+    found = predict(alone, XNEW, "moments", model=again, **quiet)
+    np.testing.assert_array_equal(found["mean"], whole["mean"])
+    again["u_Xu"].set_value(again["u_Xu"].get_value() + 0.01)
+    with pytest.raises(ValueError, match="other values of 'u_Xu'.*constant_data.*whole DataTree"):
+        predict(alone, XNEW, "moments", model=again, **quiet)
+    found = predict(idata, XNEW, "moments", model=again, **quiet)
+    np.testing.assert_array_equal(found["mean"], whole["mean"])
+
+
+def test_what_new_inputs_need_is_a_call_that_works(data):
+    X, y = data
+    lik = vsgp.NegativeBinomial(2.0, exposure=np.linspace(0.5, 2.0, N))
+    model, _ = build(lik, X, y)
+    call = r"likelihood=vsgp.NegativeBinomial\(alpha=..., exposure=...\)"
+    with pytest.raises(ValueError, match=call):
+        predict(prior_draws(model, 4), XNEW, "mean", model=model, **quiet)
+
+
 def test_parameters_with_rows(data):
     X, y = data
     exposure = np.linspace(0.5, 2.0, N)

@@ -63,6 +63,16 @@ def test_arguments_are_passed_on(asked, passed):
     assert {name: found[name] for name in asked} == asked
 
 
+@pytest.mark.parametrize("name", ["step", "init", "trace", "callback", "idata_kwargs", "initvals"])
+def test_none_is_a_default(name, passed):
+    assert {**passed(**{name: None}), name: None} == {**passed(), name: None}
+
+
+def test_a_stage_and_settings_of_another(stage):
+    with pytest.raises(ValueError, match="fit_kwargs is for a Gaussian stage that is run here"):
+        vsgp.sample(stage=stage, model=stage.model, fit_kwargs={"maxiter": 3}, **QUICK)
+
+
 def test_what_is_not_asked_for_is_set(passed):
     found = passed()
     assert found["init"] == "adapt_diag"

@@ -1,10 +1,13 @@
 """`vsgp.sample`: the free-form stage, and normal noise with the inducing values integrated out."""
 
+import re
+
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 import reference_gp
+import xarray as xr
 
 from differences import slopes
 from marks import long
@@ -16,6 +19,7 @@ import pymc_vsgp as vsgp
 
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.collapsed import can_collapse, collapse
+from pymc_vsgp.fit.convergence import warn_of_convergence
 from pymc_vsgp.fit.initial import random_start
 
 N, M, D, SIGMA = 60, 8, 2, 0.3
@@ -38,6 +42,27 @@ def build(X, Xu, y, likelihood=None, **kwargs):
         gp.prior("u", Xu=Xu)
         gp.likelihood("y", likelihood or vsgp.Gaussian(s, **kwargs), X=X, y=y)
     return model
+
+
+@pytest.mark.parametrize(
+    ("shift", "draws", "said"),
+    [
+        (0.0, 400, None),
+        (2.0, 400, r"R-hat is up to 1\.[1-9]\d \(variance\), and ESS down to \d+ \(variance\)"),
+        (2.0, 50, None),  # too few to tell
+    ],
+)
+def test_chains_that_disagree_are_told(shift, draws, said, data, rng, caplog):
+    """PyMC looks at those of other samplers, and not at those of nutpie."""
+    model = build(*data)
+    theta = {"ls": (4, draws, 2), "variance": (4, draws), "c": (4, draws), "s": (4, draws)}
+    post = {name: rng.normal(size=shape) for name, shape in theta.items()}
+    post["variance"][0] += shift
+    post["u"] = np.cumsum(rng.normal(size=(4, draws, M)), axis=1)  # not looked at
+    idata = xr.DataTree.from_dict({"posterior": az.convert_to_dataset(post)})
+    warn_of_convergence(idata, model)
+    assert (said is None) == (not caplog.records)
+    assert said is None or re.search(said, caplog.text)
 
 
 def dense(X, y, Xu, ls, variance, c, s):

@@ -23,6 +23,8 @@ from pymc_vsgp.engine.blocks import stack_latents, stream
 from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.likelihoods.base import Likelihood
 
+SMALL = "int8", "uint8", "int16", "uint16"
+
 
 def terms(likelihood: Likelihood, moments: Sequence[Moments], y, block_size=None) -> TensorVariable:
     """Expected log density of each observation.
@@ -31,6 +33,8 @@ def terms(likelihood: Likelihood, moments: Sequence[Moments], y, block_size=None
     takes over where the sum is asked for; with ``block_size=False`` as an ordinary graph.
     """
     y = pt.as_tensor(y)
+    if y.dtype in SMALL:  # of which functions are computed in single precision
+        y = pt.cast(y, "int64")
     streamed = None if block_size is False else stream(likelihood, moments, y, block_size)
     if streamed is None:
         return likelihood.expected_logp(*stack_latents(moments), y)

@@ -6,6 +6,7 @@ of them at a time as the cache holds. A graph that does not vectorize takes them
 """
 
 import functools
+import logging
 import threading
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Kernel
 from pymc_vsgp.ops.numpy_only import numpy_only
 from pymc_vsgp.ops.rows import Rows, automatic_block
+
+_log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 
 BATCH_BYTES = 2_000_000  # of the largest array of a batch of points
 AT_ONCE = 8  # points that a device of JAX takes at once
@@ -128,7 +131,15 @@ class Batched:
                 if self.bytes:
                     raise
                 self.many, self.fn = False, None
-        return self._evaluate(each, same, seed)
+        try:
+            return self._evaluate(each, same, seed)
+        except (TypeError, NotImplementedError, IndexError) as error:
+            # A backend that was asked for may lack what numpy has.
+            if self.mode is None or self.bytes:
+                raise
+            _log.info("numpy evaluates, as the mode can't (%s)", type(error).__name__)
+            self.mode, self.many, self.fn = None, True, None
+        return self(each, same)
 
     @building
     def _compile(self):

@@ -39,7 +39,7 @@ from pymc_vsgp.fit.responses import Responses, has_responses
 from pymc_vsgp.fit.sums import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import SparseTied, unwhiten
 from pymc_vsgp.likelihoods import Gaussian
-from pymc_vsgp.model.copies import copy_of
+from pymc_vsgp.model.copies import copy_of, forget
 from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
 from pymc_vsgp.ops.cholesky import guarded
 
@@ -290,16 +290,3 @@ def _at_each(fn, theta, noise) -> list[np.ndarray]:
         each[order] = x[row, column]
         out.append(each)
     return out
-
-
-def forget(model, variable):
-    """Take a variable out of a model."""
-    for group in (model.free_RVs, model.observed_RVs, model.deterministics, model.potentials):
-        if variable in group:
-            group.remove(variable)
-    model.named_vars.pop(variable.name)
-    model.named_vars_to_dims.pop(variable.name, None)
-    value = model.rvs_to_values.pop(variable, None)
-    model.values_to_rvs.pop(value, None)
-    model.rvs_to_transforms.pop(variable, None)
-    model.rvs_to_initial_values.pop(variable, None)

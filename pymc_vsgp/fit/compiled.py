@@ -265,7 +265,8 @@ def adopted(name, make, arguments, known, seconds, scale=lambda x: 1.0) -> Any:
         found = compiled(*arguments)  # as XLA compiles when it is called
     except Exception as error:
         # Whatever a backend lacks is no reason to lose draws, or a fit.
-        _log.info("%s can't do it: %.200s", name, error)
+        _log.info("%s can't compile this graph (%s)", name, type(error).__name__)
+        _log.debug("%s", error)
         return None
     pairs = zip(found, map(np.asarray, known), strict=True)
     same = all(np.allclose(a, b, 1e-6, 1e-6 * scale(b), equal_nan=True) for a, b in pairs)

@@ -440,7 +440,7 @@ class Fitter:
                 name: _unwhiten(ms, R, pm_)
                 for name, ms, R, pm_ in zip(names, ev.mean, ev.R, ev.prior_mean, strict=True)
             },
-            covariance={p.u.name: _covariance(p, ev, i) for i, p in enumerate(bound.processes)},
+            covariance={p.u.name: _covariance(ev, i) for i, p in enumerate(bound.processes)},
             sites=dict(zip(names, in_model, strict=True)),
             Xu_before=before,
             Xu=after,
@@ -481,7 +481,7 @@ def _unwhiten(m, R, mean):
     return mean + (m * R if R.ndim == 1 else m @ R.T)
 
 
-def _covariance(p, ev, i):
+def _covariance(ev, i):
     R, Ls = ev.R[i], ev.factor[i]
     if ev.whole and ev.whole[i]:
         return np.stack([q.variances for q in ev.whole[i]])

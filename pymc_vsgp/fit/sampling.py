@@ -1,11 +1,9 @@
 """The free-form stage: importance weights, or PyMC's NUTS, from the Gaussian stage."""
 
 import importlib.util
-import inspect
 import logging
 import os
 import time
-import warnings
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,28 +16,29 @@ import pymc as pm
 import xarray as xr
 
 from pymc.model.core import Model
-from pymc.step_methods import STEP_METHODS
-from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
 
-from pymc_vsgp.checks import check_mode, check_number, check_real, kind, model_of
+from pymc_vsgp.checks import check_mode, check_number, check_real, model_of
 from pymc_vsgp.engine.sharded import generator, mesh_of, together
 from pymc_vsgp.fit import store as disk
+from pymc_vsgp.fit.arguments import check_kwargs
 from pymc_vsgp.fit.backend import asked_for, at_once, choose, takes_long, warn_of_file
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse
 from pymc_vsgp.fit.collapsed import collapse as collapse_model
+from pymc_vsgp.fit.convergence import warn_of_convergence
 from pymc_vsgp.fit.gaussian import Fitter, fit_gaussian, fits
 from pymc_vsgp.fit.importance import weigh
-from pymc_vsgp.fit.initial import check_initvals, of_target, starts_of_chains
+from pymc_vsgp.fit.initial import of_target, starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of, insist
 from pymc_vsgp.fit.starts import all_of, search
 from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.model.data import check_data
+from pymc_vsgp.model.places import checksums
 from pymc_vsgp.model.variable import inducing_variables, is_sparse
 
 # Inducing values at all proposals, up to which they are drawn while these are weighed.
@@ -54,11 +53,6 @@ _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 EITHER = {"quiet", "cores", "blas_cores", "compute_convergence_checks", "var_names"}
 METHODS = ("auto", "importance", "nuts")
 
-# Arguments of pm.sample, which takes those of its step methods too, without a look at them.
-KNOWN = {m.name for m in STEP_METHODS}.union(
-    *(inspect.signature(f).parameters for f in (pm.sample, pm.NUTS, BaseHMC))
-) - {"self", "args", "kwargs", "vars"}
-
 # Settings of nutpie that say how it finds its metric.
 METRICS = {
     "adaptation",
@@ -67,20 +61,8 @@ METRICS = {
     "use_grad_based_mass_matrix",
 }
 SAMPLERS = ["nutpie", "pymc", "numpyro", "blackjax"]
-DICTS = {"compile_kwargs", "fit_kwargs", "idata_kwargs", "nuts"}
-# Those that are about the model that is sampled, inducing values included, ...
+# Those that are about the model that is sampled, inducing values included.
 WHOLE_ONLY = {"step", "trace", "callback", "return_inferencedata", "idata_kwargs"}
-# ... and those that nutpie can use while it writes to disk.
-TO_DISK = {
-    "backend",
-    "blas_cores",
-    "compile_kwargs",
-    "cores",
-    "discard_tuned_samples",
-    "initvals",
-    "nuts",
-    "quiet",
-}
 
 
 def sample(
@@ -163,6 +145,8 @@ def sample(
         raise TypeError("draws is a GaussianStage, not a number. Pass it as sample(stage=...).")
     if method not in METHODS:
         raise ValueError(f"There is no method {method!r}. Choose one of {list(METHODS)}.")
+    # None is the default of pm.sample, but for threads of BLAS: as many as there are.
+    kwargs = {k: v for k, v in kwargs.items() if v is not None or k == "blas_cores"}
     asked = {"nuts_sampler": nuts_sampler, "target_accept": target_accept, **kwargs}
     of_nuts = [k for k, v in asked.items() if v is not None and k not in EITHER]
     if method == "importance" and of_nuts:
@@ -184,14 +168,11 @@ def sample(
         )
     if target_accept is not None:
         check_real("target_accept", target_accept, 0.0, 1.0)
-    for name, given in {"fit_kwargs": fit_kwargs, **kwargs}.items():
-        if name in DICTS and not isinstance(given, dict | None):
-            raise TypeError(f"{name} is {kind(given)}. Pass a dict, or drop it.")
     if nuts_sampler not in (None, *SAMPLERS):
         raise ValueError(f"There is no sampler {nuts_sampler!r}. Choose one of {SAMPLERS}.")
-    check_mode(asked_for(kwargs))
     tune, chains = 500 if tune is None else tune, 4 if chains is None else chains
-    _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store)
+    check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store)
+    check_mode(asked_for(kwargs))
     nuts_sampler = nuts_sampler or _default_sampler(kwargs)
     if store is not None:
         disk.check_new(store)
@@ -322,9 +303,12 @@ def sample(
         return idata
     if nuts_sampler == "nutpie" and store is None:
         disk.keep_written(idata)
+    if nuts_sampler == "nutpie" and kwargs.get("compute_convergence_checks", True):
+        warn_of_convergence(idata, target)  # PyMC does after the others
     attrs = idata["posterior"].attrs
     kept = idata["posterior"].sizes["draw"]
     attrs |= {"method": "nuts", "refused": refused, "interrupted": int(kept < draws)}
+    attrs |= checksums(model)
     if kept < draws:
         _say_interrupted(idata)
     attrs["compile_time"] = max(total - float(attrs.get("sampling_time", np.nan)), 0.0)
@@ -393,7 +377,7 @@ def _by_importance(stage, draws, chains, collapse, store, rng, mesh, how):
         _say_interrupted(idata)
     if found.refused:
         _log.warning("The draws are not to be trusted: %s. Use method='nuts'.", found.refused)
-    idata["posterior"].attrs |= found.attrs
+    idata["posterior"].attrs |= found.attrs | checksums(model)
     idata["sample_stats"].attrs |= found.attrs
     idata["gaussian_stage"] = xr.DataTree(dataset_of(found.stage))
     if store is not None:
@@ -432,47 +416,3 @@ def _default_sampler(kwargs) -> str:
     if importlib.util.find_spec("nutpie") and fits and not rules_out:
         return "nutpie"
     return "pymc"
-
-
-def _check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store) -> None:
-    """Refuse by name what can't be passed on."""
-    if "step" in kwargs and stage is None:
-        raise ValueError(
-            "step was built before the Gaussian stage set the sampler's coordinates. "
-            "Run fit_gaussian first, then build the step, and pass both."
-        )
-    if taken := sorted({"copy", "model"} & set(fit_kwargs or ())):
-        raise ValueError(
-            f"fit_kwargs has {taken}, and the stage is of the model that is sampled. Drop them."
-        )
-    if unknown := sorted(set(kwargs) - KNOWN):
-        raise TypeError(
-            f"Neither sample nor pm.sample takes {unknown}. "
-            "Check the spelling; settings of the sampler go into nuts={...}."
-        )
-    if (kwargs.get("idata_kwargs") or {}).get("log_likelihood"):
-        warnings.warn(
-            "az.loo of this log likelihood is pessimistic: it holds E[log p(y | f)]. "
-            "Use vsgp.compute_log_likelihood(idata).",
-            UserWarning,
-            stacklevel=3,
-        )
-    if "nuts_sampler_kwargs" in kwargs:
-        raise TypeError("sample doesn't take nuts_sampler_kwargs. Pass nuts={...} instead.")
-    if target_accept is not None and "target_accept" in (kwargs.get("nuts") or {}):
-        raise ValueError(
-            "target_accept is given twice. Pass it to sample, or in nuts={...}, but not both."
-        )
-    if kwargs.get("cores") is not None:
-        check_number("cores", kwargs["cores"])
-    names = kwargs.get("var_names")
-    known = [v.name for v in model.unobserved_RVs]
-    if names is not None and (isinstance(names, str) or not all(n in known for n in names)):
-        raise ValueError(f"var_names is {names!r}. Pass a list of names, of {known}.")
-    check_initvals(kwargs.get("initvals"), model)
-    refused = sorted(set(kwargs) - TO_DISK) if store is not None else []
-    if refused:
-        raise TypeError(
-            f"sample doesn't take {refused} together with store, as nutpie then writes the draws "
-            "on its own. Drop them, or drop store and save the draws with idata.to_zarr."
-        )

@@ -26,8 +26,9 @@ from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.sites import put_sites, sites_of_all, sites_put_in, take_sites
 from pymc_vsgp.inducing.coordinates import Sites
-from pymc_vsgp.model.copies import data_of, with_data
+from pymc_vsgp.model.copies import data_of, with_data, without_later
 from pymc_vsgp.model.observation import has_random_weights
+from pymc_vsgp.model.places import checksums
 from pymc_vsgp.model.variable import (
     inducing_variables,
     is_independent,
@@ -39,7 +40,7 @@ _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
 LEAST = 1e-15  # eigenvalue of correlations that rounding leaves
 
 # Inducing inputs of a model before a stage moved them.
-_BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, np.ndarray]]" = weakref.WeakKeyDictionary()
+_BEFORE: "weakref.WeakKeyDictionary[Model, dict[str, tuple]]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(eq=False)
@@ -241,6 +242,9 @@ class GaussianStage:
         check_number("draws", draws)
         rng = generator_of(random_seed)
         model = self.model if self.data is None else with_data(self.model, *self.data)
+        values = {model.rvs_to_values[rv].name: rv.name for rv in model.free_RVs}
+        fitted = {values[n] for n in self.theta_unconstrained if n in values}
+        model = without_later(model, fitted | set(self.mean))
         stage, tree = replace(self, model=model), xr.DataTree()
         if has_random_weights(model):
             _log.warning(
@@ -254,9 +258,8 @@ class GaussianStage:
             posterior = {v.name: x[None] for v, x in zip(variables, found, strict=True)}
             tree["posterior"] = xr.DataTree(label(model, posterior))
             add_data(tree, model)
-        tree["posterior"].attrs.update(
-            {"inference_library": "pymc_vsgp", "method": self.method, "elbo": self.elbo}
-        )
+            attrs = {"inference_library": "pymc_vsgp", "method": self.method, "elbo": self.elbo}
+            tree["posterior"].attrs.update(attrs | checksums(model))
         return tree
 
 
@@ -307,6 +310,7 @@ def _applied(stage: GaussianStage) -> Iterator[None]:
     """Context in which a stage's inputs and coordinates are those of its model."""
     model = stage.model
     inputs = {name: model[name].get_value() for name in stage.Xu}
+    before = dict(_BEFORE.get(model, {}))
     with sites_put_in(model, stage.sites):
         stage.apply()
         try:
@@ -314,6 +318,7 @@ def _applied(stage: GaussianStage) -> Iterator[None]:
         finally:
             for name, value in inputs.items():
                 model[name].set_value(value)
+            _BEFORE[model] = before
 
 
 def insist(what: Callable, *args):
@@ -331,7 +336,10 @@ def hand_over(model: Model, sites: dict[str, Sites], Xu: dict[str, np.ndarray]) 
     for name, value in Xu.items():
         shared = model[name]
         if isinstance(shared, SharedVariable):  # those of a frozen model stay
-            before.setdefault(name, shared.get_value())
+            now = shared.get_value()
+            first, ours = before.get(name, (now, now))
+            # What the user set since is what a reset returns to.
+            before[name] = (first if np.array_equal(now, ours) else now), value
             shared.set_value(value)
 
 
@@ -345,8 +353,9 @@ def reset(model: Model | None = None) -> None:
     """
     model = model_of(model)
     take_sites(model)
-    for name, value in _BEFORE.pop(model, {}).items():
-        model[name].set_value(value)
+    for name, (first, ours) in _BEFORE.pop(model, {}).items():
+        if np.array_equal(model[name].get_value(), ours):
+            model[name].set_value(first)
 
 
 def inducing_inputs(bound: Variables) -> dict[str, np.ndarray]:

@@ -29,6 +29,10 @@ HOPELESS = 10.0  # nats below it after the first steps, which take most of the w
 SMALL = 0.01  # part of the posterior that is not worth a word
 
 
+class ImproperPrior(ValueError):
+    """Of a prior that can't be drawn from."""
+
+
 def best_of(
     first: GaussianStage, n: int, variables: Variables, fit: Callable, random_seed
 ) -> tuple[GaussianStage, str]:
@@ -40,7 +44,7 @@ def best_of(
     try:
         flat = _of_prior(variables, n - 1, rng)
     except NotImplementedError:
-        raise ValueError(
+        raise ImproperPrior(
             "Starts are drawn from the prior, and a parameter has an improper one. "
             "Give it a proper prior, or drop n_starts."
         ) from None

@@ -27,7 +27,7 @@ from pymc_vsgp.fit.checkpoint import as_path
 from pymc_vsgp.fit.collapsed import Collapsed, can_collapse, collapse, recover, with_inducing
 from pymc_vsgp.fit.sites import sites_of_all
 from pymc_vsgp.fit.stage import add_data, label
-from pymc_vsgp.model.copies import as_sampled
+from pymc_vsgp.model.copies import as_sampled, without_later
 from pymc_vsgp.model.variable import inducing_variables
 
 DATA = ("constant_data", "observed_data", "gaussian_stage")
@@ -91,6 +91,10 @@ def open_draws(
     _look_for_gaps(tree["posterior"].to_dataset(), path)
     if model is None:
         model = Model.get_context(error_if_none=False)
+    if model is not None and _lacks_inducing(tree, model):
+        # Others that depend on them, such as those of `conditional`, would keep them.
+        inducing = {u.name for u in inducing_variables(model)}
+        model = without_later(model, inducing | set(tree["posterior"].data_vars))
     if model is not None and _lacks_inducing(tree, model) and can_collapse(model):
         if random_seed is None and "gaussian_stage" in tree.children:
             random_seed = tree["gaussian_stage"].attrs.get("inducing_seed")

@@ -12,11 +12,11 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs
-from pytensor.tensor.random.op import RNGConsumerOp
 
 from pymc_vsgp.checks import check_kernel, check_point
 from pymc_vsgp.compile import ONCE, evaluate, function
 from pymc_vsgp.inducing.kernels import check_methods
+from pymc_vsgp.rvs import is_drawn
 
 
 def draws_of(graphs: Any, draws: int, random_seed: Any) -> Any:
@@ -70,7 +70,8 @@ def _give_values(
     }
     if named:
         outputs = graph_replace(outputs, named, strict=False)
-    random = [v for v in ancestors(outputs) if _is_random(v)]
+    # The generator that a random variable hands on is an output of it too, without dimensions.
+    random = [v for v in ancestors(outputs) if is_drawn(v) and hasattr(v.type, "ndim")]
     if random:
         model = pm.Model.get_context(error_if_none=False)
         initvals = {} if model is None else model.rvs_to_initial_values
@@ -88,15 +89,6 @@ def _give_values(
                 f"Give it one with point={{{variable.name!r}: ...}}."
             )
     return outputs
-
-
-def _is_random(variable: Variable) -> bool:
-    # The generator that a random variable hands on is an output of it too, without dimensions.
-    return (
-        variable.owner is not None
-        and isinstance(variable.owner.op, RNGConsumerOp)
-        and hasattr(variable.type, "ndim")
-    )
 
 
 def _strategy(variable: Variable, initvals: Mapping[Variable, Any]) -> Any:

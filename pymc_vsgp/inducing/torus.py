@@ -147,8 +147,8 @@ def short_period(name: str, correlation: float) -> str | None:
     return (
         f"The period of {name!r} leaves too little room beyond the data: their ends are correlated "
         f"by {correlation:.2f} around it. Pass Fourier(period=...) longer than the range of X by "
-        "some lengthscales, or use Fourier.for_data. If the function does repeat, pass "
-        "periodic=True."
+        "some lengthscales, or Fourier.for_data(..., quantile=...) with a larger part of the "
+        "prior. If the function does repeat, pass periodic=True."
     )
 
 

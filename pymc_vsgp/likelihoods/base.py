@@ -1,6 +1,7 @@
 """What is known of p(y | f), and the interface every family fills in."""
 
 import copy
+import inspect
 
 from collections.abc import Callable
 from functools import reduce
@@ -232,7 +233,10 @@ class Likelihood:
         )
 
     def _call_for_others(self, name):
-        return f"Pass it for Xnew: likelihood=vsgp.{type(self).__name__}({name}=...)."
+        arguments = inspect.signature(type(self)).parameters.values()
+        needed = [a.name for a in arguments if a.default is a.empty or a.name == name]
+        call = ", ".join(f"{n}=..." for n in needed)
+        return f"Pass it for Xnew: likelihood=vsgp.{type(self).__name__}({call})."
 
     def _goes_with_rows(self, name):
         """Whether that parameter has one entry for each observation, by its type."""

@@ -9,39 +9,39 @@ from pymc_vsgp.likelihoods.links import LOGIT
 
 
 class Beta(Likelihood):
-    r"""Beta observations of mean ``m = 1 / (1 + exp(-f))`` and concentration phi.
+    r"""Beta observations of mean ``m = 1 / (1 + exp(-f))`` and concentration nu.
 
-    .. math:: \log p(y | f) = \log \frac{\Gamma(\phi)}{\Gamma(\phi m) \Gamma(\phi (1 - m))}
-              + (\phi m - 1) \log y + (\phi (1 - m) - 1) \log(1 - y)
+    .. math:: \log p(y | f) = \log \frac{\Gamma(\nu)}{\Gamma(\nu m) \Gamma(\nu (1 - m))}
+              + (\nu m - 1) \log y + (\nu (1 - m) - 1) \log(1 - y)
 
     Parameters
     ----------
-    phi : tensor_like
-        Concentration: the variance is ``m (1 - m) / (phi + 1)``.
+    nu : tensor_like
+        Concentration: the variance is ``m (1 - m) / (nu + 1)``.
     """
 
-    n_nodes = 72  # the poles of two gamma functions, far apart when phi is large
+    n_nodes = 72  # the poles of two gamma functions, far apart when nu is large
 
-    rules = {"phi": POSITIVE}
-    of_spread = {"phi": -0.5}
+    rules = {"nu": POSITIVE}
+    of_spread = {"nu": -0.5}
     support = Rule(
         lambda y: (y > 0) & (y < 1),
         "above 0 and below 1",
         "Move exact zeros and ones inside, or model them apart.",
     )
 
-    def __init__(self, phi):
-        super().__init__(phi=phi)
+    def __init__(self, nu):
+        super().__init__(nu=nu)
 
     def log_prob(self, f, y):
         # log Gamma(x) = log Gamma(x + 1) - log x, with log x linear in f where x underflows.
-        total = pt.gammaln(self.phi) + 2.0 * pt.log(self.phi) - pt.softplus(f) - pt.softplus(-f)
-        a, b = self.phi * pt.sigmoid(f), self.phi * pt.sigmoid(-f)
+        total = pt.gammaln(self.nu) + 2.0 * pt.log(self.nu) - pt.softplus(f) - pt.softplus(-f)
+        a, b = self.nu * pt.sigmoid(f), self.nu * pt.sigmoid(-f)
         total -= pt.gammaln(a + 1.0) + pt.gammaln(b + 1.0)
         return total + (a - 1.0) * pt.log(y) + (b - 1.0) * pt.log1p(-y)
 
     def dist(self, f, **kwargs):
-        a, b = self.phi * pt.sigmoid(f), self.phi * pt.sigmoid(-f)
+        a, b = self.nu * pt.sigmoid(f), self.nu * pt.sigmoid(-f)
         return pm.Beta.dist(alpha=a, beta=b, **kwargs)
 
     def conditional_mean(self, f):
@@ -51,5 +51,5 @@ class Beta(Likelihood):
         return LOGIT.mean(mu, gamma)
 
     def bend(self, y):
-        """Poles of the gamma functions: along +- i pi, from -log(1 + phi) to log(1 + phi)."""
+        """Poles of the gamma functions: along +- i pi, from -log(1 + nu) to log(1 + nu)."""
         return 0.0, np.pi

@@ -266,7 +266,7 @@ def product_mean(fn, mu, gamma, ndim):
     return nested(partial(mean, sizes=LEAN), fn, columns, ndim)
 
 
-def product_log_expectation(log_fn, mu, gamma, ndim, sizes=LEAN):
+def product_log_expectation(log_fn, mu, gamma, ndim):
     """``log E[exp(log_fn(f, g, ...))]`` for independent normal f, g, ..., elementwise.
 
     With three functions by the rule of `product_expectation`, which has to resolve the likelihood;
@@ -283,7 +283,7 @@ def product_log_expectation(log_fn, mu, gamma, ndim, sizes=LEAN):
             for (m, g), x in zip(columns, grids, strict=True)
         ]
         return pt.logsumexp(log_fn(*f) + stack(weight.ravel(), ndim), axis=0)
-    return nested(partial(log_expectation, sizes=sizes), log_fn, columns, ndim)
+    return nested(partial(log_expectation, sizes=LEAN), log_fn, columns, ndim)
 
 
 def _log_square_rule():

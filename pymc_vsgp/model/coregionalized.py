@@ -22,7 +22,7 @@ from pymc_vsgp.labels import dims_of, own_dims, row_labels
 from pymc_vsgp.likelihoods import as_likelihood
 from pymc_vsgp.likelihoods.base import as_float, known_shape
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
-from pymc_vsgp.model import columns, latents
+from pymc_vsgp.model import at_point, columns, latents
 from pymc_vsgp.rvs import check_graphs
 
 
@@ -181,7 +181,7 @@ class Coregionalized:
             square of ``W[p]``.
         """
         model = model_of(model)
-        (W,) = latents.evaluate_at([self.W], point, model)
+        (W,) = at_point.evaluate_at([self.W], point, model)
         Xnew = columns.coded_for_all(model, self.processes, Xnew)
         means, spreads = [], []
         for gp in self.processes:

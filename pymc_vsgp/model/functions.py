@@ -27,7 +27,7 @@ from pymc_vsgp.inducing.kernels import (
 )
 from pymc_vsgp.inducing.spectrum import active_columns, distinct_columns
 from pymc_vsgp.model.columns import name_columns
-from pymc_vsgp.rvs import check_graphs, depends_on_random
+from pymc_vsgp.rvs import check_graphs
 
 
 def check_points(gp: Any, model, Xu: np.ndarray, names: Any) -> None:
@@ -49,8 +49,7 @@ def check_functions(gp: Any, model, Xu: np.ndarray, what: str) -> None:
     check_methods(gp.cov_func)
     check_codes(Xu, codes_of(gp.cov_func), what)
     diagonal = pt.as_tensor(gp.cov_func(pt.constant(Xu), diag=True))
-    values = None if depends_on_random(diagonal) else known_value(diagonal)
-    if values is not None:
+    if (values := known_value(diagonal)) is not None:
         # Zero at some places is fine: a line is known where it crosses zero.
         bad = ~(np.isfinite(values) & (values >= 0.0)) | (not values.any())
         if bad.any():

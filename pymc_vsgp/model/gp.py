@@ -28,7 +28,7 @@ from pymc_vsgp.inducing.base import ConditionalMoments, InducingVariables
 from pymc_vsgp.inducing.graphs import JITTER, Moments
 from pymc_vsgp.inducing.groups import ByGroup, ByGroupPrior
 from pymc_vsgp.inducing.points import Points
-from pymc_vsgp.model import columns, latents
+from pymc_vsgp.model import at_point, columns, latents
 from pymc_vsgp.model.functions import (
     check_groups,
     check_one_kind,
@@ -451,7 +451,7 @@ class VariationalSparse(Base):
         """
         model = model_of(model)
         moments = self._conditional(Xnew, given, diag, "predict", model)
-        mean, covariance = latents.evaluate_at([moments.mu.T, moments.gamma], point, model)
+        mean, covariance = at_point.evaluate_at([moments.mu.T, moments.gamma], point, model)
         return mean, covariance
 
     def _require_prior(self, method: str) -> Prior:

@@ -14,7 +14,6 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant, Variable, equal_computations
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import (
@@ -26,14 +25,12 @@ from pymc_vsgp.checks import (
     check_names,
     check_new_name,
     check_number,
-    check_point,
     column_names,
     is_symbolic,
     kind,
     known_value,
     model_of,
 )
-from pymc_vsgp.compile import evaluate
 from pymc_vsgp.engine import observe, total
 from pymc_vsgp.inducing.base import InducingPrior
 from pymc_vsgp.inducing.covariates import Covariates
@@ -141,9 +138,7 @@ def likelihood(
     at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
     with model:
         observed = observe(name, lik, at_X, block_size=block_size, observed=y, dims=dims)
-    known = Observed(lik, X if is_symbolic(X) else X_tensor, tuple(gps))
-    for gp in gps:
-        gp._prior.likelihoods[model.name_for(name)] = known
+    _remember(gps, model.name_for(name), lik, X if is_symbolic(X) else X_tensor)
     return observed
 
 
@@ -158,7 +153,16 @@ def potential(name, likelihood, processes, X, y, *, block_size=None, model=None)
         if not is_symbolic(y):
             y = pm.Data(f"{name}_y", y_value, dims=dims)
         at_X = moments(gps, X_tensor, *_layouts(gps, model.name_for(name), X_tensor, block_size))
-        return pm.Potential(name, total(lik, at_X, y, block_size))
+        term = pm.Potential(name, total(lik, at_X, y, block_size))
+    _remember(gps, model.name_for(name), lik, X if is_symbolic(X) else X_tensor)
+    return term
+
+
+def _remember(gps: Sequence, name: str, lik: Likelihood, X: TensorVariable) -> None:
+    """Let each process know the likelihood that new observations follow."""
+    known = Observed(lik, X, tuple(gps))
+    for gp in gps:
+        gp._prior.likelihoods[name] = known
 
 
 def predictive(
@@ -263,28 +267,6 @@ def model_with(gps: Sequence, model: Any) -> pm.Model:
     )
     check_own([gp._prior.u for gp in gps], model.root, todo)
     return model
-
-
-def evaluate_at(graphs: list, point: dict[str, Any] | None, model: pm.Model) -> list[np.ndarray]:
-    """Evaluate graphs of the random variables of a model at their values in `point`."""
-    known, model = check_point(point, nan=False), model.root
-    values = {rv: known[rv.name] for rv in model.free_RVs if rv.name in known}
-    shapes = model.eval_rv_shapes() if values else {}
-    for rv, value in values.items():
-        if value.shape != shapes[rv.name]:
-            raise ValueError(
-                f"point[{rv.name!r}] has shape {value.shape}, and the variable {shapes[rv.name]}. "
-                "Pass one value of it, not draws."
-            )
-    needed = dict.fromkeys(ancestors(graphs, blockers=model.basic_RVs))
-    check_own(needed, model, "Pass the model that this process was made in.")
-    if missing := [rv.name for rv in model.free_RVs if rv in needed and rv not in values]:
-        raise ValueError(
-            f"point has no value for {missing}. Pass a value of each, or predict from draws with "
-            "vsgp.predict(stage.to_datatree(), Xnew)."
-        )
-    fixed = [rv for rv in model.observed_RVs if rv in needed]
-    return evaluate(graphs, values | {rv: known_value(model.rvs_to_values[rv]) for rv in fixed})
 
 
 def _place(model, gps, name, likelihood, X, y, dims, block_size):

@@ -55,10 +55,10 @@ def _one_each(value: Any, ndim: int, what: str) -> list[Any]:
     return list(value)
 
 
-def _number(n: Any, what: str = "bins") -> int:
+def _number(n: Any) -> int:
     """Return a number of bins, which may be a float."""
     n = n.item() if isinstance(n, np.ndarray) else n
-    return check_number(what, int(n) if isinstance(n, float) and n.is_integer() else n)
+    return check_number("bins", int(n) if isinstance(n, float) and n.is_integer() else n)
 
 
 def _of_width(width: Any, bounds: tuple[float, float]) -> np.ndarray | float:

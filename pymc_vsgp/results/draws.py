@@ -29,8 +29,10 @@ from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
 from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
+from pymc_vsgp.model.copies import same_data
 from pymc_vsgp.model.observation import Observation, find_observation
-from pymc_vsgp.results.matching import check_inducing, check_labels, kept_data, same_data
+from pymc_vsgp.model.places import kept_data
+from pymc_vsgp.results.matching import check_inducing, check_labels
 from pymc_vsgp.results.posterior import Draws
 from pymc_vsgp.rvs import check_own
 

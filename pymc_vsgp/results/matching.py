@@ -12,24 +12,11 @@ from pytensor.graph.traversal import ancestors
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.labels import differ_in_order
+from pymc_vsgp.model.copies import same_data
+from pymc_vsgp.model.places import SAME, kept_data, other_places
 from pymc_vsgp.results.posterior import Draws
 
-SAME = 1e-9  # between machines
 TODO = "Build the model as it was sampled."
-
-
-def kept_data(p: Process, model: Model) -> list[Any]:
-    """Return data of the model that say which variables these are, such as inducing inputs."""
-    names = [f"{p.u.name}_{what}" for what in p.conditional.kept]
-    return [p.points, *(model.named_vars[n] for n in names if n in model.named_vars)]
-
-
-def same_data(value: np.ndarray, kept: np.ndarray) -> bool:
-    """Whether data are what was kept of them, in the precision of that."""
-    if kept.dtype.kind == "f" and value.dtype.kind == "f":
-        value = value.astype(kept.dtype)
-    numbers = kept.dtype.kind == value.dtype.kind == "f"
-    return np.array_equal(value, kept, equal_nan=numbers)
 
 
 def check_inducing(p: Process, model: Model, draws: Draws) -> None:
@@ -55,6 +42,11 @@ def check_inducing(p: Process, model: Model, draws: Draws) -> None:
         of_draws = draws.posterior[p.u.name].transpose("chain", "draw", ...).shape[2:]
         of_one = slice(0 if p.conditional.by is None else 1, None)  # groups have labels
         _check_shape(p.u.name, p.u.type.shape[of_one], of_draws[of_one])
+    if draws.constant is None and (others := other_places(p, model, draws.posterior.attrs)):
+        raise ValueError(
+            f"The draws were made with other values of {others[0]!r} than the model has, and come "
+            "without the group constant_data, which has them. Pass the whole DataTree."
+        )
 
 
 def check_labels(fit: Any) -> None:

@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_vsgp.fit.gaussian import fit_gaussian
 from pymc_vsgp.fit.sites import sites_of_all
 from pymc_vsgp.fit.stage import GaussianStage
+from pymc_vsgp.fit.starts import ImproperPrior
 from pymc_vsgp.model.copies import as_sampled, copy_of
 from pymc_vsgp.model.observation import find_observation, processes
 from pymc_vsgp.model.variable import inducing_variables
@@ -127,7 +128,7 @@ def _best_stage(model: Model, n_rows: int) -> GaussianStage:
     options = {"move_inducing": False, "model": model, "progressbar": False}
     try:
         return fit_gaussian(n_starts=n_starts, random_seed=1, **options)
-    except ValueError:  # of an improper prior, of which there are no draws to start from
+    except ImproperPrior:
         return fit_gaussian(**options)
 
 
