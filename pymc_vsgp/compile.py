@@ -182,7 +182,7 @@ def evaluate(graphs: Any, values: Mapping[Variable, Any] | None = None) -> Any:
     fn = pytensor.function(
         list(values),
         graphs,
-        mode=ONCE,
+        mode="FAST_COMPILE",
         on_unused_input="ignore",
         allow_input_downcast=True,
     )

@@ -49,9 +49,6 @@ pytensor.config.on_opt_error = "raise"
 # Tests of what users get name NUMBA, or take the fixture below.
 pytensor.config.mode = ONCE
 
-# PyMC compiles initial points, several for each fit, by this object; graphs are the same.
-pytensor.compile.mode.FAST_COMPILE = ONCE
-
 # These say what Python does by itself, in Python: a fifth of the time that rewriting takes.
 Rewriter.__eq__, Rewriter.__hash__ = object.__eq__, object.__hash__
 

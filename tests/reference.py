@@ -98,12 +98,12 @@ def weibull(f, y, alpha, censored=0.0):
     return (1 - censored) * event - np.exp(log_hazard)
 
 
-def beta(f, y, phi):
-    a, b = phi * special.expit(f), phi * special.expit(-f)
+def beta(f, y, nu):
+    a, b = nu * special.expit(f), nu * special.expit(-f)
     # gammaln(a) = gammaln(a + 1) - log(a), with log(a) written so that it cannot underflow.
-    lga = special.gammaln(a + 1) - np.log(phi) - special.log_expit(f)
-    lgb = special.gammaln(b + 1) - np.log(phi) - special.log_expit(-f)
-    return special.gammaln(phi) - lga - lgb + (a - 1) * np.log(y) + (b - 1) * np.log1p(-y)
+    lga = special.gammaln(a + 1) - np.log(nu) - special.log_expit(f)
+    lgb = special.gammaln(b + 1) - np.log(nu) - special.log_expit(-f)
+    return special.gammaln(nu) - lga - lgb + (a - 1) * np.log(y) + (b - 1) * np.log1p(-y)
 
 
 # --- expectations --------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.model.at_point import evaluate_at
 from pymc_vsgp.model.data import check_data
-from pymc_vsgp.model.latents import evaluate_at
 
 G, N = 3, 30
 NAMES = ["a", "b", "c"]

@@ -27,7 +27,7 @@ from pymc_vsgp.fit.stage import hand_over
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.inducing.kernels import is_free_of_noise, is_stationary
 from pymc_vsgp.inducing.neighbors import NeighborsPrior
-from pymc_vsgp.model.latents import evaluate_at
+from pymc_vsgp.model.at_point import evaluate_at
 from pymc_vsgp.model.observation import processes
 from pymc_vsgp.ops.neighbors import apart, maximin
 

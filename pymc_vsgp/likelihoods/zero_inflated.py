@@ -98,12 +98,14 @@ class ZeroInflatedNegativeBinomial(NegativeBinomial):
     def __init__(self, psi, alpha, exposure=1.0):
         super(NegativeBinomial, self).__init__(psi=psi, alpha=alpha, exposure=exposure)
 
-    def _inflated(self, log_count, y):
-        on = pt.log(self.psi) + log_count
-        return pt.switch(pt.eq(y, 0.0), pt.logaddexp(pt.log1p(-self.psi), on), on)
+    def _zero(self, f):
+        """Log probability of a 0."""
+        on = pt.log(self.psi) - self.alpha * pt.softplus(f + self.shift)
+        return pt.logaddexp(pt.log1p(-self.psi), on)
 
     def log_prob(self, f, y):
-        return self._inflated(super().log_prob(f, y), y)
+        on = pt.log(self.psi) + super().log_prob(f, y)
+        return pt.switch(pt.eq(y, 0.0), self._zero(f), on)
 
     def dist(self, f, **kwargs):
         mu = super().conditional_mean(f)
@@ -114,7 +116,7 @@ class ZeroInflatedNegativeBinomial(NegativeBinomial):
         return self.psi * super().conditional_mean(f)
 
     def expected_logp(self, mu, gamma, y):
-        zero = self._expect(lambda f: self.log_prob(f, 0.0), mu, gamma, y, self.bend(y))
+        zero = self._expect(self._zero, mu, gamma, y, self.bend(y))
         on = pt.log(self.psi) + super().expected_logp(mu, gamma, y)
         return pt.switch(pt.eq(y, 0.0), zero, on)
 

@@ -120,7 +120,7 @@ def cutpoints():
 # name: (the likelihood, observations, kernel, the likelihood for new rows)
 ONE = {
     "bernoulli": (lambda: vsgp.Bernoulli("logit"), YES, cov.ExpQuad),
-    "beta": (lambda: vsgp.Beta(phi=positive("phi")), UNIT, cov.Matern52),
+    "beta": (lambda: vsgp.Beta(nu=positive("phi")), UNIT, cov.Matern52),
     "binomial": (
         lambda: vsgp.Binomial(n=COUNTS + 3, link="probit"),
         np.minimum(COUNTS, 3),
