@@ -5,6 +5,8 @@ import pandas as pd
 import pymc as pm
 import pytest
 
+from marks import long
+
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.inducing.advice import _share_left
@@ -15,7 +17,9 @@ def kernel(n_columns):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_columns", "kind"), [(1, "Fourier"), (2, "Fourier"), (6, "points")])
+@pytest.mark.parametrize(
+    ("n_columns", "kind"), [(1, "Fourier"), *long((2, "Fourier")), (6, "points")]
+)
 def test_suggestions_explain_what_they_say(n_columns, kind, rng):
     # One input takes a few points only where the range is short.
     X = rng.uniform(0.0, {1: 30.0, 2: 5.0, 6: 1.0}[n_columns], size=(300, n_columns))

@@ -1,10 +1,11 @@
-"""One real fit, of two chains of NUTS, through all that is done with draws: no warning anywhere."""
+"""One real fit through all that is done with draws, by weights and by NUTS: no warning anywhere."""
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 
+from marks import long
 from modes import RAW, of_users
 
 import pymc_vsgp as vsgp
@@ -36,12 +37,10 @@ def build(kernel, M=15):
     return model, gp
 
 
-@pytest.fixture(scope="module")
-def run():
-    pytest.importorskip("nutpie", reason="nutpie is not installed")
+def fit(method):
     model, gp = build(pm.gp.cov.ExpQuad)
     with model, of_users():
-        idata = vsgp.sample(DRAWS, method="nuts", tune=300, chains=2, random_seed=1, **quiet)
+        idata = vsgp.sample(DRAWS, method=method, tune=300, chains=2, random_seed=1, **quiet)
         pm.sample_posterior_predictive(
             idata, extend_inferencedata=True, random_seed=1, **quiet, **compiled
         )
@@ -50,9 +49,21 @@ def run():
     return model, gp, idata
 
 
+@pytest.fixture(scope="module")
+def run():
+    return fit("auto")
+
+
+@pytest.fixture(scope="module")
+def nuts():
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+    return fit("nuts")
+
+
 @pytest.mark.long
-def test_numbers(run):
-    _, _, idata = run
+@pytest.mark.parametrize("method", ["run", "nuts"])
+def test_numbers(method, request):
+    _, _, idata = request.getfixturevalue(method)
     summary = az.summary(idata, round_to="none")
     assert {"ls", "variance", "c", "u[0]", "u[14]"} <= set(summary.index)
     assert summary["r_hat"].max() < 1.03
@@ -76,12 +87,22 @@ def shown(collection):
     return bool(drawn) and all(drawn)
 
 
+PLOTS = ["plot_trace", "plot_rank", "plot_forest", "plot_ess", "plot_trace_dist"]
+
+
 @pytest.mark.parametrize(
-    "plot", ["plot_trace", "plot_rank", "plot_forest", "plot_ess", "plot_trace_dist", "plot_energy"]
+    ("plot", "method"), [*((p, "run") for p in PLOTS), *long(*((p, "nuts") for p in PLOTS))]
 )
-def test_plots_of_the_draws(plot, run):
+def test_plots_of_the_draws(plot, method, request):
     plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
-    assert shown(getattr(az, plot)(run[2]))
+    assert shown(getattr(az, plot)(request.getfixturevalue(method)[2]))
+    plt.close("all")
+
+
+@pytest.mark.long
+def test_energy(nuts):
+    plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    assert shown(az.plot_energy(nuts[2]))
     plt.close("all")
 
 

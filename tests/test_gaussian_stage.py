@@ -864,6 +864,7 @@ def test_a_fit_goes_on_where_its_slope_promises_more(data, rng, monkeypatch, lik
     np.testing.assert_allclose(stage.theta_covariance, expected.theta_covariance, rtol=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_functions_of_classes_find_each_other_where_the_elbo_is_curved():
     """Whole steps of robust-max lead past each other: the deviation was too small, or 2."""

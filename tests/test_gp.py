@@ -353,7 +353,7 @@ def test_extrapolation_returns_to_the_prior(inputs):
 @pytest.mark.parametrize(
     ("container", "block_size"), [(True, None), *long((True, False), (False, None), (False, False))]
 )
-@pytest.mark.parametrize("term", ["alone", "in a sum", "in a product"])
+@pytest.mark.parametrize("term", ["in a sum", *long("alone", "in a product")])
 def test_a_slope_for_the_only_input(term, container, block_size, rng):
     """A number of it is that in a vector, wherever shapes are known."""
     x, y = rng.normal(size=(9, 1)), rng.poisson(2.0, 9)

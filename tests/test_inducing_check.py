@@ -656,6 +656,7 @@ def test_only_an_improper_prior_takes_one_start(monkeypatch):
         refitted._best_stage(model, 9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_refit_looks_for_other_parameters():
     """Few points see noise; with more there is a function, at other parameters."""

@@ -63,7 +63,9 @@ def test_arguments_are_passed_on(asked, passed):
     assert {name: found[name] for name in asked} == asked
 
 
-@pytest.mark.parametrize("name", ["step", "init", "trace", "callback", "idata_kwargs", "initvals"])
+@pytest.mark.parametrize(
+    "name", ["step", "idata_kwargs", *long("init", "trace", "callback", "initvals")]
+)
 def test_none_is_a_default(name, passed):
     assert {**passed(**{name: None}), name: None} == {**passed(), name: None}
 

@@ -171,7 +171,7 @@ def test_the_best_of_two_optima_for_other_likelihoods(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("separate", [True, *long(False)])
 @pytest.mark.parametrize("prior", [pm.LogNormal, *long(pm.Uniform)])
 def test_a_function_of_one_input_of_two(prior, separate):
     """A short lengthscale of one alone: a fit that starts there ends at the same optimum."""

@@ -1,5 +1,7 @@
 """The likelihoods of a model, as graphs of its random variables: which process, kernel and data."""
 
+import weakref
+
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -7,6 +9,7 @@ import numpy as np
 import pymc as pm
 
 from pymc.model.core import Model
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
@@ -19,6 +22,9 @@ from pymc_vsgp.model.variable import inducing_variables, is_inducing
 
 MOST_PARAMETERS = 30
 """Numbers in those of likelihoods that sites follow: each takes an evaluation of the ELBO."""
+
+# Of observed variables, their values, shapes of data, and log densities.
+_TERMS: "weakref.WeakKeyDictionary[Variable, tuple]" = weakref.WeakKeyDictionary()
 
 
 class Observation(NamedTuple):
@@ -89,11 +95,20 @@ def observations(model: Model) -> dict[str, Observation]:
     found = {}
     for rv in model.observed_RVs:
         if any(is_inducing(a) for a in ancestors([rv])):
-            terms = pm.logp(rv, model.rvs_to_values[rv], warn_rvs=False)
-            found[rv.name] = _observation(model.root, rv.name, terms)
+            found[rv.name] = _observation(model.root, rv.name, _terms_of(model, rv))
     for potential in model.potentials:
         found[potential.name] = _observation(model.root, potential.name, potential)
     return {name: o for name, o in found.items() if o is not None}
+
+
+def _terms_of(model: Model, rv: Variable) -> Variable:
+    """Return the log densities of observations, which are built once for data of one length."""
+    value, data = model.rvs_to_values[rv], model.root.data_vars
+    shapes = [v.get_value(borrow=True).shape for v in data if isinstance(v, SharedVariable)]
+    known = _TERMS.get(rv)
+    if known is None or known[0] is not value or known[1] != shapes:
+        known = _TERMS[rv] = value, shapes, pm.logp(rv, value, warn_rvs=False)
+    return known[2]
 
 
 def unstreamed(model: Model) -> list[str]:
