@@ -303,8 +303,9 @@ def sample(
         return idata
     if nuts_sampler == "nutpie" and store is None:
         disk.keep_written(idata)
-    if nuts_sampler == "nutpie" and kwargs.get("compute_convergence_checks", True):
-        warn_of_convergence(idata, target)  # PyMC does after the others
+    wanted = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
+    if nuts_sampler == "nutpie" and wanted:  # PyMC does after the others
+        warn_of_convergence(idata, target)
     attrs = idata["posterior"].attrs
     kept = idata["posterior"].sizes["draw"]
     attrs |= {"method": "nuts", "refused": refused, "interrupted": int(kept < draws)}
