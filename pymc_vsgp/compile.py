@@ -179,6 +179,7 @@ def function(inputs: Sequence[Variable], outputs: Any, mode: Any = ONCE, **kwarg
 def evaluate(graphs: Any, values: Mapping[Variable, Any] | None = None) -> Any:
     """Evaluate graphs where variables have these values."""
     values = values or {}
+    # With canonicalization: without it a random variable is drawn for its shape.
     fn = pytensor.function(
         list(values),
         graphs,

@@ -46,6 +46,7 @@ from pymc_vsgp.fit.bound import Variables
 from pymc_vsgp.fit.chain import Chains
 from pymc_vsgp.fit.collapsed import TOGETHER, collapse, recover
 from pymc_vsgp.fit.compiled import Jax, Numba, compiler
+from pymc_vsgp.fit.convergence import largest_rhat
 from pymc_vsgp.fit.density import Points
 from pymc_vsgp.fit.importance import weigh
 from pymc_vsgp.fit.natural import prior_widths
@@ -1545,12 +1546,12 @@ def test_settings_of_nuts_ask_for_it(monkeypatch):
 def test_chains_that_disagree_are_refused(monkeypatch, rng):
     """Weights may look well where hardly any of them is what the others miss."""
     theta = rng.normal(size=(2, 4, 100))
-    assert walk._largest_rhat(theta) < 1.05
+    assert largest_rhat(theta) < 1.05
     theta[1, 2] += 1.0
-    assert walk._largest_rhat(theta) > 1.1
-    np.testing.assert_allclose(walk._largest_rhat(theta), az.rhat(theta[1]))
+    assert largest_rhat(theta) > 1.1
+    np.testing.assert_allclose(largest_rhat(theta), az.rhat(theta[1]))
     theta[0] = 0.0  # has no R-hat
-    assert walk._largest_rhat(theta) > 1.1
+    assert largest_rhat(theta) > 1.1
     model, stage = made(counts)
     kwargs = {"stage": stage, "model": model, "random_seed": 1, "progressbar": False}
     tree = vsgp.sample(100, method="importance", **kwargs)

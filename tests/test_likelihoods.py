@@ -486,7 +486,7 @@ BY_LOOPS = [
         ),
         pytest.param("JAX", CASES, marks=pytest.mark.long),
     ],
-    ids=["CVM", "NUMBA", "NUMBA, of two", "JAX"],
+    ids=["CVM", "NUMBA", "NUMBA, zero-inflated", "JAX"],
 )
 def test_backends_agree(mode, names, request):
     """Many families in one function of each backend."""

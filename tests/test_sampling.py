@@ -58,6 +58,7 @@ def test_chains_that_disagree_are_told(shift, draws, said, data, rng, caplog):
     theta = {"ls": (4, draws, 2), "variance": (4, draws), "c": (4, draws), "s": (4, draws)}
     post = {name: rng.normal(size=shape) for name, shape in theta.items()}
     post["variance"][0] += shift
+    post["ls"][:] = 1.0  # what never moved hides none of the others
     post["u"] = np.cumsum(rng.normal(size=(4, draws, M)), axis=1)  # not looked at
     idata = xr.DataTree.from_dict({"posterior": az.convert_to_dataset(post)})
     warn_of_convergence(idata, model)

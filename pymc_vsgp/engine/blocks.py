@@ -284,31 +284,16 @@ def _block_of(same: _Same, types, n_roots):
     if block is None:
         return None
     outputs, *rest = block
-    return _simplified(_Written(inputs, outputs)), *rest
-
-
-class _Written:
-    """A graph that equals others that are written the same: those of a model that is built again.
-
-    Simplifying takes several times as long as comparing.
-    """
-
-    def __init__(self, inputs, outputs):
-        self.inputs, self.outputs = inputs, outputs
-        self.frozen = FrozenFunctionGraph.from_io(inputs, outputs)
-
-    def __eq__(self, other):
-        return self.frozen == other.frozen
-
-    def __hash__(self):
-        return hash(self.frozen)
+    return _simplified(FrozenFunctionGraph.from_io(inputs, outputs)), *rest
 
 
 @lru_cache(maxsize=32)
-def _simplified(written: _Written) -> FunctionGraph:
+def _simplified(block: FrozenFunctionGraph) -> FunctionGraph:
+    """Simplify a block once, also for a model that is built again: its graph equals this one."""
     # PyMC simplifies a log density before it takes gradients, and the graph within an Op with it.
     # Done here already, the loop of a log density and that of its gradient are one and the same.
-    return simplify_block(written.inputs, written.outputs)
+    graph = block.unfreeze()
+    return simplify_block(graph.inputs, graph.outputs)
 
 
 def _row_type(variable: Variable) -> TensorType:

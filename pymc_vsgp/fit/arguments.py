@@ -54,7 +54,7 @@ def check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store) -> None
             f"Neither sample nor pm.sample takes {unknown}. "
             "Check the spelling; settings of the sampler go into nuts={...}."
         )
-    if (kwargs.get("idata_kwargs") or {}).get("log_likelihood"):
+    if kwargs.get("idata_kwargs", {}).get("log_likelihood"):
         warnings.warn(
             "az.loo of this log likelihood is pessimistic: it holds E[log p(y | f)]. "
             "Use vsgp.compute_log_likelihood(idata).",
@@ -63,11 +63,11 @@ def check_kwargs(kwargs, fit_kwargs, model, stage, target_accept, store) -> None
         )
     if "nuts_sampler_kwargs" in kwargs:
         raise TypeError("sample doesn't take nuts_sampler_kwargs. Pass nuts={...} instead.")
-    if target_accept is not None and "target_accept" in (kwargs.get("nuts") or {}):
+    if target_accept is not None and "target_accept" in kwargs.get("nuts", {}):
         raise ValueError(
             "target_accept is given twice. Pass it to sample, or in nuts={...}, but not both."
         )
-    if kwargs.get("cores") is not None:
+    if "cores" in kwargs:
         check_number("cores", kwargs["cores"])
     names = kwargs.get("var_names")
     known = [v.name for v in model.unobserved_RVs]

@@ -242,9 +242,7 @@ class GaussianStage:
         check_number("draws", draws)
         rng = generator_of(random_seed)
         model = self.model if self.data is None else with_data(self.model, *self.data)
-        values = {model.rvs_to_values[rv].name: rv.name for rv in model.free_RVs}
-        fitted = {values[n] for n in self.theta_unconstrained if n in values}
-        model = without_later(model, fitted | set(self.mean))
+        model = without_later(model, {*self.theta, *self.mean})
         stage, tree = replace(self, model=model), xr.DataTree()
         if has_random_weights(model):
             _log.warning(

@@ -3,12 +3,12 @@
 import numpy as np
 import xarray as xr
 
-from arviz_stats.base import array_stats
 from pymc.model.core import Model
 from scipy.special import logsumexp
 
 from pymc_vsgp.fit.chain import LARGEST_RHAT
 from pymc_vsgp.fit.collapsed import Collapsed
+from pymc_vsgp.fit.convergence import largest_rhat
 from pymc_vsgp.fit.importance import Weighed
 from pymc_vsgp.fit.stage import add_data, label
 from pymc_vsgp.fit.store import complete
@@ -63,7 +63,7 @@ def draws_of(
         both["rhat_epsilon"] = (found.epsilon[:, 0], found.start[1][:, 0])
     for name, proposals in both.items():
         along = np.moveaxis(np.concatenate(proposals)[state], -1, 0)
-        stats.attrs[name] = _largest_rhat(along)
+        stats.attrs[name] = largest_rhat(along)
     tree["sample_stats"] = xr.DataTree(stats)
     add_data(tree, model)
     return tree
@@ -77,14 +77,6 @@ def disagreement(draws: xr.DataTree, found: Weighed) -> str:
         return f"R-hat {of_epsilon:.2f} of epsilon"
     each = min(found.ess / draws["posterior"].sizes["chain"], draws["posterior"].sizes["draw"])
     return f"R-hat {rhat:.2f}" if rhat**2 > 1.0 + APART / each else ""
-
-
-def _largest_rhat(theta: np.ndarray) -> float:
-    if min(theta.shape[1:]) < 2 or not theta.size:
-        return np.nan
-    with np.errstate(invalid="ignore", divide="ignore"):  # parameters that never moved
-        rhat = array_stats.rhat(theta, chain_axis=1, draw_axis=2)
-    return float(np.fmax.reduce(rhat, initial=1.0))
 
 
 def _counted(shape):

@@ -31,8 +31,9 @@ class Case(NamedTuple):
     at_point: dict[str, Callable] = {}
     """Functions of values of the random variables, to record as well."""
     has_mean: bool = True
-    is_scored: bool = True
     """Whether its likelihoods define the mean of y given f."""
+    is_scored: bool = True
+    """Whether entries of y are observations, which have a score."""
 
 
 MODELS: dict[str, Callable[[], Case]] = {}
