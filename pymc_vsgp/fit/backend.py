@@ -31,6 +31,7 @@ from pymc_vsgp.model.variable import (
     is_independent,
     is_sparse,
     number_together,
+    value_shapes,
 )
 from pymc_vsgp.ops.mapped import mapped_array
 from pymc_vsgp.ops.row_integral import RowIntegral
@@ -158,11 +159,11 @@ def _seconds(operations: Operations, leapfrogs: int, costs: Costs) -> float:
 
 def _are_many(model: Model, collapsed: bool) -> bool:
     """Whether there are coefficients that no matrix turns; see `fit.correlated`."""
-    start = model.initial_point()
+    shapes = value_shapes(model)
     return not collapsed and any(
         is_independent(u)
         and not isinstance(model.rvs_to_transforms[u], Rotated)
-        and start[model.rvs_to_values[u].name].shape[-1] > MANY
+        and shapes[model.rvs_to_values[u].name][-1] > MANY
         for u in inducing_variables(model)
     )
 
@@ -192,7 +193,7 @@ def warn_of_file(model: Model, nuts_sampler: str, kwargs: dict[str, Any]) -> Non
 def _operations(model: Model, collapsed: bool) -> Operations:
     observed = (known_value(model.rvs_to_values[rv]) for rv in model.observed_RVs)
     n_data = sum(y.size for y in observed if y is not None)
-    start = model.initial_point()
+    shapes = value_shapes(model)
     loops = block_sums(model.logp())
     inside = [a for node in loops for a in node.op.fgraph.apply_nodes]
     integrals = [a.op.operations for a in inside if isinstance(a.op, RowIntegral)]
@@ -202,7 +203,7 @@ def _operations(model: Model, collapsed: bool) -> Operations:
     whole = {p.conditional.process: p.conditional for _, p in parts if p.conditional.whole}
     plain = sparse = 0.0
     for u in inducing_variables(model):
-        *functions, m = start[model.rvs_to_values[u].name].shape
+        *functions, m = shapes[model.rvs_to_values[u].name]
         several = float(np.prod(functions))
         independent = is_independent(u)
         rows = m**2 if collapsed and independent else n_data
@@ -220,7 +221,7 @@ def _operations(model: Model, collapsed: bool) -> Operations:
             sparse += (m + away) * REGRESSION * near * (near + KERNEL) * several
         plain += (rows * (row + ROW) + factor) * several
     plain += n_data * sum(map(_at_nodes, inside))
-    sizes = {v: np.shape(start[v.name]) for v in model.value_vars}
+    sizes = {v: shapes[v.name] for v in model.value_vars}
     plain += FACTOR * number_together(model, sizes) ** 3
     return Operations(plain, sparse, n_data * integral)
 

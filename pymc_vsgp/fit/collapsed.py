@@ -40,7 +40,7 @@ from pymc_vsgp.fit.sums import Sums, has_sums
 from pymc_vsgp.inducing.coordinates import SparseTied, unwhiten
 from pymc_vsgp.likelihoods import Gaussian
 from pymc_vsgp.model.copies import copy_of, forget
-from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse
+from pymc_vsgp.model.variable import inducing_variables, is_independent, is_sparse, value_shapes
 from pymc_vsgp.ops.cholesky import guarded
 
 # Draws of u at a theta, of which a chain may have many: one after another. Thinned chains look at
@@ -143,7 +143,7 @@ def collapse(model: Model, gradient: bool = True) -> Collapsed:
     backward = dict(zip(values, unconstrained(new, others), strict=True))
 
     value = new.rvs_to_values[u]
-    (n,) = new.initial_point()[value.name].shape
+    (n,) = value_shapes(new)[value.name]
     noise = pt.tensor("noise", dtype="float64", shape=(n,))
     whole: Any
     if is_sparse(u):

@@ -38,6 +38,7 @@ from pymc_vsgp.model.variable import (
     is_independent,
     is_sparse,
     number_together,
+    value_shapes,
 )
 from pymc_vsgp.ops.nodes import Nodes
 from pymc_vsgp.ops.numpy_only import numpy_only
@@ -78,10 +79,10 @@ class Points(Values):
     """
 
     def __init__(self, model: Model, mesh: Any = None):
-        start = model.initial_point()
+        of = value_shapes(model)
         inner = [model.rvs_to_values[u] for u in inducing_variables(model)]
         outer = [v for v in model.value_vars if v not in inner]
-        shapes = {v: np.shape(start[v.name]) for v in model.value_vars}
+        shapes = {v: of[v.name] for v in model.value_vars}
         super().__init__(model, outer, inner, shapes)
         self.mesh = mesh
         self._functions: dict[Any, Any] = {}

@@ -34,7 +34,7 @@ from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, require_inducing, warnings_at
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.model.variable import inducing_variables, value_shapes
 from pymc_vsgp.progress import progress
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
@@ -243,7 +243,7 @@ def fits(stage: GaussianStage, model: Model) -> bool:
     of_u = {model.rvs_to_values[u].name: u for u in inducing_variables(model)}
     known = {n: np.shape(v) for n, v in stage.theta_unconstrained.items()}
     known |= {n: stage._shape_of_epsilon(u) for n, u in of_u.items() if u.name in stage.mean}
-    return known == {n: np.shape(v) for n, v in model.initial_point().items()}
+    return known == value_shapes(model)
 
 
 def _check_start(start: GaussianStage, model: Model) -> None:

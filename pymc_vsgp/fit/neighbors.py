@@ -10,6 +10,7 @@ gradient in theta at a fixed q of u is that of the ELBO once natural gradients h
 theta moves with q and the sites held. Other processes of the model are as in `bound`.
 """
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from pymc_vsgp.fit.natural import WithHeld
 from pymc_vsgp.fit.sites import site_names, sites_put_in
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import parameters, processes
-from pymc_vsgp.model.variable import inducing_variables, is_sparse
+from pymc_vsgp.model.variable import inducing_variables, is_sparse, value_shapes
 
 __all__ = ["GivenNeighbors", "NeighborsBound", "has_neighbors"]
 
@@ -92,15 +93,16 @@ class NeighborsBound(Bound):
     """The ELBO of a model with processes given neighbors, compiled."""
 
     def __init__(self, model: Model, mode: Any = None):
-        start = model.initial_point()
+        shapes = value_shapes(model)
         sites = {}
         for u in inducing_variables(model):
             if not is_sparse(u):
                 continue
             if u.name not in processes(model):
                 raise ValueError(f"No likelihood is of {u.name!r}. Add one with gp.likelihood.")
-            zeros = np.zeros((1, start[model.rvs_to_values[u].name].size))
-            n = sum(start[model.rvs_to_values[rv].name].size for rv in parameters(model, u))
+            zeros = np.zeros((1, prod(shapes[model.rvs_to_values[u].name])))
+            above = [model.rvs_to_values[rv].name for rv in parameters(model, u)]
+            n = sum(prod(shapes[name]) for name in above)
             sites[u.name] = Sites(zeros, zeros, np.zeros((*zeros.shape, n)) if n else None)
         with sites_put_in(model, sites):
             super().__init__(model, mode=mode)

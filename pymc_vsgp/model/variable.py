@@ -139,6 +139,18 @@ def inducing_variables(model: Model) -> list[TensorVariable]:
     return [rv for rv in model.free_RVs if is_inducing(rv)]
 
 
+def value_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the unconstrained values of a model, by name.
+
+    Most types know them. PyMC would compile the point that it starts at, which takes far longer
+    than all else that is asked of the shapes.
+    """
+    shapes = {v.name: tuple(v.type.shape) for v in model.value_vars}
+    if any(None in shape for shape in shapes.values()):
+        return {name: np.shape(x) for name, x in model.initial_point().items()}
+    return shapes
+
+
 def number_together(model: Model, shapes: Mapping[TensorVariable, Any]) -> int:
     """Return how many inducing values, of these shapes, share their coordinates."""
     transforms = model.rvs_to_transforms

@@ -30,7 +30,13 @@ from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import Moments, frontier, inline
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.model.variable import InducingRV, inducing_variables, is_inducing, whitened
+from pymc_vsgp.model.variable import (
+    InducingRV,
+    inducing_variables,
+    is_inducing,
+    value_shapes,
+    whitened,
+)
 from pymc_vsgp.ops.cholesky import guarded
 
 HELD_BYTES = 1_000_000_000
@@ -104,8 +110,8 @@ class Latents:
                 )
         self.kinds = self._kinds()
         self.inputs = list(model.value_vars)
-        point = model.initial_point()
-        shapes = [np.shape(point[v.name]) for v in self.values]
+        known = value_shapes(model)
+        shapes = [known[v.name] for v in self.values]
         self.shapes = dict(zip((v.name for v in self.values), shapes, strict=True))
         self.size = sum(int(np.prod(s)) for s in shapes)
         self.nu = pt.dvector("nu")

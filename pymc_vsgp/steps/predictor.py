@@ -23,6 +23,7 @@ from pymc_vsgp.compile import function
 from pymc_vsgp.engine.streaming import BlockSum
 from pymc_vsgp.inducing.base import ConditionalMoments
 from pymc_vsgp.inducing.graphs import frontier
+from pymc_vsgp.model.variable import value_shapes
 from pymc_vsgp.steps.latents import Latents, nodes_after, seen_by, terms_of
 
 STOP = 1e-3  # largest change of a standard normal: more than that no proposal is better for
@@ -214,7 +215,7 @@ def not_by_rows() -> ValueError:
 
 def _cut_exact(latents: Latents, e: Variable, by_rows: bool):
     model, (member,) = latents.model, latents.members
-    shape = model.initial_point()[member.value.name].shape
+    shape = value_shapes(model)[member.value.name]
     f = model.named_vars.get(member.rv.name.removesuffix("_rotated_"), member.rv)
     if len(shape) not in (1, 2):
         raise ValueError(

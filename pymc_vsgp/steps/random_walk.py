@@ -14,7 +14,7 @@ from pytensor.tensor.random.basic import MvNormalRV
 
 from pymc_vsgp.checks import check_real, model_of
 from pymc_vsgp.fit.bound import split
-from pymc_vsgp.model.variable import inducing_variables
+from pymc_vsgp.model.variable import inducing_variables, value_shapes
 from pymc_vsgp.steps.latents import Latents, LatentStep, listed
 
 
@@ -77,8 +77,8 @@ class Parameters:
             raise ValueError(
                 "vars has latent values, which this step draws itself. Pass the parameters alone."
             )
-        start = model.initial_point()
-        self.shapes = [np.shape(start[v.name]) for v in self.values]
+        shapes = value_shapes(model)
+        self.shapes = [shapes[v.name] for v in self.values]
         self.size = sum(int(np.prod(s)) for s in self.shapes)
 
     def of(self, point) -> np.ndarray:
