@@ -51,6 +51,11 @@ CASES = {
         np.minimum(REAL, E),
         1,
     ),
+    "deductible": (
+        lambda f: pm.Truncated.dist(pm.LogNormal.dist(f, E), lower=E / 2),
+        E + np.abs(REAL),
+        2,
+    ),
     "cut points": (
         lambda f: pm.OrderedLogistic.dist(eta=f, cutpoints=CUTS),
         np.minimum(COUNTS, 3),

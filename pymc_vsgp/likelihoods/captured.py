@@ -1,6 +1,7 @@
 """What a likelihood's callable takes from outside, beside the latent functions."""
 
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.traversal import io_toposort
 from pytensor.raise_op import CheckAndRaise
@@ -101,6 +102,9 @@ def _parameters(node):
     """Parameters of a random variable, each with the dimensions that it takes for one number."""
     if not isinstance(node.op, RandomVariable | SymbolicRandomVariable):
         return []
+    if isinstance(node.op, TruncatedRV):  # which does not tell, but what it truncates does
+        *inputs, lower, upper = node.inputs
+        return [*_parameters(node.op.base_rv_op.make_node(*inputs)), (lower, 0), (upper, 0)]
     ndims = node.op.ndims_params  # None of hurdles, which do not tell
     return list(zip(node.op.dist_params(node), ndims, strict=True)) if ndims else []
 
