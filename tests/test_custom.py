@@ -573,6 +573,22 @@ def test_what_else_a_callable_may_do_with_pymc():
     np.testing.assert_allclose(found, stats.norm.logpdf(REAL, 0.7 * f, 1.3))
 
 
+def test_a_variable_within_a_density():
+    """Which pm.CustomDist does not know of, though it has a name in the model."""
+    with pm.Model():
+        alpha = pm.Gamma("alpha", 2, 1)
+
+    def within(f):
+        def logp(y, f):
+            return pm.logp(pm.Gamma.dist(alpha, alpha * exp(-f)), y)
+
+        return pm.CustomDist.dist(f, logp=logp)
+
+    message = r"from outside: 'alpha'\. Pass it .* pm\.CustomDist\.dist\(f, alpha, logp=\.\.\.\)"
+    with pytest.raises(TypeError, match=message):
+        vsgp.Custom(within).log_prob(pt.vector(), E)
+
+
 def test_a_distribution_as_a_parameter():
     made = vsgp.Custom(lambda f: pm.NegativeBinomial.dist(exp(f), alpha=pm.Gamma.dist(2, 1)))
     with pytest.raises(TypeError, match=r"is a distribution that is not in the model\. Give it a"):

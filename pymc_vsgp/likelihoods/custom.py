@@ -190,12 +190,19 @@ class Custom(Likelihood):
             density = pm.logp(rv, value, warn_rvs=False)
         except TypeError:  # of a transformed variable, which wants a value for each entry of f
             density = pm.logp(rv, pt.broadcast_arrays(value, at[0])[0], warn_rvs=False)
-        if rvs_in_graph([density]):
+        if drawn := rvs_in_graph([density]):
             if any(v.owner and isinstance(v.owner.op, SimulatorRV) for v in ancestors([rv])):
                 raise TypeError(
                     "The likelihood's callable returns a pm.Simulator, which has no density but "
                     "random draws to compare y with. Return a distribution with a density, such "
                     "as pm.CustomDist.dist(f, logp=...)."
+                )
+            # In the density alone: pm.CustomDist does not know what its `logp` takes by itself.
+            if outside := sorted(v.name for v in drawn if v.name):
+                raise TypeError(
+                    "A density within the likelihood's callable takes a variable of the model from "
+                    f"outside: {', '.join(map(repr, outside))}. Pass it to the distribution, as in "
+                    "pm.CustomDist.dist(f, alpha, logp=...)."
                 )
             raise TypeError(
                 "A parameter of the likelihood's callable is a distribution that is not in the "
