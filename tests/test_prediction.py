@@ -433,14 +433,41 @@ def test_parameters_with_rows_go_with_their_chunk(what, data):
     plain = predict(idata, XNEW, what, likelihood=lik, **options)
     if what == "quantiles":  # of draws of f, which chunks of dask have their own of
         plain = predict(idata, lazy, what, likelihood=vsgp.Poisson(), **options).compute() * new
-    found = predict(idata, lazy, what, likelihood=lik, **options)
-    np.testing.assert_allclose(found.compute(scheduler="synchronous"), plain, rtol=1e-12)
+    for chunk_size in (None, 4):  # of a chunk of dask
+        found = predict(idata, lazy, what, likelihood=lik, chunk_size=chunk_size, **options)
+        np.testing.assert_allclose(found.compute(scheduler="synchronous"), plain, rtol=1e-12)
     with pytest.raises(ValueError, match=r"exposure .* likelihood=vsgp.Poisson\(exposure=...\)"):
         predict(idata, lazy, what, **options)
     short = vsgp.Poisson(exposure=new[:6])
     for Xnew in (XNEW, lazy):
         with pytest.raises(ValueError, match="6 entries, but Xnew has 23 rows. Pass one value"):
             predict(idata, Xnew, what, likelihood=short, **options)
+
+
+def test_scores_of_parameters_with_rows_go_with_their_chunk(data):
+    model, _ = build(vsgp.Poisson(), *data)
+    idata, rng = prior_draws(model, 3), np.random.default_rng(5)
+    lik = vsgp.Poisson(exposure=np.linspace(0.5, 6.0, len(XNEW)))
+    ynew = rng.poisson(3.0, len(XNEW))
+    options = {"likelihood": lik, "model": model, **quiet}
+    whole, some = (
+        log_predictive_density(idata, XNEW, ynew, chunk_size=n, **options) for n in (None, 7)
+    )
+    np.testing.assert_allclose(some, whole, rtol=1e-10)
+
+
+def test_joint_draws_of_several_processes_are_independent(data):
+    X, _ = data
+    with pm.Model() as model:
+        both = [vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)) for _ in range(2)]
+        for gp, name in zip(both, ("level", "log_scale"), strict=True):
+            gp.prior(name, Xu=vsgp.inducing.grid(X, M))
+        vsgp.likelihood("y", vsgp.HeteroskedasticGaussian(), both, X=X, y=X[:, 0])
+    idata, options = prior_draws(model, 2000), {"model": model, **quiet}
+    far = X[-1:] + [[20.0], [40.0]]  # where inducing values tell nothing
+    f = predict(idata, far, "f", joint=True, random_seed=1, **options).values[0]
+    correlation = np.corrcoef(f.reshape(len(f), -1).T)
+    np.testing.assert_allclose(correlation, np.eye(4), atol=5.0 / np.sqrt(len(f)))
 
 
 def test_rows_of_parameters_are_counted_everywhere(data):
