@@ -21,7 +21,14 @@ import pymc_vsgp.fit.store
 
 from pymc_vsgp.fit.collapsed import collapse, recover
 from pymc_vsgp.fit.stage import add_data
-from pymc_vsgp.fit.store import _lengths, _of_nutpie, _rectangle, _written, write
+from pymc_vsgp.fit.store import (
+    _lengths,
+    _of_nutpie,
+    _rectangle,
+    _written,
+    sample_to_disk,
+    write,
+)
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
@@ -417,6 +424,30 @@ def test_a_full_disk_loses_no_draws_that_are_there(monkeypatch, tmp_path, caplog
     monkeypatch.setattr(xr.DataTree, "to_zarr", fail)
     write(xr.DataTree(), tmp_path / "draws.zarr")
     assert "draws.zarr: No space left on device. They are returned" in caplog.text
+
+
+def test_draws_beside_those_of_another_run_are_not_lost(tmp_path, caplog):
+    """As of two runs that began while there was nothing at their store."""
+    tree = xr.DataTree(xr.Dataset({"a": ("draw", np.zeros(3))}))
+    write(tree, tmp_path / "draws.zarr")
+    assert not caplog.text
+    write(tree, tmp_path / "draws.zarr")
+    assert "draws.zarr: another run has written there. They are returned" in caplog.text
+
+
+def test_data_that_do_not_fit_on_a_disk_say_so(tmp_path, monkeypatch):
+    """Of NUTS, which writes them before there is a draw: zarr has a traceback of its own."""
+    pytest.importorskip("nutpie", reason="nutpie is not installed")
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(xr.DataTree, "to_zarr", fail)
+    model, settings = build(), {"draws": 5, "tune": 5, "chains": 1, "random_seed": 1}
+    with pytest.raises(OSError, match=r"can't be written to .*: No space left on device\. Make"):
+        sample_to_disk(
+            tmp_path / "a", model, model, xr.Dataset(), progressbar=False, nuts={}, **settings
+        )
 
 
 @pytest.mark.parametrize(("method", "missing"), [("importance", "zarr"), ("nuts", "obstore")])

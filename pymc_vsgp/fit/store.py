@@ -160,7 +160,13 @@ def sample_to_disk(
     tree = xr.DataTree()
     add_data(tree, model)
     tree["gaussian_stage"] = xr.DataTree(stage)
-    tree.to_zarr(path, consolidated=False)
+    try:
+        tree.to_zarr(path, consolidated=False)
+    except OSError as error:
+        raise OSError(
+            f"Draws can't be written to {path}: {_reason(error)}. "
+            "Make room, or pass a path that can be written to."
+        ) from error
     settings = resolve_backend_compile_kwargs(backend, compile_kwargs)
     linker = get_mode(settings.pop("mode", None)).linker
     settings.setdefault("backend", "jax" if isinstance(linker, JAXLinker) else "numba")
@@ -228,8 +234,15 @@ def write(idata: xr.DataTree, path: str | os.PathLike) -> None:
         _log.warning(
             "Draws can't be written to %s: %s. They are returned: save them elsewhere.",
             path,
-            error.strerror or error,
+            _reason(error),
         )
+
+
+def _reason(error: OSError) -> str:
+    """Say why nothing was written; another run may have come first since the path was checked."""
+    if isinstance(error, FileExistsError):
+        return "another run has written there"
+    return error.strerror or str(error).rstrip(".")
 
 
 def check_stores(path: str | os.PathLike | None, mesh: Any) -> None:
