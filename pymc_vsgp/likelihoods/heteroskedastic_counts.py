@@ -164,7 +164,7 @@ class HeteroskedasticZeroInflatedPoisson(TwoFunctions):
         Time or area that each count was collected over.
     """
 
-    of_noise = "probability of a zero", expit
+    of_noise = "probability of a structural zero", expit
     rules = {"exposure": POSITIVE}
     support = WHOLE
 
