@@ -274,6 +274,8 @@ def test_classes(columns):
         assert {"0", "1", "2"} <= set(ax.get_legend_handles_labels()[1])
         assert ax.get_ylabel() == "probability"
     ax.figure.canvas.draw()
+    with pytest.raises(ValueError, match="of 'y' have no order.*Plot their prob.*what='mean'"):
+        plot_function(idata, n_points=8, what="y", model=model)
 
 
 ONE, SEVERAL = [1.0, 0.5], [[1.0, 0.5], [0.3, -2.0]]

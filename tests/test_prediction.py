@@ -253,6 +253,22 @@ def test_quantiles_of_steps_are_of_the_probabilities_given_u():
     np.testing.assert_allclose(found, np.quantile(p, [0.1, 0.9], axis=0))
 
 
+@pytest.mark.parametrize("family", [vsgp.Softmax(3), vsgp.RobustMax(3), vsgp.Ordinal(CUTS)])
+def test_classes_without_an_order_have_no_quantiles(family):
+    """A median of the codes of names would depend on how they were numbered."""
+    X = np.linspace(0.0, 4.0, 9)[:, None]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.Matern52(1, ls=1.0))
+        gp.prior("u", Xu=X[::3], n_outputs=family.n_latent)
+        gp.likelihood("y", family, X=X, y=np.zeros(9, int))
+    idata, options = prior_draws(model, 20), {"model": model, **quiet}
+    if family.n_latent == 1:
+        assert (predict(idata, X, "quantiles", **options) <= 2).all()
+    else:
+        with pytest.raises(ValueError, match="of 'y' have no order.*Ask for.*of='mean'"):
+            predict(idata, X, "quantiles", **options)
+
+
 class MeanAlone(vsgp.Poisson):
     conditional_mean = vsgp.likelihoods.Likelihood.conditional_mean
 

@@ -104,6 +104,10 @@ def make_plan(fit: Fitted, what: str, of: str, quantiles, at, joint: bool) -> li
             parts.append(Part("y_mean", _mean, Mean, [], m_dims, m_coords))
         return parts
     if what == "quantiles":
+        if of == "y":
+            check_classes_ordered(
+                fit, "Ask for those of the probabilities of classes, with of='mean'."
+            )
         # Given u alone the mean is an average over f, which leaves out how uncertain f is.
         each, tail, coords = kinds[MEAN_AT_F if of == "mean" else of]
         q = np.ravel(as_real(quantiles, "quantiles", "Pass probabilities."))
@@ -324,6 +328,15 @@ def class_dim(fit: Fitted) -> tuple[list[str], dict[str, Any]]:
     if dims and len(coords.get(dims[0], ())) == number:
         return dims, coords
     return ["class"], {"class": np.arange(number or 0)}
+
+
+def check_classes_ordered(fit: Fitted, advice: str) -> None:
+    """Raise ValueError for classes without an order: quantiles of codes say nothing."""
+    lik = fit.likelihood.of_output
+    if lik.n_classes is not None and lik.n_latent != 1:  # ordered classes are of one function
+        raise ValueError(
+            f"The classes of {fit.name!r} have no order, so they have no quantiles. {advice}"
+        )
 
 
 def class_names(fit: Fitted, y: Any) -> Any:

@@ -100,8 +100,9 @@ def predict(
         Probabilities, for "quantiles".
     of : {"y", "f", "mean"}
         What quantiles are of: an observation, the function or the mean of an observation given
-        the function. For :class:`RobustMax`, whose probabilities given the function are steps, the
-        mean is that given the inducing values.
+        the function. Classes without an order have quantiles of their probabilities alone. For
+        :class:`RobustMax`, whose probabilities given the function are steps, the mean is that
+        given the inducing values.
     at : array_like of shape (G,)
         Values of y, for "density".
     joint : bool

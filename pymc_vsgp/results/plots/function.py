@@ -27,6 +27,7 @@ from pymc_vsgp.results.predicted import (
     MEAN_AT_F,
     Noise,
     Smooth,
+    check_classes_ordered,
     class_dim,
     function_dim,
     make_plan,
@@ -125,6 +126,8 @@ def plot_function(
         what = "mean" if of_mean and fit.likelihood.has_mean and not fixed_rows else "f"
     if what not in ("mean", "f", "y"):
         raise ValueError(f"what is {what!r}. Choose one of ['mean', 'f', 'y'].")
+    if what == "y":
+        check_classes_ordered(fit, "Plot their probabilities, with what='mean'.")
     options = {
         "var_name": var_name,
         "likelihood": likelihood,
