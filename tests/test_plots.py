@@ -253,6 +253,8 @@ def test_a_function_of_two_inputs(plane):
     model, stage, idata = plane
     axes = plot_function(idata, n_points=8, model=model)
     assert len(axes) == 2
+    labels = [text.get_text() for text in axes[0].figure.legends[0].get_texts()]
+    assert labels == ["data", "inducing inputs"]
     assert plot_function(idata, n_points=8, what="f", ax=axes[0], model=model) is axes[0]
     moved = plot_inducing(stage)
     assert "before" in moved.get_legend_handles_labels()[1]
@@ -385,9 +387,16 @@ def test_two_classes_have_contours():
     axes = plot_function(prior_draws(model), n_points=8, model=model)
     contours = [c for c in axes[0].collections if hasattr(c, "levels")]
     np.testing.assert_allclose(contours[0].levels, [0.1, 0.5, 0.9])
-    labels = axes[0].get_legend_handles_labels()[1]
-    assert {"0", "1"} <= set(labels)
+    (legend_of_both,) = axes[0].figure.legends
+    labels = [text.get_text() for text in legend_of_both.get_texts()]
+    assert labels == ["0", "1", "inducing inputs"]
     axes[0].figure.canvas.draw()
+    # Axes of a figure of one's own have the labels, and what is not plotted has none.
+    _, own = plt.subplots()
+    plot_function(prior_draws(model), n_points=8, ax=own, model=model)
+    assert not own.figure.legends and own.get_legend_handles_labels()[1] == labels
+    none = plot_function(prior_draws(model), n_points=8, data=False, inducing=False, model=model)
+    assert not none[0].figure.legends
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from pymc_vsgp.results.draws import Fitted
 from pymc_vsgp.results.plots.style import (
     BLUE,
     GRAY,
+    LEGEND,
     ORANGE,
     color_of,
     ink,
@@ -67,10 +68,12 @@ def plot_function(
         group, rows of one of them. Of several inputs, rows along one with the others held: the
         figure has no data then.
     what : {"mean", "f", "y"}, optional
-        The mean of an observation, the latent function or an observation. By default the mean;
-        for classes their probabilities. If the likelihood has a function for the noise, a new
-        figure shows that, too. Bands of the mean are quantiles of the mean given the function, as
-        in :func:`predict` with ``of="mean"``, and the line is the mean of an observation.
+        The mean of an observation, the latent function or an observation. By default the mean; for
+        classes their probabilities. It is the function where the mean is not known, or where the
+        likelihood of the model has a parameter by row, such as an exposure. If the likelihood has
+        a function for the noise, a new figure shows that, too. Bands of the mean are quantiles of
+        the mean given the function, as in :func:`predict` with ``of="mean"``, and the line is the
+        mean of an observation. Classes without an order have no "y".
     var_name : str, optional
         Name of the observed variable, where the model has several.
     likelihood : Likelihood, optional
@@ -92,7 +95,7 @@ def plot_function(
         Seed of the draws.
     ax : Axes, optional
         By default of a new figure. For two inputs, one for the mean; a new figure has another one
-        for the standard deviation.
+        for the standard deviation, and a legend.
     model : Model, optional
         By default the model on the context stack.
 
@@ -402,7 +405,8 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
             if fit.likelihood.binary and what == "mean":
                 _two_classes(panel, a, b, mean.values.reshape(shape), X, y, data)
             elif data:
-                panel.scatter(*X.T, s=7, color="white", edgecolor="black", lw=0.4, alpha=0.8)
+                style = {"s": 7, "color": "white", "edgecolor": "black", "lw": 0.4, "alpha": 0.8}
+                panel.scatter(*X.T, label="data", **style)
     for panel in every:
         if inducing:
             color = ink() if classes and what == "mean" else ORANGE
@@ -414,6 +418,11 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
     every[0].set_ylabel(_feature(fit, 1))
     if classes and what == "mean":
         legend(every[0], above=True)
+    elif not single:  # above the titles of all panels
+        shown = every[0].get_legend_handles_labels()
+        if shown[0]:
+            style = LEGEND | {"loc": "outside upper right", "ncols": len(shown[0])}
+            every[0].figure.legend(*shown, **style)
     return ax
 
 
