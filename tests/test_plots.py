@@ -337,6 +337,7 @@ def test_noise_that_varies_is_plotted_beside_the_mean(columns):
     else:
         assert axes.shape == (2, 2)
         assert axes[1, 0].get_title(loc="left") == "standard deviation, mean"
+        assert [panel.get_ylabel() for panel in axes.flat] == ["input 1", "", "input 1", ""]
         f = vsgp.predict(idata, grid, "f", num_samples=20, random_seed=1, model=model)
         expected = np.exp(f.isel({f.dims[-1]: 1})).mean(["chain", "draw"]).to_numpy()
         shown = axes[1, 0].collections[0].get_array().ravel()

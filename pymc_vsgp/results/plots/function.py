@@ -415,7 +415,8 @@ def _maps(ax, idata, fit, axes_of_grid, what, noise, data, inducing, Xu, options
         panel.set_ylim(b[0], b[-1])
         panel.set_xlabel(_feature(fit, 0))
         plain(panel)
-    every[0].set_ylabel(_feature(fit, 1))
+    for panel in every[::2]:  # the left ones
+        panel.set_ylabel(_feature(fit, 1))
     if classes and what == "mean":
         legend(every[0], above=True)
     elif not single:  # above the titles of all panels
