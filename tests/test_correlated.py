@@ -21,7 +21,7 @@ from pymc_vsgp.fit.natural import Natural
 from pymc_vsgp.inducing.coordinates import Rotated, Sites
 from pymc_vsgp.inducing.features import Features
 from pymc_vsgp.inducing.grids import Cells, Grid, Product, Series, find_grid
-from pymc_vsgp.inducing.products import Products
+from pymc_vsgp.inducing.products import PairProducts, Products
 from pymc_vsgp.inducing.scattered import Scattered
 
 pytestmark = pytest.mark.filterwarnings("ignore:The period of 'u'")
@@ -41,6 +41,20 @@ def test_products_of_features_are_sums_of_others(frequencies, rng):
     )
     s = rng.normal(size=9)
     np.testing.assert_allclose(products.unfold(psi.T @ s), (phi.T * s) @ phi, atol=1e-11)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (1, 3), (2, 1)])
+def test_products_of_sites_and_times(sizes, rng):
+    products, C = PairProducts(*sizes), rng.normal(size=(np.prod(sizes),) * 2)
+    phi, psi = [], []
+    for _ in range(9):
+        of = [rng.normal(size=n) for n in sizes]
+        phi.append(np.kron(*of))
+        psi.append(np.kron(*(a[i] * a[j] for a, (i, j) in zip(of, products.pairs, strict=True))))
+    phi, psi, s = np.array(phi), np.array(psi), rng.normal(size=9)
+    squares = np.einsum("ni,ij,nj->n", phi, C, phi)
+    np.testing.assert_allclose(psi @ products.fold(C), squares, atol=1e-12)
+    np.testing.assert_allclose(products.unfold(psi.T @ s), (phi.T * s) @ phi, atol=1e-12)
 
 
 def grid(n, m):

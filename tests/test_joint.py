@@ -15,8 +15,8 @@ import pymc_vsgp as vsgp
 from pymc_vsgp.fit import joint
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.density import Points
-from pymc_vsgp.fit.gaussian import _sites_of
 from pymc_vsgp.fit.stage import hand_over
+from pymc_vsgp.fit.turns import of_model
 from pymc_vsgp.inducing.coordinates import Sites, Tied, Together, Whitened
 from pymc_vsgp.model.variable import inducing_variables
 
@@ -216,7 +216,7 @@ def test_a_fit_goes_on_from_sites_of_each(many, request):
     stage = fitted(model)
     bound = Bound(model, mode=RAW)
     theta = bound.ravel(stage.theta_unconstrained)
-    sites = _sites_of(stage, bound, theta)
+    sites = of_model(bound, theta, [stage.sites["u"]], [stage.mean["u"]])
     M = 8 if many is None else 25
     assert stage.sites["u"].root.shape == (3, M, 3 * M)
     assert sites[0].root.shape == ((3, M) if many else (3, M, M))

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
@@ -17,7 +18,13 @@ from scipy import special, stats
 
 import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
+import pymc_vsgp.fit.correlated
 
+from pymc_vsgp.compile import ONCE
+from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.fit.correlated import CorrelatedBound, can_correlate
+from pymc_vsgp.fit.turns import back, forth
+from pymc_vsgp.inducing.coordinates import Known, Sites
 from pymc_vsgp.inducing.grids import Panel
 from pymc_vsgp.model.copies import as_sampled
 
@@ -52,7 +59,7 @@ def data(n=21, seed=1):
     return X, rng.poisson(2.0, size=n).astype(float)
 
 
-def build(X, y, inducing, *, n_outputs=1, likelihood=None, **kwargs):
+def build(X, y, inducing, *, n_outputs=1, likelihood=None, jitter=None, **kwargs):
     """The model, with a linear mean."""
     with pm.Model() as model:
         ls = pm.Gamma("ls", 3.0, 4.0)
@@ -65,6 +72,7 @@ def build(X, y, inducing, *, n_outputs=1, likelihood=None, **kwargs):
             cov_func=cov * matern(3, ls=LS_TIME, active_dims=[2]),
         )
         prior = {"inducing": inducing} if not isinstance(inducing, np.ndarray) else {"Xu": inducing}
+        prior |= {} if jitter is None else {"jitter": jitter}
         gp.prior("u", n_outputs=n_outputs, **prior)
         gp.likelihood("y", likelihood or vsgp.Poisson(), X=X, y=y, **kwargs)
     return model, gp
@@ -193,6 +201,113 @@ def test_the_stage_is_that_of_points_at_all_pairs(many, monkeypatch):
             moments = vsgp.predict(draws, None, "moments", model=m, progressbar=False)
             sds.append(moments["mean"].values[0].std(axis=0).mean())
         np.testing.assert_allclose(*sds, rtol=0.1)
+
+
+def of_a_few(model, monkeypatch):
+    """The bound of pairs that are correlated under q, and that of dense matrices."""
+    assert can_correlate(Bound(model, mode=ONCE))
+    correlated = CorrelatedBound(model, mode=ONCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(pymc_vsgp.fit.approximation, "_turn", lambda process: False)
+        return correlated, Bound(model, mode=ONCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["panel", "rows", *long("classes")])
+def test_correlations_are_those_of_dense_matrices(kind, monkeypatch, rng):
+    X, y = data(30)
+    n_outputs, kwargs = 1, {"block_size": 10} if kind == "rows" else {}
+    if kind == "classes":
+        n_outputs, y = 3, y.astype(int) % 3
+        kwargs = {"n_outputs": 3, "likelihood": vsgp.Softmax(3)}
+    # Variables that do not turn have a share of the jitter that u lacks.
+    model, _ = build(X, y, vsgp.inducing.Kronecker(*places()), jitter=1e-13, **kwargs)
+    correlated, dense = of_a_few(model, monkeypatch)
+    theta = correlated.start + 0.2 * rng.normal(size=correlated.start.size)
+    C = correlated.priors(theta)[0].turns
+    linear, root = rng.normal(size=(n_outputs, 35)), 3.0 * rng.normal(size=(n_outputs, 35, 35))
+    precision = root @ root.mT
+    assert not np.allclose(C[0], np.eye(SITES), atol=1e-3)
+    turned = forth(C, linear[:, :, None])[:, :, 0], forth(C, forth(C, precision).mT)
+    found, expected = correlated(theta, [Sites(*turned)]), dense(theta, [Sites(linear, root)])
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+    for k, q in enumerate(found.whole[0]):
+        # What the data say of variables that do not turn is what they say of u.
+        to = correlated.products[0].unfold(found.precision[0][k])
+        toward = back(C, (found.linear[0][k] + to @ q.mean)[None, :, None])[0, :, 0]
+        to = back(C, back(C, to[None]).mT)[0]
+        for mine, usual in ((to, expected.precision[0][k]), (toward, expected.linear[0][k])):
+            np.testing.assert_allclose(mine, usual, atol=1e-7 * np.abs(usual).max())
+    # With q of what does not turn held in the likelihood, the gradient is that of the value.
+    other = theta + 0.1 * rng.normal(size=theta.size)
+    gradient = correlated.held(other, [Sites(*turned)], [], found).gradient
+    for i, step in enumerate(1e-5 * np.eye(theta.size)):
+        ends = (correlated.held(other + s, [Sites(*turned)], [], found) for s in (step, -step))
+        a, b = (end.value for end in ends)
+        np.testing.assert_allclose(gradient[i], (a - b) / 2e-5, rtol=2e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def correlated():
+    """A stage of pairs that are correlated under q, and that of points at all pairs."""
+    X, y = data(50)
+    kinds = vsgp.inducing.Kronecker(*places()), pairs(*places())
+    models = [build(X, 40.0 * y, kind, jitter=1e-10)[0] for kind in kinds]
+    return [vsgp.fit_gaussian(progressbar=False, model=model, tol=1e-5) for model in models]
+
+
+@pytest.mark.slow
+def test_the_stage_of_correlated_pairs_is_that_of_points(correlated):
+    stage, exact = correlated
+    assert stage.converged and stage.marginal and stage.n_steps < 20
+    np.testing.assert_allclose(stage.elbo, exact.elbo, atol=2e-4)
+    (theta, sd), (other, of_other) = (
+        (s._theta_normal()[0], np.sqrt(np.diag(s.theta_covariance))) for s in correlated
+    )
+    assert np.all(np.abs(theta - other) < 0.1 * sd)
+    np.testing.assert_allclose(sd, of_other, rtol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["numpy", *long("NUMBA", "JAX")])
+def test_coordinates_of_correlated_pairs_turn_with_the_kernel(correlated, backend, rng):
+    """Sites of one lengthscale would be off by more than ten nats at another."""
+    stage, _ = correlated
+    stage.apply()
+    model, n = stage.model, SITES * TIMES
+    assert isinstance(model.rvs_to_transforms[model["u"]], Known)
+    outputs = [model.logp(), *model.replace_rvs_by_values([model["u"]])]
+    mode = "FAST_COMPILE" if backend == "numpy" else backend
+    compiled = pytensor.function(
+        model.value_vars, outputs, mode=mode, on_unused_input="ignore", trust_input=False
+    )
+    for factor in (0.5, 1.0, 1.6):
+        point = model.initial_point() | stage.theta_unconstrained
+        point["ls_log__"] = np.asarray(stage.theta_unconstrained["ls_log__"] + np.log(factor))
+        draws, weights = rng.normal(size=(60, n)), []
+        for epsilon in draws:
+            (name,) = (k for k in point if k.startswith("u"))
+            point[name] = epsilon.reshape(np.shape(point[name]))
+            weights.append(float(compiled(*(point[v.name] for v in model.value_vars))[0]))
+        assert np.std(weights + (draws**2).sum(axis=1) / 2.0) < 0.5
+        if factor == 1.0:
+            point[name] = np.zeros_like(point[name])
+            center = compiled(*(point[v.name] for v in model.value_vars))[1]
+            np.testing.assert_allclose(center.ravel(), stage.mean["u"][0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_fit_of_correlated_pairs_goes_on(correlated):
+    stage, _ = correlated
+    again = vsgp.fit_gaussian(model=stage.model, start=stage, maxiter=3, progressbar=False)
+    np.testing.assert_allclose(again.elbo, stage.elbo, atol=2e-3)
+    draws = stage.to_datatree(400, random_seed=1)
+    sd = draws["posterior"]["u"].values[0].std(axis=0)
+    assert 0.9 < np.mean(sd / np.sqrt(stage.covariance["u"][0])) < 1.5  # of theta, too
+    with stage.model:
+        weighed = vsgp.sample(stage=stage, draws=300, chains=1, random_seed=1, progressbar=False)
+    assert weighed["posterior"].attrs["method"] == "importance"
+    vsgp.reset(stage.model)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from pymc_vsgp.fit.blending import blend
 from pymc_vsgp.fit.bound import Variables, whitened_coordinates
 from pymc_vsgp.fit.minibatch import judge
 from pymc_vsgp.fit.stage import GaussianStage, inducing_inputs
+from pymc_vsgp.fit.turns import for_model
 from pymc_vsgp.inducing.coordinates import Sites
 
 _log = logging.getLogger("pymc.vsgp")  # whose parent has a handler
@@ -95,6 +96,7 @@ def fit_advi(
     if interrupted := len(hist) < n and not stopped:
         converged, message = False, f"Interrupted after {len(hist)} steps of {n}."
     before = inducing_inputs(bound)
+    in_model = for_model(bound, mean[theta_at], list(sites.values()))
     stage = GaussianStage(
         method=method,
         elbo=float(late.mean()),
@@ -111,7 +113,7 @@ def fit_advi(
         marginal=method == "fullrank_advi",
         mean=means,
         covariance=covariances,
-        sites=sites,
+        sites=dict(zip(sites, in_model, strict=True)),
         Xu_before=before,
         Xu=before,
         model=model,

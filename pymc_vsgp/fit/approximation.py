@@ -17,6 +17,7 @@ from pymc_vsgp.inducing.coordinates import (
     apply_sites,
     divide,
     inverse_transpose,
+    unturned,
 )
 from pymc_vsgp.model.variable import is_independent, is_sparse
 
@@ -54,6 +55,8 @@ class Approximation:
     """... and how the sites follow them, where they do."""
     moments: Sequence[TensorVariable] = ()
     """Mean and variances of many coefficients that are correlated under q; see `correlated`."""
+    turns: Sequence[TensorVariable] = ()
+    """What takes these to variables that do not turn with theta, of which q is held then."""
 
     @property
     def diagonal(self) -> bool:
@@ -101,9 +104,11 @@ class Approximation:
 
     def q(self, mean, R) -> "Density":
         """Return q(v), under a prior with this mean and this factor."""
-        if self.folded:
-            return Density(self.linear - mean, self.root, self.root, R, mean)
         linear = self.linear
+        if self.folded:
+            if self.turns:
+                linear = unturned(list(self.turns), linear[:, :, None])[:, :, 0]
+            return Density(linear - mean, self.root, self.root, R, mean)
         if self.slope is not None:
             linear = linear + pt.dot(self.slope, self.parameters)
         if self.sparse:
@@ -160,8 +165,8 @@ def of_coefficients(R, mean, root) -> tuple[TensorVariable, TensorVariable]:
     return R * mean, (R if root.type.ndim == 2 else R[:, None]) * root
 
 
-def approximation(model, u, process: Process | None, start) -> Approximation:
-    """Return the place of q for the inducing values u."""
+def approximation(model, u, process: Process | None, start, whole=False) -> Approximation:
+    """Return the place of q for the inducing values u, for a fit to the whole data or to parts."""
     value = model.rvs_to_values[u]
     shape = np.shape(start[value.name])
     K, M = (1, *shape) if len(shape) == 1 else shape
@@ -171,10 +176,18 @@ def approximation(model, u, process: Process | None, start) -> Approximation:
     linear = pt.tensor(dtype="float64", shape=(K, M))
     if is_sparse(u):
         return Approximation(u, value, K, M, None, linear, pt.tensor(dtype="float64", shape=(K, M)))
-    if is_independent(u) and M > MOST_DENSE:
+    # Sites of all of them would be of one theta, where these turn.
+    if is_independent(u) and (M > MOST_DENSE or (whole and M > 1 and _turn(process))):
         root, *offset = (pt.tensor(dtype="float64", shape=(K, M)) for _ in range(3))
         return Approximation(u, value, K, M, Xu, linear, root, offset, independent=True)
     found = Approximation(u, value, K, M, Xu, linear, pt.tensor(dtype="float64", shape=(K, M, M)))
     found.independent = is_independent(u)
     found.takes_covariance = process is not None and process.conditional.takes_covariance
     return found
+
+
+def _turn(process: Process | None) -> bool:
+    """Whether variables turn with theta, and their correlations are followed as they do."""
+    if process is None or process.conditional.products is None:
+        return False
+    return process.conditional.turns(process.args) is not None

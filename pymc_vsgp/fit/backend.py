@@ -24,7 +24,7 @@ from scipy.spatial import cKDTree
 
 from pymc_vsgp.checks import known_value
 from pymc_vsgp.engine.streaming import block_sums
-from pymc_vsgp.inducing.coordinates import Rotated
+from pymc_vsgp.inducing.coordinates import Rotated, has_matrix
 from pymc_vsgp.inducing.neighbors import PLACES
 from pymc_vsgp.model.variable import (
     inducing_variables,
@@ -162,7 +162,7 @@ def _are_many(model: Model, collapsed: bool) -> bool:
     shapes = value_shapes(model)
     return not collapsed and any(
         is_independent(u)
-        and not isinstance(model.rvs_to_transforms[u], Rotated)
+        and not has_matrix(model.rvs_to_transforms[u])
         and shapes[model.rvs_to_values[u].name][-1] > MANY
         for u in inducing_variables(model)
     )
@@ -209,8 +209,9 @@ def _operations(model: Model, collapsed: bool) -> Operations:
         rows = m**2 if collapsed and independent else n_data
         row, factor = 3.0 * m**2, FACTOR * m**3
         if independent:
-            turned = isinstance(model.rvs_to_transforms[u], Rotated)
-            row, factor = 3.0 * m, TURN * m**2 * turned
+            transform = model.rvs_to_transforms[u]
+            turn = TURN * m**2 if isinstance(transform, Rotated) else FACTOR * m**3
+            row, factor = 3.0 * m, turn * has_matrix(transform)
             if u.name in whole:
                 row = 3.0 * whole[u.name].width
                 factor += 6.0 * whole[u.name].beside_rows

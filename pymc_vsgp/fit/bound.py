@@ -151,7 +151,7 @@ class Variables:
     """Whether a step of q can be made where JAX evaluates it."""
     _placed: Mapping[SharedVariable, Placed] = {}
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, whole: bool = False):
         self.model = model
         us = require_inducing(model)
         discrete = [v.name for v in model.discrete_value_vars]
@@ -174,7 +174,7 @@ class Variables:
         self.start = self.ravel(start)
         self._in_units: Any = None
         known = processes(model)
-        self.processes = [approximation(model, u, known.get(u.name), start) for u in us]
+        self.processes = [approximation(model, u, known.get(u.name), start, whole) for u in us]
         names = [rv.name for rv in self.others]
         where = self.unravel(np.arange(self.start.size))
         for p in self.processes:
@@ -254,7 +254,7 @@ class Bound(Variables):
     def __init__(
         self, model: Model, move_inducing=False, n_rows=None, mode=None, mesh=None, held=False
     ):
-        super().__init__(model)
+        super().__init__(model, n_rows is None and mesh is None and not move_inducing)
         self.mesh = mesh
         for p in self.processes:
             if held and not p.independent:

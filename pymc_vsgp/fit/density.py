@@ -31,7 +31,7 @@ from pymc_vsgp.engine.vectorized import BATCH_BYTES, over
 from pymc_vsgp.fit.bound import split
 from pymc_vsgp.fit.compiled import Compiled, Jax, Numba, OnDevices, adopted, compiler
 from pymc_vsgp.fit.newton import refined_logp
-from pymc_vsgp.inducing.coordinates import Rotated
+from pymc_vsgp.inducing.coordinates import has_matrix
 from pymc_vsgp.inducing.graphs import frontier
 from pymc_vsgp.model.variable import (
     inducing_variables,
@@ -271,8 +271,7 @@ def _alone(model: Model) -> set[Variable]:
     return {
         model.rvs_to_values[u]
         for u in inducing_variables(model)
-        if is_sparse(u)
-        or (is_independent(u) and not isinstance(model.rvs_to_transforms[u], Rotated))
+        if is_sparse(u) or (is_independent(u) and not has_matrix(model.rvs_to_transforms[u]))
     }
 
 

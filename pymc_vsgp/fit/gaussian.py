@@ -24,13 +24,12 @@ from pymc_vsgp.fit.checkpoint import Checkpoint
 from pymc_vsgp.fit.collapsed import integrable
 from pymc_vsgp.fit.correlated import Correlated, CorrelatedBound, can_correlate, knows_much
 from pymc_vsgp.fit.exact import ExactBound, ResponseBound
-from pymc_vsgp.fit.joint import own_sites
 from pymc_vsgp.fit.minibatch import Minibatches
 from pymc_vsgp.fit.natural import Exact, Natural
 from pymc_vsgp.fit.neighbors import GivenNeighbors, NeighborsBound, has_neighbors
 from pymc_vsgp.fit.stage import GaussianStage, hand_over, inducing_inputs, insist
 from pymc_vsgp.fit.starts import best_of, with_shorter_lengthscales
-from pymc_vsgp.inducing.coordinates import Sites
+from pymc_vsgp.fit.turns import for_model, of_model
 from pymc_vsgp.model.copies import copy_of
 from pymc_vsgp.model.data import check_data
 from pymc_vsgp.model.observation import observations, require_inducing, warnings_at
@@ -367,8 +366,10 @@ class Fitter:
         first = FIRST
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
-            sites = _sites_of(start, bound, theta)
-            first = 0 if any(s.rotated for s in start.sites.values()) else first
+            known = [(start.sites[p.u.name], start.mean[p.u.name]) for p in bound.processes]
+            sites = of_model(bound, theta, *map(list, zip(*known, strict=True)))
+            pairs = zip(bound.processes, known, strict=True)
+            first = 0 if any(p.diagonal and s.root.ndim > 2 for p, (s, _) in pairs) else first
         if tol is None:
             tol = 1e-3
             if self.batch_size is not None:
@@ -414,7 +415,7 @@ class Fitter:
             theta_covariance = self._curvature(fit, maxiter, advance)
             if exact:
                 fit.evaluation = bound.with_q(fit.theta)
-            in_model = insist(fit.in_model)
+            in_model = for_model(bound, fit.theta, insist(fit.in_model))
         if self.batch_size is None:
             fit.look_back(theta_covariance)
         ev = fit.evaluation
@@ -448,17 +449,6 @@ class Fitter:
             interrupted=fit.interrupted,
             state=getattr(fit, "reached", None),
         )
-
-
-def _sites_of(start: GaussianStage, bound: Any, theta: np.ndarray) -> list[Sites]:
-    """Return sites of each process alone, as a fit takes them."""
-    names = [p.u.name for p in bound.processes]
-    sites = [start.sites[name] for name in names]
-    if any(s.shared for s in sites):
-        here = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
-        diagonal = [p.diagonal for p in bound.processes]
-        return own_sites(here, [start.mean[name] for name in names], diagonal)
-    return [Sites(s.linear, s.root[:, 0], s.slope) if s.rotated else s for s in sites]
 
 
 def _resume(fit: Minibatches, start: GaussianStage | None, checkpoint: Checkpoint | None) -> None:

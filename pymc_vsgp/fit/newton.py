@@ -31,10 +31,10 @@ from pymc_vsgp.fit.bound import split, whitened_coordinates
 from pymc_vsgp.fit.sites import given_sites, of_all
 from pymc_vsgp.inducing.coordinates import (
     Diagonal,
-    Tied,
     Together,
     apply_sites,
     divide,
+    has_matrix,
     inverse_transpose,
     times,
 )
@@ -147,7 +147,7 @@ def _of_stage(model: Model, us) -> tuple[dict[str, _Normal], Callable]:
 def _has_matrix(model: Model, u) -> bool:
     """Whether coordinates of inducing values have a matrix for all of them."""
     transform = model.rvs_to_transforms[u]
-    tied = isinstance(transform, Tied | Together) and not isinstance(transform, Diagonal)
+    tied = has_matrix(transform) and not isinstance(transform, Diagonal)
     return tied or not is_independent(u)
 
 

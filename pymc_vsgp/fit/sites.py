@@ -16,12 +16,14 @@ from pytensor.graph.basic import Variable
 from pymc_vsgp.fit.bound import unconstrained
 from pymc_vsgp.inducing.coordinates import (
     Diagonal,
+    Known,
     Rotated,
     Sites,
     SparseTied,
     Tied,
     Together,
     apply_shared_sites,
+    turned,
     whiten,
 )
 from pymc_vsgp.model.observation import parameters, processes
@@ -130,7 +132,18 @@ def given_sites(model: Model, u) -> tuple[Variable, Variable]:
     for x in slope:
         theta = unconstrained(model, parameters(model, u))
         linear = linear + pt.dot(x, pt.concatenate([pt.as_tensor(t).ravel() for t in theta]))
+    if (turns := _turns(model, u)) is not None:
+        return turned(turns, linear[:, :, None])[:, :, 0], turned(turns, root)
     return linear, root
+
+
+def _turns(model: Model, u) -> list | None:
+    """Return what turns sites of variables of a model with theta, if anything does."""
+    _, n, last = model[site_names(u)[1]].type.shape
+    of = processes(model).get(u.name)
+    if of is None or n != u.type.shape[-1] or (last == 1 < n):
+        return None
+    return of.conditional.turns(of.args)
 
 
 def _put_alone(model: Model, u, sites: Sites) -> None:
@@ -140,6 +153,12 @@ def _put_alone(model: Model, u, sites: Sites) -> None:
         of, mean = processes(model)[u.name], u.owner.inputs[1]
         u.owner.inputs[7] = of.conditional.coordinates(of.args, mean, linear[0], root[0, :, 0])
         model.rvs_to_transforms[u] = SparseTied()
+        return
+    if (turns := _turns(model, u)) is not None:
+        root = model[site_names(u)[1]]
+        precision = turned(turns, turned(turns, pt.matmul(root, root.mT)).mT)
+        u.owner.inputs[4] = precision
+        model.rvs_to_transforms[u] = Known()
         return
     diagonal = sites.root.ndim == 2
     model.rvs_to_transforms[u] = Diagonal() if diagonal else Rotated() if sites.rotated else Tied()

@@ -21,6 +21,7 @@ from pymc.model.core import Model
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_vsgp.checks import check_number, generator_of, model_of
+from pymc_vsgp.fit.approximation import MOST_DENSE
 from pymc_vsgp.fit.bound import Variables, split
 from pymc_vsgp.fit.checkpoint import State
 from pymc_vsgp.fit.density import Points
@@ -286,6 +287,8 @@ def dataset_of(stage: GaussianStage) -> xr.Dataset:
         variables[f"{name}_sites_linear"] = (dims[:2], sites.linear)
         # Correlations of many coefficients are large, and among the data of the model.
         root = sites.root[:, 0] if sites.rotated else sites.root
+        if sites.dense and not sites.shared and root.shape[-1] > MOST_DENSE:
+            root = np.linalg.norm(root, axis=2)
         of_root = (*dims[:2], f"{name}_site") if sites.shared else dims[: root.ndim]
         variables[f"{name}_sites_root"] = (of_root, root)
         if sites.slope is not None:

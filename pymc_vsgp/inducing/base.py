@@ -356,6 +356,13 @@ class Conditional(ABC):
         A = self.solve(X, args)
         return Moments(self.anywhere(X, args).mu, self.prior_covariance(X, args) - pt.dot(A.T, A))
 
+    def turns(self, args) -> list[TensorVariable] | None:
+        """Matrices, whose Kronecker product takes u to variables that do not turn with theta.
+
+        None where u itself does not. Sites with a root of all variables are of these.
+        """
+        return None
+
     def coordinates(self, args, mean, linear, root) -> TensorVariable:
         """Return what `coordinates.SparseTied` takes, where the prior of u has a pattern."""
         raise NotImplementedError

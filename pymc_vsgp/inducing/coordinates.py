@@ -172,6 +172,11 @@ class Sites(NamedTuple):
         return self.root.ndim == 3 and self.root.shape[1] == self.root.shape[2] + 1
 
     @property
+    def dense(self) -> bool:
+        """Whether their root has a row for each value, and no more."""
+        return self.root.ndim == 3 and not self.rotated
+
+    @property
     def shared(self) -> bool:
         """Whether these are of `Together`, whose root has columns for all values."""
         return self.root.ndim == 3 and self.root.shape[1] < self.root.shape[2]
@@ -256,6 +261,19 @@ class Diagonal(Tied):
         return apply_diagonal_sites(mean, scale, linear, root)
 
 
+class Known(Tied):
+    r"""Coordinates of independent coefficients, as in `Tied`, by the precision of their sites.
+
+    In place of a root the variable has :math:`B B^\top`: less work where theta turns it.
+    """
+
+    def _maps(self, value, inputs):
+        _, mean, scale, linear, precision = inputs
+        if value.type.ndim == 1:
+            linear, precision = linear[0], precision[0]
+        return apply_precision(mean, scale, linear, precision)
+
+
 class Rotated(Diagonal):
     r"""Coordinates of independent coefficients that are correlated under the posterior.
 
@@ -288,6 +306,13 @@ class Rotated(Diagonal):
         return super().log_jac_det(value, *inputs) + pt.log(diagonals).sum(axis=-1)
 
 
+def has_matrix(transform: Transform) -> bool:
+    """Whether coordinates have a matrix for all inducing values."""
+    if isinstance(transform, Diagonal):
+        return isinstance(transform, Rotated)
+    return isinstance(transform, Tied | Together)
+
+
 def apply_diagonal_sites(mean, scale, linear, root):
     """Return what `apply_sites` does, as vectors, or matrices with a row for each function."""
     L = pt.sqrt(np.float64(1.0) + (scale * root) ** 2)
@@ -308,6 +333,34 @@ def sites_of(R, mean, h, precision) -> Sites:
     root = scipy.linalg.solve_triangular(R, root_of(precision), lower=True, trans=1)
     linear = scipy.linalg.solve_triangular(R, h, lower=True, trans=1) + root @ (root.T @ mean)
     return Sites(linear, root)
+
+
+def turned(turns: list, x):
+    """Return ``C^T x``, for each function, with the Kronecker product C of two matrices.
+
+    With sites of C u, x is turned into what it is of those of u.
+    """
+    n, m = (c.type.shape[0] for c in turns)
+    K, _, columns = x.type.shape
+    first = pt.matmul(turns[0].T, x.reshape((K, n, m * columns)))
+    return pt.matmul(turns[1].T, first.reshape((K, n, m, columns))).reshape((K, n * m, columns))
+
+
+def unturned(turns: list, x):
+    """Return ``C^-1 x``, for each function: u of the variables that do not turn."""
+    n, m = (c.type.shape[0] for c in turns)
+    K, _, columns = x.type.shape
+    first = solve_triangular(turns[0], x.reshape((K, n, m * columns)), lower=True, b_ndim=2)
+    second = first.reshape((K * n, m, columns))
+    return solve_triangular(turns[1], second, lower=True, b_ndim=2).reshape((K, n * m, columns))
+
+
+def apply_precision(mean, scale, linear, precision):
+    """Return what `apply_sites` does, for independent coefficients and a precision."""
+    rest = linear - pt.matmul(precision, mean[..., None])[..., 0]
+    P = scale[:, None] * precision * scale + pt.eye(scale.shape[0], dtype="float64")
+    L = cholesky(P, lower=True)
+    return solve_triangular(L, (scale * rest)[..., None], lower=True, b_ndim=2)[..., 0], L
 
 
 def apply_sites(mean, R, linear, root):

@@ -29,47 +29,36 @@ from collections.abc import Sequence
 from copy import copy
 from functools import reduce
 from operator import index, mul
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 
 from pymc.gp.cov import BaseCovariance, Prod
-from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.linalg import solve_triangular
-from pytensor.tensor.variable import TensorVariable
 
-from pymc_vsgp.checks import as_inputs, check_distinct, column_names, known_value
+from pymc_vsgp.checks import as_inputs, check_distinct, column_names
 from pymc_vsgp.inducing.base import (
-    Conditional,
-    Contribution,
     InducingPrior,
     InducingVariables,
-    gradients_of,
     keep,
-    pull_spread,
-    spread_of,
 )
 from pymc_vsgp.inducing.covariates import Covariates
-from pymc_vsgp.inducing.features import by_column
-from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
+from pymc_vsgp.inducing.graphs import as_ops
 from pymc_vsgp.inducing.grids import Panel
 from pymc_vsgp.inducing.kernel_values import draws_or_start
 from pymc_vsgp.inducing.kernels import codes_of
+from pymc_vsgp.inducing.pairs import KEPT, GivenPairs, PairsLayout
 from pymc_vsgp.inducing.spectrum import active_columns, used_columns
 from pymc_vsgp.ops.cholesky import factor
 from pymc_vsgp.ops.distance import pass_gradients, warn_of_offset
 
 __all__ = ["Kronecker"]
 
-W, SCALE, ROOTS, TURNS, PLACES, THETA = 0, 1, 2, 4, 6, 8
-"""Positions among the args; of roots, turns and places there are two."""
-
 DRAWS = 20  # of the prior, for the mean kernel
 PRODUCT = 1e-6  # relative error of a product, within which a kernel is one
 APART = 1e-7  # of the mean variance, which tells equal eigenvalues apart
-KEPT = ("places_0", "places_1", "turns_0", "turns_1", "pairs")
 
 
 class Kronecker(InducingVariables):
@@ -243,7 +232,11 @@ class KroneckerPrior(InducingPrior):
         outputs = pass_gradients(outputs, [x, z])
         graphs = [([z, x], [k]) for k in outputs[:3]] + [([x], outputs[3:])]
         (*kernels, across, single), theta = as_ops(*graphs)
-        conditional = GivenPairs(u.name, self.kind, kernels, across, single, layout)
+        kind = self.kind
+        sizes = [len(places) for places in kind.places]
+        conditional = GivenPairs(
+            u.name, sizes, kind.n_columns, kind.parts, kernels, across, single, layout
+        )
         conditional.codes = codes_of(cov_func)
         args = [self.linear(u), self.factor, *self.roots, *self.turns, *self.places, *theta]
         return conditional, args
@@ -256,7 +249,7 @@ class KroneckerPrior(InducingPrior):
     def layout(self, X):
         """Return the places of the rows, where they are pairs of few."""
         panel = Panel(X, self.kind.parts)
-        return PairsLayout(panel, self.kind) if panel.pays else None
+        return PairsLayout(panel, self.kind.places) if panel.pays else None
 
 
 def _turn(K: np.ndarray) -> np.ndarray:
@@ -294,32 +287,6 @@ def kernels_of(cov_func, kind: Kronecker):
     ]
 
 
-class PairsLayout:
-    """A panel of the data, and which of its places are those of the variables."""
-
-    def __init__(self, panel: Panel, kind: Kronecker):
-        self.rows, self.of_rows, self.at = panel.rows, panel.of_rows, panel.at
-        self.panel = panel
-        self.own = [_positions(x, z) for x, z in zip(panel.places, kind.places, strict=True)]
-        """Of each place its position among those of the variables, unless some are others."""
-
-    def holds(self, X, args) -> TensorVariable:
-        """Whether the rows of `X` still are like this."""
-        same = [self.panel.holds(X)]
-        for i, own in enumerate(self.own):
-            if own is not None:
-                columns = self.panel.parts[i]
-                x, z = X[self.rows[i]], args[PLACES + i][own]
-                same += [pt.all(pt.eq(x[:, d], z[:, d])) for d in columns]
-        return pt.all(pt.stack(same))
-
-
-def _positions(places: np.ndarray, among: np.ndarray) -> np.ndarray | None:
-    known = {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(among))}
-    found = [known.get(row.tobytes()) for row in np.ascontiguousarray(places)]
-    return None if None in found else np.array(found, dtype=int)
-
-
 def _check_product(cov_func, kind: Kronecker) -> None:
     """Raise where the kernel is no product of one for each set of places."""
     few = kind.few()
@@ -338,183 +305,3 @@ def _check_product(cov_func, kind: Kronecker) -> None:
                 "as Matern52(3, ls=a, active_dims=[0, 1]) * Matern52(3, ls=b, active_dims=[2]). "
                 "Pass such a product without white noise, or other inducing variables."
             )
-
-
-class Pieces(NamedTuple):
-    """Weights of the variables at places of each set, a row for each of them, and their sizes."""
-
-    first: TensorVariable
-    second: TensorVariable
-    of_first: TensorVariable
-    """Share of the variance that they explain, for each place."""
-    of_second: TensorVariable
-
-
-class GivenPairs(Conditional):
-    """p(f | u) for values at pairs of places: products of small matrices, and PyTensor's gradients.
-
-    The args are the variables less their means, their deviations, two factors, two rotations, the
-    places of two sets, and the parameters of kernel and mean. In the loop over the data come,
-    behind them, a number that is nan where the rows are no longer those of the layout, and the
-    `Pieces` at its places.
-    """
-
-    noun = "pairs of places"
-    follows_X = False
-    kept = KEPT
-
-    def __init__(
-        self, process, kind: Kronecker, kernels, across: Kernel, single: Kernel, layout=None
-    ):
-        super().__init__(process, kind.n_columns, sorted(sum(kind.parts, [])))
-        self.parts, self.sizes = kind.parts, [len(places) for places in kind.places]
-        self.kernels, self.across, self.single, self.layout = kernels, across, single, layout
-        self.end = THETA + len(single.inner_inputs) - 1
-
-    @property
-    def width(self):
-        """Places of both sets: a row takes a column of each."""
-        return sum(self.sizes)
-
-    @property
-    def whole(self):
-        """Whether all rows make one block."""
-        return self.layout is not None
-
-    def by_rows(self):
-        """Return the same for rows that lie in any way."""
-        found = copy(self)
-        found.layout = None
-        return found
-
-    def block_args(self, X, args):
-        """Append whether the rows lie as they should, and the pieces of the layout."""
-        if self.layout is None:
-            return args
-        valid = pt.switch(self.layout.holds(X, args), 1.0, np.nan).astype("float64")
-        places = [X[rows] for rows in self.layout.rows]
-        return [*args, valid, *self._pieces(places, args)]
-
-    def user_args(self, args):
-        """Drop them."""
-        return args[: self.end]
-
-    def complaint(self, X, args):
-        """Say that rows are not those that the model was made for."""
-        if wrong := super().complaint(X, args):
-            return wrong
-        try:
-            same: Any = self.layout is None or known_value(self.layout.holds(pt.constant(X), args))
-        except (ValueError, IndexError, AssertionError):  # a different number of rows
-            same = False
-        if same:
-            return None
-        return (
-            "has other pairs of places than the model was made for. Make the model again with "
-            "these data, or pass block_size=1000 to likelihood: rows may then change."
-        )
-
-    def _pieces(self, places, args) -> Pieces:
-        """Return the pieces for places of each set, which are inputs of f."""
-        theta = args[THETA : self.end]
-        found = []
-        for i, x in enumerate(places):
-            z, L, Q = args[PLACES + i], args[ROOTS + i], args[TURNS + i]
-            if self.layout is not None and self.layout.own[i] is not None:
-                # K is L L^T, once rotated, so that neither is needed again.
-                found.append(pt.dot(L.T, Q[self.layout.own[i]].T))
-                continue
-            other = np.isin(np.arange(self.n_columns), self.parts[1 - i])
-            x = pt.switch(other, z[:1], x)  # all at the first place of the other set
-            k = inline(self.kernels[i], z, x, *theta)[0]
-            found.append(solve_triangular(L, pt.dot(Q.T, k), lower=True, b_ndim=2))
-        weights = [A / pt.diagonal(args[ROOTS + i])[:, None] for i, A in enumerate(found)]
-        return Pieces(*weights, *(pt.sum(A**2, axis=0) for A in found))
-
-    def moments(self, X, args):
-        """Build the moments in a block, and the pieces."""
-        if self.layout is None:
-            pieces, valid = self._pieces([X, X], args), np.float64(1.0)
-        else:
-            valid, *rest = args[self.end :]
-            pieces = Pieces(*rest)
-        prior, mean = inline(self.single, X, *args[THETA : self.end])
-        f = self._sum(pieces[:2], args[W])
-        if self.layout is None:
-            explained = pieces.of_first * pieces.of_second
-        else:
-            explained = self.layout.of_rows(pt.outer(pieces.of_first, pieces.of_second))
-        gamma = pt.maximum(prior - explained, FLOOR * prior) * valid
-        return pieces, Moments((mean if f.type.ndim == 1 else mean[:, None]) + f, gamma)
-
-    def _sum(self, weights, w):
-        """Sum of the variables with these weights, at each row."""
-        return by_column(self._sum_of_one, weights, w)
-
-    def _sum_of_one(self, weights, w):
-        first, second = weights
-        w = w.reshape(self.sizes)
-        half = pt.dot(w.T, first)
-        if self.layout is None:
-            return pt.sum(half * second, axis=0)
-        return self.layout.of_rows(pt.dot(half.T, second))
-
-    def _matrix(self, pieces):
-        """Return the weights of each variable at each row."""
-        first, second = pieces[:2]
-        if self.layout is not None:
-            first, second = first[:, self.layout.at[:, 0]], second[:, self.layout.at[:, 1]]
-        return (first[:, None, :] * second[None, :, :]).reshape((-1, first.shape[1]))
-
-    def spread(self, X, args, pieces, root):
-        """Variance of the mean of f where the variables have the covariance ``root root^T``."""
-        if self.diagonal(args, root):
-            return self._spread(pieces, root**2)
-        return spread_of(self._matrix(pieces), root)
-
-    def _spread(self, pieces, squares):
-        weights = [b**2 for b in pieces[:2]]
-        return self._sum(weights, squares if squares.type.ndim == 1 else squares.T)
-
-    def wrt(self, pieces, moments):
-        """Return what `pull` needs the adjoints of."""
-        return [moments.mu, moments.gamma]
-
-    def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
-        """Return what the block adds to the gradient."""
-        surrogate = sum(
-            pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
-        )
-        gram = None
-        if root is not None and self.diagonal(args, root):
-            squares = disconnected_grad(root) ** 2
-            spread = pt.sum(disconnected_grad(of_spread) * self._spread(pieces, squares))
-            gram = 2.0 * grad(spread, squares)
-            surrogate = surrogate + spread
-        elif root is not None:
-            A = self._matrix(pieces)
-            of_A, gram = pull_spread(A, root, of_spread)
-            surrogate = surrogate + pt.sum(disconnected_grad(of_A) * A)
-        at = [W, *range(THETA, self.end)]
-        at += [ROOTS, ROOTS + 1] if self.layout is None else range(self.end + 1, self.end + 5)
-        return Contribution(gradients_of(surrogate, {i: args[i] for i in at}), gram=gram)
-
-    def anywhere(self, X, args):
-        """Moments at each row of any X on its own."""
-        return self.by_rows().moments(X, self.user_args(args))[1]
-
-    def prior_mean(self, X, args):
-        """Prior mean of f at the rows of X."""
-        mean = inline(self.single, X, *args[THETA : self.end])[1]
-        several = args[W].type.ndim == 2
-        return mean[:, None] + pt.zeros((1, args[W].shape[1])) if several else mean
-
-    def cross(self, X, Z, args):
-        """Covariance of f between the rows of Z and of X, and its variance at X."""
-        theta = args[THETA : self.end]
-        return inline(self.across, Z, X, *theta)[0], inline(self.single, X, *theta)[0]
-
-    def solve(self, X, args):
-        """Return A such that the covariance that u explains is ``A^T A``: dense, M x N."""
-        rows = self.by_rows()
-        return rows._matrix(rows._pieces([X, X], args)) * args[SCALE][:, None]

@@ -1,9 +1,11 @@
-r"""Products of two features, which are sums of a few features of up to twice the frequency.
+r"""Products of two features, which are fewer than their pairs.
 
-So a variance :math:`\phi(x)^\top C \phi(x)`, with C the covariance of M coefficients, is a sum of
-some :math:`2^D M` features, and what data say of M coefficients together,
-:math:`\sum_n s_n \phi(x_n) \phi(x_n)^\top`, is made of as many sums over the data. Neither takes
-:math:`N M^2` operations.
+Those of two waves are sums of a few features of up to twice the frequency. So a variance
+:math:`\phi(x)^\top C \phi(x)`, with C the covariance of M coefficients, is a sum of some
+:math:`2^D M` features, and what data say of M coefficients together,
+:math:`\sum_n s_n \phi(x_n) \phi(x_n)^\top`, is made of as many sums over the data. Where features
+are one of a site times one of a time, products are two of a site times two of a time. Neither
+takes :math:`N M^2` operations.
 """
 
 from functools import lru_cache
@@ -11,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import scipy.sparse
 
-__all__ = ["Products"]
+__all__ = ["PairProducts", "Products"]
 
 
 class Products:
@@ -41,6 +43,36 @@ class Products:
         for T in matrices:  # the first axis comes last each time
             x = np.moveaxis((T @ x.reshape(len(x), -1)).reshape(-1, *x.shape[1:]), 0, -1)
         return x
+
+
+class PairProducts:
+    """Products of two features that are each one of a site times one of a time.
+
+    Of two sites in either order there is one.
+    """
+
+    def __init__(self, n_sites: int, n_times: int):
+        self.sizes = n_sites, n_times
+        self.pairs = [np.triu_indices(n) for n in self.sizes]
+        self.double = [len(i) for i, _ in self.pairs]
+
+    def fold(self, C: np.ndarray) -> np.ndarray:
+        """Return the weights of products in ``phi^T C phi``."""
+        x = C.reshape(*self.sizes, *self.sizes).transpose(0, 2, 1, 3)
+        (i, j), (k, m) = self.pairs
+        x = x[i, j] + np.where(i == j, 0.0, 1.0)[:, None, None] * x[j, i]
+        x = x[:, k, m] + np.where(k == m, 0.0, 1.0) * x[:, m, k]
+        return x.ravel()
+
+    def unfold(self, w: np.ndarray) -> np.ndarray:
+        """Return the matrix of ``w @ psi`` of all products: what `fold` is the transpose of."""
+        at = []
+        for n, (i, j) in zip(self.sizes, self.pairs, strict=True):
+            of = np.empty((n, n), dtype=int)
+            of[i, j] = of[j, i] = np.arange(len(i))
+            at.append(of)
+        x = w.reshape(self.double)[at[0][:, :, None, None], at[1]]
+        return x.transpose(0, 2, 1, 3).reshape((int(np.prod(self.sizes)),) * 2)
 
 
 @lru_cache(maxsize=8)
