@@ -19,12 +19,13 @@ from scipy import special, stats
 import pymc_vsgp as vsgp
 import pymc_vsgp.fit.bound
 import pymc_vsgp.fit.correlated
+import pymc_vsgp.fit.turns
 
 from pymc_vsgp.compile import ONCE
 from pymc_vsgp.fit.bound import Bound
 from pymc_vsgp.fit.correlated import CorrelatedBound, can_correlate
-from pymc_vsgp.fit.turns import back, forth
-from pymc_vsgp.inducing.coordinates import Known, Sites
+from pymc_vsgp.fit.turns import back, for_nuts, forth
+from pymc_vsgp.inducing.coordinates import Diagonal, Known, Sites
 from pymc_vsgp.inducing.grids import Panel
 from pymc_vsgp.model.copies import as_sampled
 
@@ -294,6 +295,24 @@ def test_coordinates_of_correlated_pairs_turn_with_the_kernel(correlated, backen
             point[name] = np.zeros_like(point[name])
             center = compiled(*(point[v.name] for v in model.value_vars))[1]
             np.testing.assert_allclose(center.ravel(), stage.mean["u"][0], atol=1e-6)
+
+
+def test_nuts_has_sites_of_each_of_many_pairs(correlated, monkeypatch):
+    stage, _ = correlated
+    assert for_nuts(stage) is stage
+    monkeypatch.setattr(pymc_vsgp.fit.turns, "MANY", 30)
+    alone = for_nuts(stage)
+    alone.apply()
+    model, u = stage.model, stage.model["u"]
+    assert type(model.rvs_to_transforms[u]) is Diagonal and alone.sites["u"].root.shape == (1, 35)
+    point = model.initial_point() | stage.theta_unconstrained
+    point[model.rvs_to_values[u].name] = np.zeros(35)
+    inputs = model.value_vars
+    (center,) = pytensor.function(
+        inputs, model.replace_rvs_by_values([u]), mode="FAST_COMPILE", on_unused_input="ignore"
+    )(*(point[v.name] for v in inputs))
+    np.testing.assert_allclose(center, stage.mean["u"][0], atol=1e-6)
+    stage.apply()
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from pymc_vsgp.fit.initial import of_target, starts_of_chains
 from pymc_vsgp.fit.spread import for_devices, on_rows_of, spread
 from pymc_vsgp.fit.stage import GaussianStage, add_data, dataset_of, insist
 from pymc_vsgp.fit.starts import all_of, search
+from pymc_vsgp.fit.turns import for_nuts
 from pymc_vsgp.fit.walk import disagreement, draws_of
 from pymc_vsgp.fit.weigher import Weigher
 from pymc_vsgp.model.data import check_data
@@ -220,6 +221,8 @@ def sample(
             return _picked(found, kwargs.get("var_names"))
         if found is not None:
             stage, starts, refused = found.stage, found.better, found.refused
+    stage, starts = for_nuts(stage), for_nuts(starts)
+    stage.apply()
     # The gradient of the collapsed density is PyTensor's; these two samplers take JAX's own.
     whole_only = sorted(WHOLE_ONLY & set(kwargs))
     # Without parameters nothing would be left to sample.

@@ -5,17 +5,22 @@ given those of C u in their place, which does not; see `Conditional.turns`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from pymc_vsgp.compile import ONCE, function, simplify
+from pymc_vsgp.fit.bound import Variables
 from pymc_vsgp.fit.joint import own_sites
+from pymc_vsgp.fit.stage import GaussianStage
 from pymc_vsgp.inducing.coordinates import Sites
 from pymc_vsgp.model.observation import processes
 
-__all__ = ["along", "back", "for_model", "forth", "of_model"]
+__all__ = ["along", "back", "for_model", "for_nuts", "forth", "of_model"]
+
+MANY = 300  # variables that turn, above which NUTS has sites of each alone
 
 
 def for_model(bound: Any, theta: np.ndarray, sites: list[Sites]) -> list[Sites]:
@@ -56,6 +61,23 @@ def _changed(bound: Any, theta, sites: list[Sites], change) -> list[Sites]:
         slope = None if s.slope is None else change(C, s.slope)
         out[i] = Sites(change(C, s.linear[..., None])[..., 0], change(C, s.root), slope)
     return out
+
+
+def for_nuts(stage: GaussianStage) -> GaussianStage:
+    """Return a stage whose coordinates cost a gradient little.
+
+    Where there are many variables that turn, a matrix for all of them would take all the time.
+    """
+    names = [name for name, s in stage.sites.items() if s.dense and s.root.shape[1] > MANY]
+    known = processes(stage.model)
+    if not any(n in known and known[n].conditional.turns(known[n].args) for n in names):
+        return stage
+    bound = Variables(stage.model, whole=True)
+    of = [p.u.name for p in bound.processes]
+    given = [stage.sites[name] for name in of], [stage.mean[name] for name in of]
+    alone = of_model(bound, bound.ravel(stage.theta_unconstrained), *given)
+    found = {name: s for name, s in zip(of, alone, strict=True) if name in names}
+    return replace(stage, sites=stage.sites | found)
 
 
 def back(C, x: np.ndarray) -> np.ndarray:
