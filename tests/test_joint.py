@@ -216,7 +216,7 @@ def test_a_fit_goes_on_from_sites_of_each(many, request):
     stage = fitted(model)
     bound = Bound(model, mode=RAW)
     theta = bound.ravel(stage.theta_unconstrained)
-    sites = of_model(bound, theta, [stage.sites["u"]], [stage.mean["u"]])
+    sites = of_model(bound, theta, stage)
     M = 8 if many is None else 25
     assert stage.sites["u"].root.shape == (3, M, 3 * M)
     assert sites[0].root.shape == ((3, M) if many else (3, M, M))

@@ -190,4 +190,4 @@ def _turn(process: Process | None) -> bool:
     """Whether variables turn with theta, and their correlations are followed as they do."""
     if process is None or process.conditional.products is None:
         return False
-    return process.conditional.turns(process.args) is not None
+    return process.turns is not None

@@ -45,11 +45,18 @@ from pymc_vsgp.fit.following import (
 )
 from pymc_vsgp.fit.natural import Natural, WithHeld
 from pymc_vsgp.fit.turns import along, back, forth
-from pymc_vsgp.inducing.base import Process
 from pymc_vsgp.inducing.coordinates import Sites, root_of
 from pymc_vsgp.model.observation import processes
 
-__all__ = ["Correlated", "CorrelatedBound", "can_correlate", "knows_much", "q_of", "rotated"]
+__all__ = [
+    "Correlated",
+    "CorrelatedBound",
+    "Prior",
+    "can_correlate",
+    "knows_much",
+    "q_of",
+    "rotated",
+]
 
 LARGEST = 5000  # coefficients, whose matrices take 200 MB each
 INFORMED = 20.0  # nats that independent coefficients say they know, below which none are looked at
@@ -68,16 +75,12 @@ def can_correlate(bound: Bound) -> bool:
 def knows_much(fit: Natural) -> bool:
     """Whether many coefficients that are independent under q know much, for their number."""
     of = processes(fit.bound.model)
-    if any(p.diagonal and _turns(of[p.u.name]) for p in fit.bound.processes):
+    if any(p.diagonal and of[p.u.name].turns is not None for p in fit.bound.processes):
         return True  # and would say it of one theta alone
     pairs = zip(fit.bound.processes, fit.evaluation.factor, strict=True)
     many = [(p.n_inducing, np.log(L).sum()) for p, L in pairs if p.diagonal]
     largest = max(n for n, _ in many)
     return sum(nats for _, nats in many) > INFORMED * max(1.0, largest / MANY) ** 2
-
-
-def _turns(process: Process) -> bool:
-    return process.conditional.turns(process.args) is not None
 
 
 class Density(NamedTuple):
@@ -135,7 +138,7 @@ class CorrelatedBound(Bound):
                 continue
             process = of[p.u.name]
             self.products[i] = process.conditional.products
-            if (turns := process.conditional.turns(process.args)) is not None:
+            if (turns := process.turns) is not None:
                 p.turns = self.model.replace_rvs_by_values(turns)
             shape = p.n_functions, p.n_inducing
             double = int(np.prod(self.products[i].double))
@@ -176,12 +179,12 @@ class CorrelatedBound(Bound):
     def _evaluate(self, theta, sites, moved, before) -> Evaluation:
         arguments: list[Any] = list(sites)
         whole: list[Any] = [()] * len(sites)
-        rest, priors = 0.0, {}
-        for i, prior in self.priors(theta).items():
+        rest, priors = 0.0, self.priors(theta)
+        for i, prior in priors.items():
             products = self.products[i] if before is None else None
             linear, precision, _ = sites[i].at(np.asarray(theta)[self.processes[i].at])
             pairs = zip(linear, precision, strict=True)
-            now = [q_of(a, B, *prior[:2], products, prior.turns) for a, B in pairs]
+            now = [q_of(a, B, prior, products) for a, B in pairs]
             if not all(now):
                 return Evaluation(np.nan, np.full(len(theta), np.nan), [], [], [], [], [], [])
             whole[i] = now if before is None else before.whole[i]
@@ -193,7 +196,6 @@ class CorrelatedBound(Bound):
             # Of these the graph has the gradient alone.
             rest += _cross_entropy(*moments, *prior[:2], np)
             rest -= sum((pull * C).sum() for pull, C in zip(pulls, prior.turns, strict=True))
-            priors[i] = prior
         ev = super().__call__(theta, arguments, moved)
         for i, prior in priors.items():
             ev.mean[i], ev.factor[i] = _stacked(whole[i], "v"), _stacked(whole[i], "L")
@@ -212,13 +214,14 @@ def _cross_entropy(mean, variances, prior_mean, sd, xp) -> Any:
     return xp.sum(squares) / 2.0 + xp.sum(xp.log(sd)) * mean.shape[0]
 
 
-def q_of(linear, precision, prior_mean, sd, products: Any = None, turns: Any = ()) -> Any:
+def q_of(linear, precision, prior: Prior, products: Any = None) -> Any:
     """Return the `Density` of one function, or None where the sites make no density.
 
     What its variance folds to takes the `Products` of features.
     """
+    prior_mean, sd, turns = prior
     n = len(sd)
-    linear, precision = Prior(prior_mean, sd, turns).of_u(linear, precision)
+    linear, precision = prior.of_u(linear, precision)
     P = sd[:, None] * precision * sd
     P[np.diag_indices(n)] += 1.0
     L, failed = dpotrf(P, lower=1, clean=1)
@@ -248,7 +251,7 @@ def q_of(linear, precision, prior_mean, sd, products: Any = None, turns: Any = (
     evidence = prior_mean @ (linear + right) / 2.0 + half @ v / 2.0
     evidence -= np.log(np.diagonal(L)).sum()
     of_sites = linear @ mean - (mean @ (precision @ mean) + n - shares.sum()) / 2.0
-    mean = Prior(prior_mean, sd, turns).turned(mean[None])[0]
+    mean = prior.turned(mean[None])[0]
     return Density(mean, variances, folded, L, v, evidence, of_sites, pulls)
 
 
@@ -340,7 +343,7 @@ class Correlated(WithHeld):
         sites, nats = self.blended(self.evaluation, 1.0, self.sites), 0.0
         for i, prior in self.bound.priors(self.theta).items():
             for linear, precision in zip(*sites[i][:2], strict=True):
-                q = q_of(linear, precision, prior.mean, prior.sd, None, prior.turns)
+                q = q_of(linear, precision, prior)
                 if q is not None:
                     nats += np.log((q.L**2).sum(axis=1)).sum() / 2.0
                     nats -= np.log(np.diagonal(q.L)).sum()

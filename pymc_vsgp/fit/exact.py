@@ -18,7 +18,7 @@ from pymc_vsgp.compile import ONCE, evaluate, function, simplify
 from pymc_vsgp.fit.bound import Evaluation, Variables
 from pymc_vsgp.fit.collapsed import Loop, integrate
 from pymc_vsgp.fit.compiled import of_stage
-from pymc_vsgp.fit.correlated import q_of, rotated
+from pymc_vsgp.fit.correlated import Prior, q_of, rotated
 from pymc_vsgp.fit.responses import Responses
 from pymc_vsgp.inducing.coordinates import Sites, root_of, sites_of
 from pymc_vsgp.ops.neighbors import SparseSolve
@@ -90,7 +90,7 @@ class ExactBound(Variables):
         ev = self(theta)
         if not self.processes[0].diagonal:
             return ev
-        q = q_of(ev.linear[0][0], ev.precision[0][0], ev.prior_mean[0], ev.R[0])
+        q = q_of(ev.linear[0][0], ev.precision[0][0], Prior(ev.prior_mean[0], ev.R[0]))
         return ev._replace(whole=[[q]])
 
     def no_offsets(self) -> list[np.ndarray]:

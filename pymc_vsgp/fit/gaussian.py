@@ -366,10 +366,9 @@ class Fitter:
         first = FIRST
         if start is not None:
             theta = bound.ravel(start.theta_unconstrained)
-            known = [(start.sites[p.u.name], start.mean[p.u.name]) for p in bound.processes]
-            sites = of_model(bound, theta, *map(list, zip(*known, strict=True)))
-            pairs = zip(bound.processes, known, strict=True)
-            first = 0 if any(p.diagonal and s.root.ndim > 2 for p, (s, _) in pairs) else first
+            sites = of_model(bound, theta, start)
+            many = [p.u.name for p in bound.processes if p.diagonal]
+            first = 0 if any(start.sites[name].root.ndim > 2 for name in many) else first
         if tol is None:
             tol = 1e-3
             if self.batch_size is not None:

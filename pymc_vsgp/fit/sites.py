@@ -143,7 +143,7 @@ def _turns(model: Model, u) -> list | None:
     of = processes(model).get(u.name)
     if of is None or n != u.type.shape[-1] or (last == 1 < n):
         return None
-    return of.conditional.turns(of.args)
+    return of.turns
 
 
 def _put_alone(model: Model, u, sites: Sites) -> None:

@@ -28,12 +28,11 @@ def for_model(bound: Any, theta: np.ndarray, sites: list[Sites]) -> list[Sites]:
     return _changed(bound, theta, sites, forth)
 
 
-def of_model(bound: Any, theta: np.ndarray, sites: list[Sites], means: list) -> list[Sites]:
-    """Return the sites of each process alone that a fit takes for those of a model.
-
-    The means of u are those of the fit before.
-    """
-    sites = _changed(bound, theta, sites, back)
+def of_model(bound: Any, theta: np.ndarray, stage: GaussianStage) -> list[Sites]:
+    """Return the sites of each process alone that a fit takes for those of a stage."""
+    names = [p.u.name for p in bound.processes]
+    sites = _changed(bound, theta, [stage.sites[name] for name in names], back)
+    means = [stage.mean[name] for name in names]
     diagonal = [p.diagonal for p in bound.processes]
     if any(s.shared for s in sites):
         here = [s.at(theta[p.at]) for s, p in zip(sites, bound.processes, strict=True)]
@@ -52,8 +51,7 @@ def of_model(bound: Any, theta: np.ndarray, sites: list[Sites], means: list) -> 
 def _changed(bound: Any, theta, sites: list[Sites], change) -> list[Sites]:
     known, out = processes(bound.model), list(sites)
     for i, (s, p) in enumerate(zip(sites, bound.processes, strict=True)):
-        of = known.get(p.u.name)
-        turns = of.conditional.turns(of.args) if of is not None and s.dense else None
+        turns = known[p.u.name].turns if s.dense and p.u.name in known else None
         if turns is None:
             continue
         graphs = simplify(bound.model.replace_rvs_by_values(turns))
@@ -70,14 +68,13 @@ def for_nuts(stage: GaussianStage) -> GaussianStage:
     """
     names = [name for name, s in stage.sites.items() if s.dense and s.root.shape[1] > MANY]
     known = processes(stage.model)
-    if not any(n in known and known[n].conditional.turns(known[n].args) for n in names):
+    names = [name for name in names if name in known and known[name].turns is not None]
+    if not names:
         return stage
     bound = Variables(stage.model, whole=True)
-    of = [p.u.name for p in bound.processes]
-    given = [stage.sites[name] for name in of], [stage.mean[name] for name in of]
-    alone = of_model(bound, bound.ravel(stage.theta_unconstrained), *given)
-    found = {name: s for name, s in zip(of, alone, strict=True) if name in names}
-    return replace(stage, sites=stage.sites | found)
+    alone = of_model(bound, bound.ravel(stage.theta_unconstrained), stage)
+    found = {p.u.name: s for p, s in zip(bound.processes, alone, strict=True)}
+    return replace(stage, sites=stage.sites | {name: found[name] for name in names})
 
 
 def back(C, x: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.gradient import grad
+from pytensor.gradient import disconnected_grad, grad
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
@@ -300,9 +300,9 @@ class Conditional(ABC):
         """Whether variables with this root are independent."""
         return root.type.ndim == args[0].type.ndim
 
-    @abstractmethod
     def wrt(self, pieces, moments: Moments) -> list[TensorVariable]:
         """Return what `pull` needs the adjoints of."""
+        return list(moments)
 
     @abstractmethod
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread) -> Contribution:
@@ -389,6 +389,11 @@ class Process(NamedTuple):
         """Where the inducing variables are; no rows where they are not at points."""
         return self.conditional.points(self.args)
 
+    @property
+    def turns(self) -> list[TensorVariable] | None:
+        """What takes u to variables that do not turn with theta, where u does."""
+        return self.conditional.turns(self.args)
+
     def moments(self, X) -> Moments:
         """Moments of f at each row of X on its own."""
         return self.conditional.anywhere(X, self.args)
@@ -458,6 +463,11 @@ def pull_spread(A, root, of_spread) -> tuple[TensorVariable, TensorVariable]:
     else:
         A_bar = pt.matmul(root, pt.matmul(root.mT, A) * each)
     return A_bar if A_bar.type.ndim == 2 else A_bar.sum(axis=0), gram
+
+
+def surrogate_of(moments: Moments, adjoints) -> Any:
+    """Return what has the gradient that these adjoints of the moments make."""
+    return sum(pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True))
 
 
 def gradients_of(surrogate, variables: dict[Any, Variable]) -> dict[Any, TensorVariable]:

@@ -13,9 +13,9 @@ with. So the variables
 
 .. math:: u = m_u + D_1 v D_2, \qquad f(Z) = Q_1 U_1 u (Q_2 U_2)^\top
 
-are independent a priori, with deviations that follow theta, and U is nearly the identity: about as
-under a principal component analysis, the data hardly make them correlate. No matrix has more rows
-than there are places in one set.
+are independent a priori, with deviations that follow theta. No matrix has more rows than there are
+places in one set. U is nearly the identity, but u turns with it where theta moves, and data of
+large counts hold the function. So sites are of values before that turn; see `fit.turns`.
 
 Their mean is that of f at all pairs, rotated alike. So u is about f itself, which the data inform
 whatever the mean's parameters are, as they inform values at points.

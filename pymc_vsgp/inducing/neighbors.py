@@ -36,6 +36,7 @@ from pymc_vsgp.inducing.base import (
     InducingVariables,
     gradients_of,
     keep,
+    surrogate_of,
 )
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline, without_reshapes
 from pymc_vsgp.inducing.kernels import (
@@ -395,15 +396,9 @@ class GivenNeighbors(Conditional):
         each = [self._spread(pieces, squares[k]) for k in range(squares.type.shape[0])]
         return pt.stack(each, axis=1)
 
-    def wrt(self, pieces, moments):
-        """Return what `pull` needs the adjoints of."""
-        return [moments.mu, moments.gamma]
-
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
         """Return what the block adds to the gradient."""
-        surrogate = sum(
-            pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
-        )
+        surrogate = surrogate_of(moments, adjoints)
         gram = None
         if root is not None:
             squares = disconnected_grad(root) ** 2

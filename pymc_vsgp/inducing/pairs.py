@@ -13,7 +13,14 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_vsgp.checks import known_value
-from pymc_vsgp.inducing.base import Conditional, Contribution, gradients_of, pull_spread, spread_of
+from pymc_vsgp.inducing.base import (
+    Conditional,
+    Contribution,
+    gradients_of,
+    pull_spread,
+    spread_of,
+    surrogate_of,
+)
 from pymc_vsgp.inducing.features import by_column
 from pymc_vsgp.inducing.graphs import FLOOR, Moments, inline
 from pymc_vsgp.inducing.grids import Panel
@@ -234,17 +241,11 @@ class GivenPairs(Conditional):
         weights = [b**2 for b in pieces[:2]]
         return self._sum(weights, squares if squares.type.ndim == 1 else squares.T)
 
-    def wrt(self, pieces, moments):
-        """Return what `pull` needs the adjoints of."""
-        return [moments.mu, moments.gamma]
-
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
         """Return what the block adds to the gradient."""
-        surrogate = sum(
-            pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
-        )
-        gram = None
-        if root is not None and self._is_folded(root):
+        surrogate = surrogate_of(moments, adjoints)
+        gram, folded = None, root is not None and self._is_folded(root)
+        if folded:
             weights = disconnected_grad(root)
             spread = self._spread_of_products(args, pieces, weights)
             spread = pt.sum(disconnected_grad(of_spread) * spread)
@@ -260,9 +261,10 @@ class GivenPairs(Conditional):
             of_A, gram = pull_spread(A, root, of_spread)
             surrogate = surrogate + pt.sum(disconnected_grad(of_A) * A)
         at = [W, *range(THETA, self.end)]
-        at += [ROOTS, ROOTS + 1]
         if self.layout is not None:
             at += range(self.end + 1, self.end + 5)
+        if self.layout is None or folded:
+            at += [ROOTS, ROOTS + 1]
         return Contribution(gradients_of(surrogate, {i: args[i] for i in at}), gram=gram)
 
     def anywhere(self, X, args):

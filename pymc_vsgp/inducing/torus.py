@@ -38,6 +38,7 @@ from pymc_vsgp.inducing.base import (
     keep,
     pull_spread,
     spread_of,
+    surrogate_of,
 )
 from pymc_vsgp.inducing.features import LEAST, Features
 from pymc_vsgp.inducing.graphs import FLOOR, Kernel, Moments, as_ops, inline
@@ -337,13 +338,8 @@ class GivenCoefficients(Conditional):
             return self.features.combine([b**2 for b in waves], weights)
         return self.layout.combine_squares(self.features, waves, weights)
 
-    def wrt(self, pieces, moments):
-        return [moments.mu, moments.gamma]
-
     def pull(self, X, args, pieces, moments, adjoints, root, of_spread):
-        surrogate = sum(
-            pt.sum(disconnected_grad(g) * m) for g, m in zip(adjoints, moments, strict=True)
-        )
+        surrogate = surrogate_of(moments, adjoints)
         gram = None
         if root is not None and self._is_folded(root):
             weights = disconnected_grad(root)
