@@ -250,6 +250,18 @@ def test_what_is_compiled_takes_over_from_numpy(build, backend, rng, monkeypatch
     np.testing.assert_allclose(again, expected, rtol=1e-9)
 
 
+def test_points_that_waited_are_no_reason_to_compile(rng, monkeypatch):
+    monkeypatch.setattr("pymc_vsgp.fit.density.BATCH_BYTES", 20_000)
+    monkeypatch.setattr("pymc_vsgp.fit.density.adopted", lambda *args: pytest.fail("compiles"))
+    points, theta, epsilon = points_of(made(counts)[0], rng, S=200)
+    fn = points.log_density()
+    # A millisecond each time; but some points, of which others follow, wait for a second.
+    clock = iter(1e-3 * np.arange(10_000) + (np.arange(10_000) > 20))
+    monkeypatch.setattr("pymc_vsgp.fit.density.perf_counter", lambda: next(clock))
+    fn(theta, epsilon)
+    assert next(clock) > 1.0
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_numpy_goes_on_where_jax_was_refused(rng, monkeypatch):

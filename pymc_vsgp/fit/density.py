@@ -7,10 +7,10 @@ of the time goes into. Where that takes longer than compiling, see `compiled`.
 """
 
 import logging
-import time
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ _log = logging.getLogger("pymc.vsgp")
 
 SHARE = 0.1  # of what compiling takes, before numpy's time is known
 INTEGRAL = 0.05  # of what an entry of an array costs: an operation within an integral
+LESS = 0.8  # of numpy's time: what gains less may lose where there are more epsilon at a theta
 TYPICAL = 20  # nodes of a quadrature that takes no more than it needs
 
 
@@ -196,6 +197,7 @@ class AtPoints:
             self._on_numpy = function([*batched, *fixed], numpy_only(vectorized))
             self._compiler = compiler(points.model, outputs) if compiling else None
         self._spent, self._cold, self._next = 0.0, True, 1
+        self._fastest: dict[int, float] = {}
 
     def __call__(self, theta, epsilon, advance=None) -> list[np.ndarray]:
         """Evaluate at theta, S x d, and epsilon, S x K x m: arrays with S x K in front.
@@ -213,7 +215,7 @@ class AtPoints:
             step = self.compiled.most if self.compiled else on_numpy
             if self._compiler is not None:  # a few tell whether numpy takes too long for all
                 step, self._next = min(step, self._next), 2 * self._next
-            at, began = slice(done, done + step), time.perf_counter()
+            at, began = slice(done, done + step), perf_counter()
             try:
                 arrays = self.points.split(theta[at], epsilon[at])
                 found = self.compiled(*arrays) if self.compiled else self._on_numpy(*arrays, *known)
@@ -223,7 +225,7 @@ class AtPoints:
                 if advance is not None:
                     advance(lead[0])
                 if self._compiler is not None and arrays:
-                    seconds = (time.perf_counter() - began) / lead[0]
+                    seconds = (perf_counter() - began) / lead[0]
                     self._choose(seconds, n - done, arrays, parts[-1])
             except KeyboardInterrupt:
                 if advance is None or not parts:
@@ -237,6 +239,9 @@ class AtPoints:
         if cold:  # loops of numba compile then
             return
         self._spent += seconds * len(arrays[0])
+        # One that waited for other work of the machine says nothing of the next ones.
+        K = known[0].shape[1]
+        seconds = self._fastest[K] = min(seconds, self._fastest.get(K, np.inf))
         pays = self._compiler.pays
         # A few take longer, each, than many do.
         if self._spent < SHARE * pays or self._spent + seconds * left < pays:
@@ -245,7 +250,9 @@ class AtPoints:
         _log.info("compiling with %s: numpy takes %.2g s a point", compiler.name, seconds)
         graph = self.points.outer, self.points.inner, self.outputs
         some, known = ([x[: compiler.part] for x in of] for of in (arrays, known))
-        self.compiled = adopted(compiler.name, partial(compiler, *graph), some, known, seconds)
+        self.compiled = adopted(
+            compiler.name, partial(compiler, *graph), some, known, LESS * seconds
+        )
         if self.compiled is None and compiler is Jax:
             self._compiler = Numba
 
