@@ -194,7 +194,8 @@ def test_labels_over_several_processes():
     np.testing.assert_array_equal(model.rvs_to_values[model["y"]].eval(), codes)
     expected = vsgp.log_predictive_density(idata, X, codes, **options)
     found = vsgp.log_predictive_density(idata, X, LABELS, **options)
-    np.testing.assert_array_equal(found, expected)
+    # The same call twice may differ in the last digit, by where arrays are in memory.
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
     again = vsgp.log_predictive_density(idata, X, LABELS, likelihood=vsgp.Softmax(3), **options)
     np.testing.assert_allclose(again, expected)
     p = vsgp.predict(idata, X, "mean", **options).mean(["chain", "draw"])
