@@ -1541,6 +1541,18 @@ def test_few_draws_take_more_proposals(caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("asked", [{}, {"compute_convergence_checks": False}, {"quiet": True}])
+def test_few_effective_draws_are_told(asked, caplog):
+    """As PyMC tells it. A larger tune is no remedy: there is none."""
+    model, stage = made(counts)
+    kwargs = {"stage": stage, "model": model, "random_seed": 4, "progressbar": False, **asked}
+    vsgp.sample(100, chains=2, **kwargs)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(told) == (not asked)
+    assert all("Pass more draws, and look at az.plot_trace." in t for t in told)
+
+
+@pytest.mark.slow
 def test_settings_of_nuts_ask_for_it(monkeypatch):
     model, stage = made(counts)
     monkeypatch.setattr("pymc_vsgp.fit.sampling.Weigher", None)  # fails where it is called

@@ -1,4 +1,4 @@
-"""Whether chains of NUTS have converged, said as PyMC says it."""
+"""Whether chains have converged, said as PyMC says it."""
 
 import logging
 
@@ -18,7 +18,7 @@ LARGEST_RHAT, LEAST_ESS = 1.01, 100  # those of PyMC, the latter for each chain
 FEWEST = 100  # draws of a chain, for R-hat to say much
 
 
-def warn_of_convergence(idata: xr.DataTree, model: Model) -> None:
+def warn_of_convergence(idata: xr.DataTree, model: Model, tuned: bool = True) -> None:
     """Log a warning where R-hat or ESS of the parameters say that there are too few draws.
 
     Of the inducing values where there are no parameters: of many numbers one is above by chance.
@@ -44,8 +44,8 @@ def warn_of_convergence(idata: xr.DataTree, model: Model) -> None:
     if rhat > LARGEST_RHAT or ess < LEAST_ESS * chains:
         _log.warning(
             "R-hat is up to %.2f (%s), and ESS down to %.0f (%s). "
-            "Pass more draws, or a larger tune, and look at az.plot_trace.",
-            *(rhat, of_rhat, ess, of_ess),
+            "Pass more draws%s, and look at az.plot_trace.",
+            *(rhat, of_rhat, ess, of_ess, ", or a larger tune" if tuned else ""),
         )
 
 

@@ -197,6 +197,7 @@ def sample(
     rng = generator(mesh, random_seed)
     if kwargs.get("quiet"):
         progressbar = False
+    warns = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
     if stage is None:
         settings = {"progressbar": progressbar, "random_seed": rng, **(fit_kwargs or {})}
         stage = fit_gaussian(model=model, **settings)
@@ -218,6 +219,8 @@ def sample(
                 how["walk"] = lambda m: takes_long(model, m is not model, (draws + tune) * chains)
             found = _by_importance(stage, draws, chains, collapse, store, rng, mesh, how)
         if isinstance(found, xr.DataTree):
+            if warns and not found["posterior"].attrs["refused"]:
+                warn_of_convergence(found, model, tuned=False)
             return _picked(found, kwargs.get("var_names"))
         if found is not None:
             stage, starts, refused = found.stage, found.better, found.refused
@@ -306,8 +309,7 @@ def sample(
         return idata
     if nuts_sampler == "nutpie" and store is None:
         disk.keep_written(idata)
-    wanted = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
-    if nuts_sampler == "nutpie" and wanted:  # PyMC does after the others
+    if nuts_sampler == "nutpie" and warns:  # PyMC does after the others
         warn_of_convergence(idata, target)
     attrs = idata["posterior"].attrs
     kept = idata["posterior"].sizes["draw"]
