@@ -1117,6 +1117,21 @@ def test_draws_that_repeat_too_few_proposals_are_in_doubt(rng):
     assert not weights.doubt_of(np.repeat(w, 2), (), 1000).what
 
 
+@pytest.mark.parametrize("n", [1000, 1001])
+def test_halves_of_the_weights_that_disagree(n, rng):
+    log_w = 0.3 * rng.normal(size=n)
+    assert not weights.refusal(log_w)
+    log_w[::2] += 0.3  # some twelve standard errors of the mean
+    assert weights.refusal(log_w) == "halves of the weights disagree"
+
+
+def test_proposals_without_a_density_have_no_weight():
+    log_w = np.r_[np.zeros(30), np.full(10, -np.inf)]
+    assert weights.tail(log_w)[1] == pytest.approx(30.0)
+    found, _ = weights.smooth_weights(np.arange(4.0))  # too few for a tail
+    np.testing.assert_allclose(np.exp(found), np.exp(np.arange(4.0)) / np.exp(np.arange(4.0)).sum())
+
+
 def weighed_normals(rng, mean, cov, n=4000):
     """Moments of proposals of epsilon, weighed for a normal target."""
     q = of_epsilon(np.zeros(len(mean)))
@@ -1512,12 +1527,13 @@ def test_a_sample_that_is_worth_too_little_takes_more_of_the_same(monkeypatch):
         importance, "refusal", lambda *args: refusals.pop(0) if len(args) > 1 else judge(*args)
     )
     weigher = Weigher(stage.model)
-    found = weigh(stage, weigher, 400, np.random.default_rng(1), progressbar=False)
+    # A hundred take 400 proposals: one draw for every four of them, and then for every eight.
+    found = weigh(stage, weigher, 100, np.random.default_rng(1), progressbar=False)
     first, second, third = (log_w for log_w, _, _ in asked)
     assert [len(first), len(second), len(third)] == [400, 800, 800]
     np.testing.assert_array_equal(second[:400], first)
     assert not np.isin(second, third).any()
-    assert found.thin == 2 and len(found.theta) == 800 and not found.refused
+    assert found.thin == 8 and len(found.theta) == 800 and not found.refused
 
 
 @pytest.mark.slow
@@ -1646,6 +1662,67 @@ def test_many_dimensions_are_given_up_at_once():
     assert len(on.theta) == 400 and on.thin == 4  # fewer do not tell k-hat
     assert on.refused and on.may_be_elsewhere
     assert not re.match("given", on.refused)
+
+
+@pytest.mark.slow
+def test_parameters_in_the_order_of_the_stage(monkeypatch):
+    """A model may have them in another one: what the weights say of theta goes back to the stage's.
+
+    And the evidence is of proposals that were kept.
+    """
+    model, stage = made(scales)
+    names = list(stage.theta_unconstrained)
+    order = np.array([1, 2, 0])  # which is not its own inverse
+    turned = replace(
+        stage,
+        theta_unconstrained={names[i]: stage.theta_unconstrained[names[i]] for i in order},
+        theta_covariance=stage.theta_covariance[np.ix_(order, order)],
+    )
+    judged = []
+    real = importance._judged
+    monkeypatch.setattr(importance, "_judged", lambda *args: judged.append(args) or real(*args))
+    monkeypatch.setattr(Mixture, "kept", 0.5)
+    a, b = (
+        weigh(s, Weigher(model), 1000, np.random.default_rng(1), progressbar=False)
+        for s in (stage, turned)
+    )
+    batch = judged[-1][2]
+    np.testing.assert_allclose(b.log_weight, a.log_weight)
+    np.testing.assert_allclose(b.highest, a.highest[order])
+    (at,) = np.flatnonzero((a.theta == a.highest).all(axis=1))
+    assert batch.log_marginal[at] == batch.log_marginal.max()
+    w = np.exp(a.log_weight - a.log_weight.max())
+    mean, cov = np.average(a.theta, axis=0, weights=w), np.cov(a.theta.T, aweights=w, ddof=0)
+    for found, at in ((a.better, np.arange(3)), (b.better, order)):
+        assert list(found.theta_unconstrained) == [names[i] for i in at]
+        sd = np.sqrt(np.diagonal(cov))
+        off = np.concatenate([np.ravel(v) for v in found.theta_unconstrained.values()]) - mean[at]
+        assert np.abs(off / sd[at]).max() < 0.05  # weights are smoothed
+        off = found.theta_covariance - cov[np.ix_(at, at)]
+        assert np.abs(off / np.outer(sd[at], sd[at])).max() < 0.1
+    plain = scipy.special.logsumexp(a.log_weight) - np.log(len(a.log_weight))
+    np.testing.assert_allclose(a.log_evidence, plain + np.log(0.5))
+
+
+def test_what_is_of_one_theta_stays_together(rng):
+    """Proposals that are joined with others, or take another order."""
+    theta, scores = rng.normal(size=(20, 2)), rng.normal(size=(2, 20, 3))
+    first, second = (
+        Batch(theta, theta[:, :1] + rng.normal(size=(20, K)), score[..., None], score)
+        for K, score in zip((2, 6), scores, strict=True)
+    )
+    both = first.joined(second)
+    np.testing.assert_array_equal(both.score, scores.max(axis=0))
+    np.testing.assert_array_equal(both.epsilon[..., 0], both.score)
+    mean = (2 * np.exp(first.log_marginal) + 6 * np.exp(second.log_marginal)) / 8
+    np.testing.assert_allclose(np.exp(both.log_marginal), mean)
+    at = rng.permutation(20)
+    twice = Batch.concatenated([first, first])
+    for batch, rows in ((first.ordered(at), at), (twice, np.tile(np.arange(20), 2))):
+        np.testing.assert_array_equal(batch.theta, theta[rows])
+        np.testing.assert_array_equal(batch.inner, first.inner[rows])
+        np.testing.assert_array_equal(batch.epsilon[..., 0], batch.score)
+        np.testing.assert_array_equal(batch.score, scores[0, rows])
 
 
 def test_variance_of_log_weights(rng):
