@@ -521,6 +521,30 @@ def test_rows_of_parameters_are_counted_everywhere(data):
         vsgp.compute_pointwise(posterior, extend_inferencedata=False, **options)
 
 
+def test_weights_of_a_callable_that_differ_by_row(data):
+    """A callable gets a few rows at a time, and an array that is no pm.Data has all of them."""
+    X, y = data
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=vsgp.inducing.grid(X, M))
+        gp.likelihood("y", vsgp.Poisson(), X=X, y=y)
+        psi = np.linspace(0.2, 0.9, 20)
+        of_rows = pm.Data("of_rows", psi)
+    idata = prior_draws(model, 200)
+    Xnew = np.linspace(0.0, 5.0, 20)[:, None]
+    options = {"model": model, "random_seed": 1, **quiet}
+
+    def hurdle(psi):
+        return lambda f: pm.HurdlePoisson.dist(psi=psi, mu=pm.math.exp(f))
+
+    y = predict(idata, Xnew, "y", likelihood=hurdle(of_rows), chunk_size=7, **options)
+    zeros = (y.values == 0).mean(axis=(0, 1))
+    assert np.abs(zeros - (1.0 - psi)).max() < 5.0 * np.sqrt(0.25 / 200)
+    for size in (7, 1):  # of one row there were as many draws as entries
+        with pytest.raises(ValueError, match="entry for each row.* Make it a pm.Data"):
+            predict(idata, Xnew, "y", likelihood=hurdle(psi), chunk_size=size, **options)
+
+
 def test_a_number_that_is_passed_now_holds_now(data):
     """Not what was kept with the draws under its name, which is for the model's own likelihood."""
     X, y = data

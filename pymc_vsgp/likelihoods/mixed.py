@@ -1,6 +1,7 @@
 """Several outputs, each a mixture of the same latent functions."""
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -322,6 +323,28 @@ def _holds_arrays(family: Custom) -> bool:
         if any(isinstance(v.type, TensorType) and not all(v.type.broadcastable) for v in roots):
             return True
     return False
+
+
+@contextmanager
+def a_few_rows(likelihood: Likelihood, n: int):
+    """Context in which a likelihood takes n of its rows; gives what checks the arrays of them."""
+
+    def checked(arrays):
+        if any(a.shape[1] != n for a in arrays):  # of a single row all entries are taken
+            raise ValueError("What the likelihood gives does not broadcast to the rows.")
+        return arrays
+
+    try:
+        yield checked
+    except (IndexError, TypeError, ValueError) as error:  # by backend and Op
+        family = likelihood.of_output
+        custom = isinstance(family, Custom) and _holds_arrays(family)
+        if not custom or "broadcast" not in str(error):
+            raise
+        raise ValueError(
+            "The likelihood's callable takes an array from outside that may have one entry for "
+            "each row, and is asked for a few rows at a time. Make it a pm.Data of the model."
+        ) from error
 
 
 def by_dims(

@@ -28,7 +28,7 @@ from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
 from pymc_vsgp.likelihoods.custom import Custom
-from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
+from pymc_vsgp.likelihoods.mixed import Mixed, a_few_rows, by_dims
 from pymc_vsgp.model.copies import same_data
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.model.places import kept_data
@@ -468,7 +468,9 @@ class Fitted:
             step = n if all_of_them else FEW if known is None else BATCH_BYTES // known
             to = slice(i, min(i + max(step, 1), n))
             same = [*(r[to] for r in rows), start + i, start + to.stop]
-            parts.append(self.call(key, at, build, [a[:, to] for a in arrays], same, rng))
+            with a_few_rows(self.likelihood, to.stop - i) as checked:
+                at_rows = [a[:, to] for a in arrays]
+                parts.append(checked(self.call(key, at, build, at_rows, same, rng)))
             fn.bytes.setdefault(key, 1 + max(fn.bytes.values(), default=0) // (to.stop - i))
             i = to.stop
         if len(parts) == 1:
