@@ -1,8 +1,11 @@
 """One function for each group: the same as separate models with the same theta."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
@@ -10,12 +13,15 @@ from marks import long
 from modes import REWRITTEN
 from prior_draws import prior_draws
 from pymc.model.fgraph import clone_model
+from pymc.pytensorf import compile
 
 import pymc_vsgp as vsgp
 
 from pymc_vsgp.compile import ONCE
+from pymc_vsgp.engine.pointwise import draw_latents
 from pymc_vsgp.engine.streaming import block_sums
 from pymc_vsgp.fit.bound import Bound
+from pymc_vsgp.inducing.graphs import Moments
 from pymc_vsgp.model.at_point import evaluate_at
 from pymc_vsgp.model.data import check_data
 
@@ -360,6 +366,41 @@ def test_rows_of_no_group(column, wanted):
             check_data(model)
         # Without that check it is no number, and not that of another group.
         assert np.isnan(model.compile_logp(mode=REWRITTEN)(model.initial_point()))
+
+
+@pytest.mark.slow
+def test_no_draws_of_rows_of_no_group():
+    with pm.Model(coords={"village": NAMES}) as model:
+        gp = process(*theta())
+        gp.prior("u", XU, by="village")
+        x = pm.Data("x", X, dims=("row", "c"))
+        gp.likelihood("y", vsgp.Poisson(), X=x, y=Y, dims="row")
+        assert pm.draw(model["y"], mode=ONCE).min() >= 0
+        pm.set_data({"x": np.where(np.arange(N)[:, None] == 2, -1.0, X)})
+        with pytest.raises(ValueError, match=r"function is nan at some.*let vsgp.check_model\(\)"):
+            pm.draw(model["y"], mode=ONCE)
+        with pytest.raises(ValueError, match="has -1 in row 2 of its last column"):
+            vsgp.check_model()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The RandomType SharedVariables:UserWarning")
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
+def test_no_draws_where_the_function_is_nan(mode):
+    """Counts given nan are 0 on numba, and a negative binomial looks for one for ever."""
+    if mode == "JAX":
+        pytest.importorskip("jax", reason="JAX is not installed")
+    mu = pt.vector("mu")
+    draw = vsgp.Poisson().dist(draw_latents([Moments(mu, pt.ones(2))], None))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Skipping")
+        f = compile([mu], draw, mode=mode)
+    assert min(f(np.zeros(2))) >= 0
+    if mode == "JAX":  # which can't raise
+        assert f(np.array([0.0, np.nan]))[1] < 0
+        return
+    with pytest.raises(ValueError, match="The function is nan at some inputs"):
+        f(np.array([0.0, np.nan]))
 
 
 def test_bad_arguments():

@@ -541,7 +541,7 @@ def test_weights_of_a_callable_that_differ_by_row(data):
     zeros = (y.values == 0).mean(axis=(0, 1))
     assert np.abs(zeros - (1.0 - psi)).max() < 5.0 * np.sqrt(0.25 / 200)
     for size in (7, 1):  # of one row there were as many draws as entries
-        with pytest.raises(ValueError, match="entry for each row.* Make it a pm.Data"):
+        with pytest.raises(ValueError, match=r"entry for each row.* Make it a pm\.Data"):
             predict(idata, Xnew, "y", likelihood=hurdle(psi), chunk_size=size, **options)
 
 

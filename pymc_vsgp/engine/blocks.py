@@ -26,7 +26,7 @@ from pymc_vsgp.engine.streaming import BlockSum, Factor, Root, Rule
 from pymc_vsgp.inducing.base import Conditional, ConditionalMoments, Covariance
 from pymc_vsgp.inducing.graphs import Moments, frontier
 from pymc_vsgp.inducing.repeats import AtDistinct
-from pymc_vsgp.likelihoods.base import Likelihood
+from pymc_vsgp.likelihoods.base import Likelihood, not_of_rows
 from pymc_vsgp.likelihoods.quadrature import roughly
 from pymc_vsgp.ops.rows import SMALLEST_BLOCK, Order
 from pymc_vsgp.rvs import depends_on_random
@@ -350,10 +350,7 @@ def _block(recipe: Recipe, inputs, roots_at):
     if fixed or (not recipe.joint and _holds_rows(terms, known, recipe.n_data)):
         if recipe.n_data is None:
             return None
-        raise ValueError(
-            f"{lik.title} takes an array from outside that may have one entry for each "
-            "row of the data. Make it a pm.Data of the model."
-        )
+        raise not_of_rows(lik)
     value = pt.sum(weights * terms)
 
     smooth = [i.dtype.startswith("float") for i in inputs]

@@ -16,6 +16,7 @@ from pymc.distributions.shape_utils import rv_size_is_none
 from pymc.logprob.abstract import _logprob
 from pymc.pytensorf import collect_default_updates
 from pytensor.graph.basic import Constant
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.utils import normalize_size_param
 from pytensor.tensor.variable import TensorVariable
 
@@ -75,6 +76,24 @@ def _may_miss(y) -> bool:
     if y is None or not y.dtype.startswith("float"):
         return False
     return not isinstance(y, Constant) or bool(np.isnan(y.data).any())
+
+
+class Drawable(CheckAndRaise):
+    """Raise before observations are drawn where the function is nan; JAX can't.
+
+    Counts given nan are 0 on numba, and draws of some other families never end.
+    """
+
+    def __init__(self):
+        super().__init__(
+            ValueError,
+            "The function is nan at some inputs, so no observations can be drawn. If pm.set_data "
+            "changed data, let vsgp.check_model() name the row; else narrow the kernel's priors.",
+        )
+
+    def __str__(self):
+        """Name it in printed graphs."""
+        return type(self).__name__
 
 
 class ObservationRV(SymbolicRandomVariable):
@@ -174,6 +193,7 @@ def draw_latents(moments: Sequence[Moments], size) -> TensorVariable:
     alone = len(moments) == 1 and moments[0].mu.type.ndim == 1
     columns = []
     for mu, gamma in moments:
+        mu = Drawable()(mu, ~pt.any(pt.isnan(mu)), ~pt.any(pt.isnan(gamma)))
         if alone:
             return pm.Normal.dist(mu, pt.sqrt(gamma), size=size)
         if mu.type.ndim == 1:

@@ -372,6 +372,14 @@ def describe(value):
     return value.name or "<expression>"
 
 
+def not_of_rows(likelihood: Likelihood) -> ValueError:
+    """Return the error of a likelihood that is asked for some rows, and holds an array of all."""
+    return ValueError(
+        f"{likelihood.title} takes an array from outside that may have one entry for each row of "
+        "the data. Make it a pm.Data of the model."
+    )
+
+
 def require(likelihood, y, ok, wanted, hint="Correct or drop that row."):
     """Raise ValueError naming the first row of y that is not ok."""
     y, ok = np.asarray(y), np.asarray(ok)

@@ -2,7 +2,9 @@
 
 import inspect
 
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from pymc.model.core import Model
 from pymc.pytensorf import rvs_in_graph
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
 from pytensor.tensor.basic import Alloc, alloc
@@ -27,7 +30,7 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.checks import check_number
-from pymc_vsgp.likelihoods.base import Likelihood, require
+from pymc_vsgp.likelihoods.base import Likelihood, not_of_rows, require
 from pymc_vsgp.likelihoods.captured import captured_variables, in_order_of
 from pymc_vsgp.likelihoods.quadrature import N_PRODUCT, peaked_log_expectation
 
@@ -134,6 +137,21 @@ class Custom(Likelihood):
         self._calls[ndim] = _Call(f, list(captured), inner, *both)
         return captured
 
+    @cached_property
+    def holds_arrays(self) -> bool:
+        """Whether the callable may hold an array that has an entry for each row, or output."""
+        shared = [name in self.shared_params for name in self.params]
+        for call in self._calls.values():
+            known = {*call.f, *(p for p, same in zip(call.params, shared, strict=True) if same)}
+            found = list(ancestors([call.rv], blockers=known))
+            for var in found:  # and those in the graphs of its nodes
+                if var.owner and isinstance(var.owner.op, HasInnerGraph):
+                    found += [v for v in var.owner.op.fgraph.variables if isinstance(v, Constant)]
+            roots = [v for v in found if v.owner is None and v not in known]
+            if any(isinstance(v.type, TensorType) and not all(v.type.broadcastable) for v in roots):
+                return True
+        return False
+
     def _ndim(self, *args):
         # An axis after that of the rows, such as one of components, is of the callable alone.
         by_row = [p for n, p in self._params.items() if n not in self.shared_params and p.ndim < 2]
@@ -239,6 +257,20 @@ class Custom(Likelihood):
         if self.discrete:
             require(self, y, ok & (y == np.floor(y)), "whole numbers")
         require(self, y, ok, "finite numbers")
+
+
+def at_some_rows(likelihood: Likelihood, n: int, evaluate: Callable[[], list[np.ndarray]]):
+    """Evaluate graphs of a likelihood at n of its rows, which a callable may hold an array of."""
+    family = likelihood.of_output
+    try:
+        arrays = evaluate()
+    except (IndexError, TypeError, ValueError) as error:  # by backend and Op
+        if "broadcast" in str(error) and isinstance(family, Custom) and family.holds_arrays:
+            raise not_of_rows(family) from error
+        raise
+    if any(a.shape[1] != n for a in arrays):  # of a single row all entries are taken
+        raise not_of_rows(family)
+    return arrays
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Several outputs, each a mixture of the same latent functions."""
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -10,9 +9,6 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pytensor.graph.basic import Constant
-from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.labels import coord_labels, own_dims
 from pymc_vsgp.likelihoods.base import (
@@ -224,7 +220,7 @@ class Mixed(Likelihood):
         """Return log predictive densities as a function of an output's number and of moments."""
         seen, missing = self._seen(y)
         # A callable may hold arrays of all outputs, and takes no part of them.
-        whole = isinstance(self.family, Custom) and _holds_arrays(self.family)
+        whole = isinstance(self.family, Custom) and self.family.holds_arrays
 
         def fn(p, *moments):
             at = slice(None) if whole else slice(p, p + 1)
@@ -308,43 +304,6 @@ def _where_seen(x, missing, p: int | None = None):
     if missing is None:
         return x
     return pt.switch(missing if p is None else missing[:, p], np.float64(0.0), x)
-
-
-def _holds_arrays(family: Custom) -> bool:
-    """Whether a callable may hold an array that has an entry for each output."""
-    shared = [name in family.shared_params for name in family.params]
-    for call in family._calls.values():
-        known = {*call.f, *(p for p, same in zip(call.params, shared, strict=True) if same)}
-        found = list(ancestors([call.rv], blockers=known))
-        for var in found:  # and those in the graphs of its nodes
-            if var.owner and isinstance(var.owner.op, HasInnerGraph):
-                found += [v for v in var.owner.op.fgraph.variables if isinstance(v, Constant)]
-        roots = [v for v in found if v.owner is None and v not in known]
-        if any(isinstance(v.type, TensorType) and not all(v.type.broadcastable) for v in roots):
-            return True
-    return False
-
-
-@contextmanager
-def a_few_rows(likelihood: Likelihood, n: int):
-    """Context in which a likelihood takes n of its rows; gives what checks the arrays of them."""
-
-    def checked(arrays):
-        if any(a.shape[1] != n for a in arrays):  # of a single row all entries are taken
-            raise ValueError("What the likelihood gives does not broadcast to the rows.")
-        return arrays
-
-    try:
-        yield checked
-    except (IndexError, TypeError, ValueError) as error:  # by backend and Op
-        family = likelihood.of_output
-        custom = isinstance(family, Custom) and _holds_arrays(family)
-        if not custom or "broadcast" not in str(error):
-            raise
-        raise ValueError(
-            "The likelihood's callable takes an array from outside that may have one entry for "
-            "each row, and is asked for a few rows at a time. Make it a pm.Data of the model."
-        ) from error
 
 
 def by_dims(

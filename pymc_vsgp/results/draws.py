@@ -10,7 +10,7 @@ import warnings
 import weakref
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ from pymc_vsgp.compile import building, simplify
 from pymc_vsgp.engine.blocks import stack_latents
 from pymc_vsgp.engine.vectorized import BATCH_BYTES, Batched
 from pymc_vsgp.likelihoods.base import Likelihood
-from pymc_vsgp.likelihoods.custom import Custom
-from pymc_vsgp.likelihoods.mixed import Mixed, a_few_rows, by_dims
+from pymc_vsgp.likelihoods.custom import Custom, at_some_rows
+from pymc_vsgp.likelihoods.mixed import Mixed, by_dims
 from pymc_vsgp.model.copies import same_data
 from pymc_vsgp.model.observation import Observation, find_observation
 from pymc_vsgp.model.places import kept_data
@@ -468,9 +468,9 @@ class Fitted:
             step = n if all_of_them else FEW if known is None else BATCH_BYTES // known
             to = slice(i, min(i + max(step, 1), n))
             same = [*(r[to] for r in rows), start + i, start + to.stop]
-            with a_few_rows(self.likelihood, to.stop - i) as checked:
-                at_rows = [a[:, to] for a in arrays]
-                parts.append(checked(self.call(key, at, build, at_rows, same, rng)))
+            at_rows = [a[:, to] for a in arrays]
+            call = partial(self.call, key, at, build, at_rows, same, rng)
+            parts.append(at_some_rows(self.likelihood, to.stop - i, call))
             fn.bytes.setdefault(key, 1 + max(fn.bytes.values(), default=0) // (to.stop - i))
             i = to.stop
         if len(parts) == 1:

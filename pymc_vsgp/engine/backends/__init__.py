@@ -29,6 +29,7 @@ MODULES = {
     JAXLinker: (
         "engine.backends.block_sum_jax",
         "engine.backends.sharded_jax",
+        "engine.backends.pointwise_jax",
         "ops.backends.rows_jax",
         "ops.backends.mapped_jax",
     ),
