@@ -127,6 +127,20 @@ def test_heteroskedastic_predictive_density_by_quad():
     np.testing.assert_allclose(got[0], wanted, rtol=1e-9)
 
 
+@pytest.mark.parametrize("nu", [1.5, 4.0])
+def test_predictive_density_of_outliers_and_constants(nu):
+    """The scale of a constant g is 0 at the farthest nodes, and was refused."""
+    mu, gamma, y = np.array([1.0, 0.2]), np.array([1.0, 0.2]), 2.0
+    f, g = np.linspace(-8.0, 10.0, 6001), np.linspace(-4.0, 5.0, 301)[:, None]
+    density = stats.t.pdf(y, nu, loc=f, scale=np.exp(g))
+    for at, m, v in zip((f, g), mu, gamma, strict=True):
+        density = density * stats.norm.pdf(at, m, np.sqrt(v))
+    wanted = np.log(np.trapezoid(np.trapezoid(density, f, axis=1), g[:, 0]))
+    lik = likelihoods.HeteroskedasticStudentT(nu)
+    found = lik.log_predictive(mu[None], gamma[None], np.array([y])).eval(mode=RAW)
+    np.testing.assert_allclose(found, wanted, rtol=1e-7)
+
+
 def test_negative_binomial_with_a_large_dispersion_is_poisson():
     mu, gamma, y = np.array([[0.5, 30.0]] * 3), np.array([[0.3, 1.0]] * 3), np.array([0, 3, 9.0])
     got = evaluate(likelihoods.HeteroskedasticNegativeBinomial(), mu, gamma, y)

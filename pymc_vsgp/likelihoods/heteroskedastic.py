@@ -93,7 +93,8 @@ class HeteroskedasticStudentT(TwoFunctions):
         super().__init__(nu=nu)
 
     def _given_scale(self, g):
-        return StudentT(nu=self.nu, sigma=pt.exp(g))
+        # Unchecked: at nodes far out the scale of a constant g is 0.
+        return StudentT(nu=self.nu, sigma=1.0).replace(sigma=pt.exp(g))
 
     def log_prob_at(self, f, g, y):
         return self._given_scale(g).log_prob(f, y)
