@@ -413,6 +413,25 @@ def test_folds_in_which_parameters_are_others():
         kfold(grouped, X, y, per_observation={"group": np.arange(N) // 13}, **options)
 
 
+def test_folds_by_set_data_of_one_model(rng):
+    """Its exposures are those of the fold: there was an IndexError."""
+    X, e = np.linspace(0.0, 10.0, N)[:, None], rng.uniform(0.5, 2.0, N)
+    options = {"folds": np.arange(N) % 2, "per_observation": {"e": e}, "fit": at_zero, **quiet}
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+        gp.prior("u", Xu=np.linspace(0.0, 10.0, M)[:, None])
+        rows = {"X": X, "counts": rng.poisson(e), "e": e}
+        data = {name: pm.Data(name, values) for name, values in rows.items()}
+        gp.likelihood("y", vsgp.Poisson(exposure=data["e"]), X=data["X"], y=data["counts"])
+
+    def by_set_data(X, y, e):
+        pm.set_data({"X": X, "counts": y, "e": e}, model=model)
+        return model
+
+    with pytest.raises(ValueError, match="one model for all folds, so that exposure of Poisson at"):
+        kfold(by_set_data, X, rows["counts"], **options)
+
+
 def at_zero(model):
     """A draw in which all inducing values are zero, for what does not depend on the fit."""
     sizes = {rv.name: model.eval_rv_shapes()[rv.name] for rv in model.free_RVs}

@@ -172,6 +172,12 @@ def _of_left_out(
     here, whole = find_observation(model, name), find_observation(every, name)
     if not whole.row_params:
         return None
+    if every is model:
+        param = whole.likelihood.said(whole.row_params[0])
+        raise ValueError(
+            f"build returns one model for all folds, so that {param} at other rows is lost. "
+            "Let build make a new model each time."
+        )
     every, model, posterior = every.root, model.root, Draws(idata).posterior
     params, free = whole.likelihood.params, set(every.free_RVs)
     above = list(ancestors(params.values(), blockers=free))
