@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 
 from marks import long
 from modes import RAW
@@ -817,3 +818,45 @@ def test_weights_with_a_row_for_each_observation(make):
         log_p = np.log(w @ stats.norm.pdf(y, s * at, np.array([[1.0], [3.0]])))
         wanted += integrate.simpson(log_p * stats.norm.pdf(at), at)
     np.testing.assert_allclose(values, wanted, rtol=1e-5)
+
+
+TRUNCATED = {
+    "inverse": (
+        lambda f: pm.Truncated.dist(pm.Gamma.dist(alpha=E, beta=exp(-f)), upper=E + 1.0),
+        lambda e: stats.gamma(e).expect(ub=e + 1.0, conditional=True),
+    ),
+    "lengths": (
+        lambda f: pm.Truncated.dist(pm.LogNormal.dist(f, E / 2), lower=E / 2),
+        lambda e: stats.lognorm(e / 2).expect(lb=e / 2, conditional=True),
+    ),
+    "loop": (
+        lambda f: pm.Truncated.dist(pm.Poisson.dist(E * exp(f)), lower=2),
+        lambda e: stats.poisson(e).expect(lb=2, conditional=True),
+    ),
+    "hurdle": (
+        lambda f: pm.HurdleNegativeBinomial.dist(psi=0.7, mu=E * exp(f), alpha=2.0),
+        lambda e: 0.7 * stats.nbinom(2, 2 / (2 + e)).expect(lb=1, conditional=True),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["inverse", "lengths", "loop", *long("hurdle")])
+def test_draws_of_what_is_truncated_at_some_rows(case):
+    """All draws had the same random number, and chunks had an AssertionError of PyTensor."""
+    make, mean = TRUNCATED[case]
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=np.linspace(0.0, 1.0, 5)[:, None])
+        gp.likelihood("y", make, X=X, y=np.full(N, 2))
+    zeros = {"u": (("chain", "draw", "u_inducing"), np.zeros((1, 400, 5)))}
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset(zeros)})  # f = 0
+    for chunk_size in (N, 7):
+        y = vsgp.predict(
+            idata, None, "y", model=model, chunk_size=chunk_size, progressbar=False, random_seed=1
+        )[0].to_numpy()
+        error = y.std(axis=0) / 20.0
+        assert (error > 0.0).all()
+        z = (y.mean(axis=0) - [mean(e) for e in E]) / error
+        assert np.abs(z).max() < 4.5
+        assert 0.6 < z.std() < 1.5  # rows have random numbers of their own

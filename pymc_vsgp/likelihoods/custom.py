@@ -21,12 +21,15 @@ from pymc.model.core import Model
 from pymc.pytensorf import rvs_in_graph
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, alloc
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.shape import SpecifyShape, specify_shape
 from pytensor.tensor.type import TensorType
 
 from pymc_vsgp.checks import check_number
@@ -375,15 +378,34 @@ def _rebuilt(outs, old, new):
             made = [_filled(*inputs)]
         elif inputs == node.inputs:
             continue
+        elif isinstance(node.op, SpecifyShape):
+            ones = [1 if one else None for one in node.outputs[0].type.broadcastable]
+            made = [specify_shape(inputs[0], ones)]
+        elif isinstance(node.op, Scan) and not same:
+            made = _scan(node.op).make_node(*inputs).outputs
         elif same or not isinstance(node.op, OpFromGraph):
             made = node.clone_with_new_inputs(inputs, strict=False).outputs
         elif isinstance(node.op, SymbolicOp):
             made = node.op(*inputs, return_list=True)
         else:  # its graph is of types that it asserts, too
-            inner = node.op.fgraph.unfreeze()
-            made = _rebuilt(inner.outputs, inner.inputs, inputs)
+            inner, random = node.op.fgraph.unfreeze(), isinstance(node.op, SymbolicRandomVariable)
+            at = [x.type() for x in inputs] if random else inputs
+            made = _rebuilt(inner.outputs, inner.inputs, at)
+            if random:  # stays one variable: it alone knows which state its generator has next
+                op = node.op.clone_with_inner_graph(FunctionGraph(at, made, clone=False))
+                op.output_types = [x.type for x in made]
+                made = op.make_node(*inputs).outputs
         swap |= zip(node.outputs, made, strict=True)
     return made_of(outs)
+
+
+def _scan(op):
+    """Return a loop that takes arrays of other lengths."""
+    inner = op.fgraph.unfreeze()
+    old, tensor = inner.inputs, TensorType
+    at = [_any_length(x)() if isinstance(x.type, tensor) else x.type() for x in old]
+    outs = _rebuilt(inner.outputs, old, at)
+    return Scan(at, outs, op.info, mode=op.mode, truncate_gradient=op.truncate_gradient)
 
 
 def _filled(value, *shape):
