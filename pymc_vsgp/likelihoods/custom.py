@@ -402,9 +402,8 @@ def _rebuilt(outs, old, new):
 def _scan(op):
     """Return a loop that takes arrays of other lengths."""
     inner = op.fgraph.unfreeze()
-    old, tensor = inner.inputs, TensorType
-    at = [_any_length(x)() if isinstance(x.type, tensor) else x.type() for x in old]
-    outs = _rebuilt(inner.outputs, old, at)
+    at = [(_any_length(x) if isinstance(x.type, TensorType) else x.type)() for x in inner.inputs]
+    outs = _rebuilt(inner.outputs, inner.inputs, at)
     return Scan(at, outs, op.info, mode=op.mode, truncate_gradient=op.truncate_gradient)
 
 
