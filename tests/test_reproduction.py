@@ -222,7 +222,8 @@ def test_every_script_is_run_and_every_result_verified(scripts):
     results = {p.stem for f in (FOLDER.parent / "results", RESULTS) for p in f.glob("*.json")}
     results |= {p.stem for p in (FOLDER.parent / "results").glob("*.md")} - {"runs"}
     assert results - {"runs"} <= set(verify.CHECKS) | set(verify.LEFT)
-    begun = {p for p in FOLDER.parent.rglob("*.py") if "__main__" in p.read_text()}
+    own = {p for p in FOLDER.parent.rglob("*.py") if ".envs" not in p.parts}  # of peers
+    begun = {p for p in own if "__main__" in p.read_text()}
     names = {p.relative_to(FOLDER.parent).with_suffix("").as_posix() for p in begun}
     of_others = {"sampling_cases", "limits", "waiting_peers"}
     left = {n for n in names if "worker" in n} | of_others
