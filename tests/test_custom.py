@@ -13,6 +13,7 @@ from marks import long
 from modes import RAW
 from pymc.distributions.dist_math import normal_lcdf
 from pymc.distributions.transforms import ordered
+from pytensor.graph.replace import graph_replace
 from scipy import integrate, stats
 
 import pymc_vsgp as vsgp
@@ -860,3 +861,29 @@ def test_draws_of_what_is_truncated_at_some_rows(case):
         z = (y.mean(axis=0) - [mean(e) for e in E]) / error
         assert np.abs(z).max() < 4.5
         assert 0.6 < z.std() < 1.5  # rows have random numbers of their own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nested", [False, *long(True)], ids=["alone", "in a mixture"])
+def test_draws_at_one_row(nested):
+    """PyMC draws a number for a vector of one: draws had no rows, or ended in an IndexError."""
+
+    def make(f):
+        y = pm.TruncatedNormal.dist(f, 1.0, lower=0.0)
+        return (
+            pm.Mixture.dist(w=[0.5, 0.5], comp_dists=[y, pm.HalfNormal.dist(exp(f))])
+            if nested
+            else y
+        )
+
+    with pm.Model() as model:
+        gp = vsgp.VariationalSparse(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp.prior("u", Xu=np.linspace(0.0, 1.0, 5)[:, None])
+        gp.likelihood("y", make, X=X[:1], y=np.ones(1))
+    zeros = {"u": (("chain", "draw", "u_inducing"), np.zeros((1, 400, 5)))}
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset(zeros)})  # f = 0
+    drawn = vsgp.predict(idata, None, "y", model=model, progressbar=False, random_seed=1)
+    at_zero = graph_replace(model["y"], {model["u"]: pt.zeros(5)})
+    for y in (drawn[0].to_numpy(), pm.draw(at_zero, 400, random_seed=1)):
+        assert y.shape == (400, 1)
+        assert stats.kstest(y[:, 0], stats.halfnorm.cdf).pvalue > 1e-3

@@ -14,7 +14,11 @@ import pytensor.tensor as pt
 
 from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
-from pymc.distributions.shape_utils import change_dist_size
+from pymc.distributions.shape_utils import (
+    change_dist_size,
+    implicit_size_from_params,
+    rv_size_is_none,
+)
 from pymc.distributions.simulator import SimulatorRV
 from pymc.logprob.utils import CheckParameterValue
 from pymc.model.core import Model
@@ -239,7 +243,7 @@ class Custom(Likelihood):
         rngs = [v for v in graph_inputs([call.drawn]) if isinstance(v.type, RandomGeneratorType)]
         others = [pytensor.shared(np.random.default_rng()) for _ in rngs]
         old, new = (*call.f, *call.params, *rngs), (*f, *self._params_of(call), *others)
-        return _rebuilt([call.drawn], old, new)[0]
+        return _rebuilt([call.drawn], old, new, sized=True)[0]
 
     def check_observed(self, y):
         """Raise ValueError if y has values that no observation has, or arrays other lengths."""
@@ -361,10 +365,11 @@ def count_latents(dist_fn):
     return number
 
 
-def _rebuilt(outs, old, new):
+def _rebuilt(outs, old, new, sized=False):
     """Make `outs` again of other variables, with the types that these lead to, unchecked.
 
     Other ways to replace a variable assert that it keeps its length: a block has fewer rows.
+    `sized` tells random variables their lengths: some of PyMC draw a number for a vector of one.
     """
     swap = dict(zip(old, new, strict=True))
 
@@ -381,6 +386,9 @@ def _rebuilt(outs, old, new):
         elif isinstance(node.op, SpecifyShape):
             ones = [1 if one else None for one in node.outputs[0].type.broadcastable]
             made = [specify_shape(inputs[0], ones)]
+        elif sized and isinstance(node.op, RandomVariable) and rv_size_is_none(inputs[1]):
+            size = implicit_size_from_params(*inputs[2:], ndims_params=node.op.ndims_params)
+            made = node.op.make_node(inputs[0], size, *inputs[2:]).outputs
         elif isinstance(node.op, Scan) and not same:
             made = _scan(node.op).make_node(*inputs).outputs
         elif same or not isinstance(node.op, OpFromGraph):
