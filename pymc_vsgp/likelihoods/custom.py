@@ -384,8 +384,7 @@ def _rebuilt(outs, old, new, sized=False):
         elif inputs == node.inputs:
             continue
         elif isinstance(node.op, SpecifyShape):
-            ones = [1 if one else None for one in node.outputs[0].type.broadcastable]
-            made = [specify_shape(inputs[0], ones)]
+            made = [specify_shape(inputs[0], _any_length(node.outputs[0]).shape)]
         elif sized and isinstance(node.op, RandomVariable) and rv_size_is_none(inputs[1]):
             size = implicit_size_from_params(*inputs[2:], ndims_params=node.op.ndims_params)
             made = node.op.make_node(inputs[0], size, *inputs[2:]).outputs
@@ -396,7 +395,8 @@ def _rebuilt(outs, old, new, sized=False):
         elif isinstance(node.op, SymbolicOp):
             made = node.op(*inputs, return_list=True)
         else:  # its graph is of types that it asserts, too
-            inner, random = node.op.fgraph.unfreeze(), isinstance(node.op, SymbolicRandomVariable)
+            inner = node.op.fgraph.unfreeze()
+            random = isinstance(node.op, SymbolicRandomVariable)
             at = [x.type() for x in inputs] if random else inputs
             made = _rebuilt(inner.outputs, inner.inputs, at)
             if random:  # stays one variable: it alone knows which state its generator has next
@@ -410,7 +410,7 @@ def _rebuilt(outs, old, new, sized=False):
 def _scan(op):
     """Return a loop that takes arrays of other lengths."""
     inner = op.fgraph.unfreeze()
-    at = [(_any_length(x) if isinstance(x.type, TensorType) else x.type)() for x in inner.inputs]
+    at = [_any_length(x)() for x in inner.inputs]
     outs = _rebuilt(inner.outputs, inner.inputs, at)
     return Scan(at, outs, op.info, mode=op.mode, truncate_gradient=op.truncate_gradient)
 
@@ -443,6 +443,8 @@ def _without_checks(var):
 
 def _any_length(var):
     """Return the type of a variable without its lengths, except those that broadcast."""
+    if not isinstance(var.type, TensorType):  # as of a generator
+        return var.type
     return TensorType(var.dtype, shape=[1 if one else None for one in var.type.broadcastable])
 
 

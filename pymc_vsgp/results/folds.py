@@ -118,6 +118,7 @@ def kfold(
         for label in labels:
             out = folds == label
             model = _built(build, X, y, params, ~out)
+            _check_new(every, model, var_name)
             idata = _sample(model, rng) if fit is None else fit(model)
             n_samples = Draws(idata).n
             likelihood = _of_left_out(every, model, var_name, idata, out)
@@ -161,6 +162,17 @@ def _take(array: Any, rows: np.ndarray) -> Any:
     return array.iloc[rows] if hasattr(array, "iloc") else as_array(array)[rows]
 
 
+def _check_new(every: Model, model: Model, name: str | None) -> None:
+    """Raise ValueError if `build` put the rows of a fold where parameters of all rows were."""
+    whole = find_observation(every, name)
+    if every is model and whole.row_params:
+        param = whole.likelihood.said(whole.row_params[0])
+        raise ValueError(
+            f"build returns one model for all folds, so that {param} at other rows is lost. "
+            "Let build make a new model each time."
+        )
+
+
 def _of_left_out(
     every: Model, model: Model, name: str | None, idata: xr.DataTree, out: np.ndarray
 ) -> Likelihood | None:
@@ -172,12 +184,6 @@ def _of_left_out(
     here, whole = find_observation(model, name), find_observation(every, name)
     if not whole.row_params:
         return None
-    if every is model:
-        param = whole.likelihood.said(whole.row_params[0])
-        raise ValueError(
-            f"build returns one model for all folds, so that {param} at other rows is lost. "
-            "Let build make a new model each time."
-        )
     every, model, posterior = every.root, model.root, Draws(idata).posterior
     params, free = whole.likelihood.params, set(every.free_RVs)
     above = list(ancestors(params.values(), blockers=free))
