@@ -28,6 +28,7 @@ SEED = 20151207
 N, M = 40, 10
 X = np.linspace(0.0, 10.0, N)[:, None]
 EDGE = 2.0  # where times are cut off
+LIMIT = -0.5  # below which nothing is measured
 ORDERED = pm.distributions.transforms.ordered
 
 
@@ -68,6 +69,36 @@ def censored(y):
     """Observe times, and of those after `EDGE` that they come after it."""
     lik = vsgp.Weibull(pm.LogNormal("alpha", 0.4, 0.3), censored=pt.ge(y, EDGE))
     one(pt.minimum(y, EDGE), lik)
+
+
+def limited(y):
+    """Observe measurements, of which the lower ones are known to be below `LIMIT`."""
+    sigma = scale()
+    one(pt.maximum(y, LIMIT), lambda f: pm.Censored.dist(pm.Normal.dist(f, sigma), LIMIT, None))
+
+
+def censored_log_normal(y):
+    """Observe log-normal times, and of those after an `EDGE` of each row that they come after."""
+    sigma, end = scale(), EDGE * HOURS / 2.0
+    one(pt.minimum(y, end), lambda f: pm.Censored.dist(pm.LogNormal.dist(f, sigma), None, end))
+
+
+def hurdle(y):
+    """Observe counts whose zeros have a probability of their own."""
+    psi = pm.Beta("psi", 4.0, 2.0)
+    one(y, lambda f: pm.HurdlePoisson.dist(psi, 2.0 * pm.math.exp(f)))
+
+
+def truncated(y):
+    """Observe the positive ones of normal measurements."""
+    sigma = scale()
+    one(y, lambda f: pm.TruncatedNormal.dist(f, sigma, lower=0.0))
+
+
+def outliers(y):
+    """Observe measurements, a tenth of which are far off."""
+    sigma = scale()
+    one(y, lambda f: pm.Mixture.dist([0.9, 0.1], [pm.Normal.dist(f, s * sigma) for s in (1, 5)]))
 
 
 def sites_and_times(y):
@@ -224,7 +255,13 @@ CASES = {
     ),
     # Events at the nodes of the rule: a draw has them there.
     "PoissonProcess": (COUNTS, lambda y: one(y, vsgp.PoissonProcess(np.full(N, 10.0 / N) * 4.0))),
+    "Gumbel": (REALS, lambda y: one(y, vsgp.Gumbel(scale()))),
     "Custom, Laplace": (REALS, lambda y: one(y, lambda f: pm.Laplace.dist(mu=f, b=0.4))),
+    "Custom, detection limit": (REALS, limited),
+    "Custom, censored LogNormal": (TIMES, censored_log_normal),
+    "Custom, hurdle": (COUNTS, hurdle),
+    "Custom, truncated": (TIMES, truncated),
+    "Custom, outliers": (REALS, outliers),
     "Poisson, Fourier features": (
         COUNTS,
         lambda y: one(
