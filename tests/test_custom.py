@@ -5,16 +5,16 @@ from functools import partial
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
 from marks import long
 from modes import RAW
-from pymc.distributions.dist_math import normal_lcdf
 from pymc.distributions.transforms import ordered
 from pytensor.graph.replace import graph_replace
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 import pymc_vsgp as vsgp
 
@@ -173,20 +173,33 @@ def test_vectors_of_the_model_in_blocks():
         np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
-def truncated(f, upper=5.0):
-    return pm.Truncated.dist(pm.Normal.dist(f, 1.0), upper=upper)
+def truncated(f):
+    return pm.Truncated.dist(pm.Normal.dist(f, 1.0), upper=5.0)
 
 
 def truncated_by_hand(f):
+    """With two branches, of which the one that is not taken has slopes that are nan far away."""
+
     def logp(y, f):
-        return pm.logp(pm.Normal.dist(f, 1.0), y) - normal_lcdf(f, 1.0, 5.0)
+        z = (5.0 - f) / np.sqrt(2.0)
+        left, right = pt.log(pt.erfcx(-z) / 2.0) - z**2, pt.log1p(-pt.erfc(z) / 2.0)
+        return pm.logp(pm.Normal.dist(f, 1.0), y) - pt.switch(z <= -1.0, left, right)
+
+    return pm.CustomDist.dist(f, logp=logp)
+
+
+def without_slopes(f):
+    """With a root of 0, whose slope is nan, wherever the data are."""
+
+    def logp(y, f):
+        return -((y - f) ** 2) / 2.0 - pt.sqrt(pt.maximum(-50.0 - f, 0.0))
 
     return pm.CustomDist.dist(f, logp=logp)
 
 
 @pytest.mark.long
 def test_a_gradient_that_is_nan_far_from_the_data():
-    """PyMC's truncated normal: the stage starts nearer, and ends where a stable tail leads."""
+    """The stage starts nearer, and ends where a stable tail leads."""
     elbos = []
     for likelihood in (truncated, truncated_by_hand):
         with build(lambda model, lik=likelihood: lik, REAL):
@@ -196,13 +209,98 @@ def test_a_gradient_that_is_nan_far_from_the_data():
 
 @pytest.mark.slow
 def test_a_gradient_that_is_nan_near_the_data():
-    """Of the same with a limit below the mean: the stage says so before any step."""
-    y = np.minimum(REAL, -1.1)
+    """The stage says so before any step."""
     with (
-        build(lambda model: lambda f: truncated(f, -1.0), y),
+        build(lambda model: without_slopes, REAL),
         pytest.raises(ValueError, match="no finite gradient where f is far .* as a pm.CustomDist"),
     ):
         vsgp.fit_gaussian(progressbar=False)
+
+
+def log_between(f, sd, low, high):
+    """Log of the probability of a normal between two limits."""
+    a, b = (low - f) / sd, (high - f) / sd
+    a, b = np.where(a + b > 0.0, -b, a), np.where(a + b > 0.0, -a, b)  # the left tail has digits
+    return special.log_ndtr(b) + np.log(-np.expm1(special.log_ndtr(a) - special.log_ndtr(b)))
+
+
+def log_normal(f, sd, y):
+    return -(((y - f) / sd) ** 2) / 2.0 - np.log(sd * np.sqrt(2.0 * np.pi))
+
+
+UPPER = np.where(np.arange(9) % 2, 2.0, np.inf)
+# Callables of f and a standard deviation, observations, and the log density.
+OF_NORMALS = {
+    "positive": (
+        lambda f, sd: pm.TruncatedNormal.dist(f, sd, lower=0.0),
+        lambda f, sd: log_normal(f, sd, 1.5) - log_between(f, sd, 0.0, np.inf),
+    ),
+    "below": (
+        lambda f, sd: pm.Truncated.dist(pm.Normal.dist(f, sd), upper=2.0),
+        lambda f, sd: log_normal(f, sd, 1.5) - log_between(f, sd, -np.inf, 2.0),
+    ),
+    "between": (
+        lambda f, sd: pm.TruncatedNormal.dist(f, sd, lower=0.0, upper=2.0),
+        lambda f, sd: log_normal(f, sd, 1.5) - log_between(f, sd, 0.0, 2.0),
+    ),
+    "between, by row": (
+        lambda f, sd: pm.TruncatedNormal.dist(f, sd, lower=0.0, upper=UPPER),
+        lambda f, sd: log_normal(f, sd, 1.5) - log_between(f, sd, 0.0, UPPER),
+    ),
+    "of a logarithm": (
+        lambda f, sd: pm.Truncated.dist(pm.LogNormal.dist(f, sd), lower=1.0),
+        lambda f, sd: (
+            log_normal(f, sd, np.log(1.5)) - np.log(1.5) - log_between(f, sd, 0.0, np.inf)
+        ),
+    ),
+    "right-censored": (
+        lambda f, sd: pm.Censored.dist(pm.LogNormal.dist(f, sd), None, 1.5),
+        lambda f, sd: log_between(f, sd, np.log(1.5), np.inf),
+    ),
+    "left-censored": (
+        lambda f, sd: pm.Censored.dist(pm.Normal.dist(f, sd), 1.5, None),
+        lambda f, sd: log_between(f, sd, -np.inf, 1.5),
+    ),
+    "skewed": (
+        lambda f, sd: pm.ExGaussian.dist(f, sd, nu=np.float64(1.5)),
+        lambda f, sd: (
+            (f - 1.5) / 1.5
+            + (sd / 1.5) ** 2 / 2.0
+            - np.log(1.5)
+            + log_between(f + sd**2 / 1.5, sd, -np.inf, 1.5)
+        ),
+    ),
+    "in a mixture": (
+        lambda f, sd: pm.Mixture.dist(
+            [0.3, 0.7], [pm.TruncatedNormal.dist(f, sd, lower=0.0), pm.Normal.dist(f, sd)]
+        ),
+        lambda f, sd: (
+            log_normal(f, sd, 1.5)
+            + np.logaddexp(np.log(0.3) - log_between(f, sd, 0.0, np.inf), np.log(0.7))
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["RAW", "FAST_COMPILE", *long("NUMBA", "JAX")])
+@pytest.mark.parametrize("name", OF_NORMALS)
+def test_slopes_of_normal_tails(name, mode):
+    """Those of PyMC were nan far away: the stage of what is truncated or censored had none."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    make, known = OF_NORMALS[name]
+    f, sd = pt.vector("f"), pt.scalar("sd")
+    lik = vsgp.Custom(lambda f: make(f, sd))
+    logp = lik.log_prob(f, pt.constant(np.full(9, 1.5)))
+    slopes = pt.grad(logp.sum(), [f, sd])
+    evaluate = pytensor.function([f, sd], [logp, *slopes], mode=RAW if mode == "RAW" else mode)
+    at, width, e = np.array([-30.0, -15.0, -5.0, -1.0, 0.0, 1.0, 5.0, 15.0, 30.0]), 0.7, 1e-5
+    found, by_f, by_width = evaluate(at, width)
+    np.testing.assert_allclose(found, known(at, width), rtol=1e-9, atol=1e-12)
+    numeric = (known(at + e, width) - known(at - e, width)) / (2.0 * e)
+    np.testing.assert_allclose(by_f, numeric, rtol=1e-6, atol=1e-7)
+    numeric = (known(at, width + e) - known(at, width - e)).sum() / (2.0 * e)
+    np.testing.assert_allclose(by_width, numeric, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, not_of_rows, require
 from pymc_vsgp.likelihoods.captured import captured_variables, in_order_of
 from pymc_vsgp.likelihoods.quadrature import N_PRODUCT, peaked_log_expectation
+from pymc_vsgp.ops.normal import with_finite_slopes
 
 
 class _Call(NamedTuple):
@@ -234,7 +235,7 @@ class Custom(Likelihood):
                 'model. Give it a name there, as in pm.Gamma("alpha", 2, 1).'
             )
         old, new = (*at, *call.params, value), (*f, *self._params_of(call), y)
-        return _rebuilt([density], old, new)[0]
+        return _rebuilt([with_finite_slopes(density)], old, new)[0]
 
     def dist(self, f, **kwargs):
         f = self._functions(f)
