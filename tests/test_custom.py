@@ -619,8 +619,11 @@ def test_a_density_of_rows_of_another_number(name):
     made, f = vsgp.Custom(fn), np.stack([np.linspace(-1.0, 1.0, N), np.linspace(0.0, 0.5, N)])
     some = made.replace(**{k: v[:12] for k, v in made.params.items() if v.type.ndim})
     found = some.log_prob(f[:, :12], y[:12]).eval(mode="FAST_COMPILE")
-    whole = np.stack([pm.logp(fn(pt.constant(g)), y, warn_rvs=False).eval(mode=RAW) for g in f])
-    np.testing.assert_allclose(found, whole[:, :12], rtol=1e-9)
+    if name == "limit":  # PyMC's own is right to 1e-8: its root of 2 has single precision
+        whole = np.where(y >= E, special.log_ndtr(f - E), stats.norm.logpdf(y, f))
+    else:
+        whole = [pm.logp(fn(pt.constant(g)), y, warn_rvs=False).eval(mode=RAW) for g in f]
+    np.testing.assert_allclose(found, np.asarray(whole)[:, :12], rtol=1e-9)
 
 
 def simulated(f):
