@@ -436,7 +436,8 @@ class Bound(Variables):
             arguments += p.arguments(s, arguments[0])
         if self._rows is not None:
             arguments.append(rows)
-        value, gradient, *rest = self._fn(*arguments)
+        with np.errstate(invalid="ignore"):  # of a slope that is infinite, which steps look for
+            value, gradient, *rest = self._fn(*arguments)
         found = Evaluation(float(value), np.asarray(gradient), *(rest[i::6] for i in range(6)))
         return found._replace(theta=arguments[0])
 

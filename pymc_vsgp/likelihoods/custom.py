@@ -40,7 +40,7 @@ from pymc_vsgp.checks import check_number
 from pymc_vsgp.likelihoods.base import Likelihood, not_of_rows, require
 from pymc_vsgp.likelihoods.captured import captured_variables, in_order_of
 from pymc_vsgp.likelihoods.quadrature import N_PRODUCT, peaked_log_expectation
-from pymc_vsgp.ops.normal import with_finite_slopes
+from pymc_vsgp.ops.tails import with_finite_slopes
 
 
 class _Call(NamedTuple):

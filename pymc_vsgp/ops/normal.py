@@ -3,14 +3,11 @@
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc.distributions.dist_math import log_diff_normal_cdf, normal_lccdf, normal_lcdf
 from pytensor.compile.mode import optdb
-from pytensor.graph.basic import equal_computations
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, get_active_mode, node_rewriter
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
-from pytensor.scalar.basic import GT, LT, Add, Sub, Switch, TrueDiv, UnaryScalarOp, upgrade_to_float
+from pytensor.scalar.basic import UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import Elemwise
 from scipy import special
@@ -64,60 +61,6 @@ def log_diff_ndtr(mu, sigma, high, low):
 
 def _always(x, value):
     return get_underlying_scalar_constant_value(x, raise_not_constant=False) == value
-
-
-def with_finite_slopes(var):
-    """Return a graph in which normal distribution functions of PyMC have finite slopes.
-
-    PyMC takes one of two branches. Far away the other one overflows, and its slope is nan.
-    """
-    graph = FunctionGraph(outputs=[var], clone=False)
-    dfs_rewriter(local_normal_functions_of_pymc).rewrite(graph)
-    return graph.outputs[0]
-
-
-@node_rewriter([Elemwise])
-def local_normal_functions_of_pymc(fgraph, node):
-    """Write logarithms of normal distribution functions as `log_ndtr`."""
-    out = node.outputs[0]
-    if (z := _compared(out)) is not None and (found := _standardized(z)) is not None:
-        mu, sigma, x = found
-        if equal_computations([out], [normal_lcdf(mu, sigma, x)]):
-            return [log_ndtr(z)]
-        if equal_computations([out], [normal_lccdf(mu, sigma, x)]):
-            return [log_ndtr(-z)]
-    # Of a difference: a logarithm of 1/2, and a branch of three, of limits over a root of 2.
-    if (added := _operands(out, Add)) is None or (low := _compared(added[-1])) is None:
-        return None
-    if (high := _compared(added[-1].owner.inputs[2])) is None:
-        return None
-    limits = [(z := _operands(x, TrueDiv)) and _standardized(z[0]) for x in (high, low)]
-    if None in limits:
-        return None
-    (mu, sigma, high), (_, _, low) = limits
-    if equal_computations([out], [log_diff_normal_cdf(mu, sigma, high, low)]):
-        return [log_diff_ndtr(mu, sigma, high, low)]
-    return None
-
-
-def _compared(x):
-    """Return the variable that chooses the branch of a switch."""
-    branches = _operands(x, Switch)
-    limits = branches and _operands(branches[0], LT | GT)
-    return limits and limits[0]
-
-
-def _standardized(z):
-    """Return mu, sigma and x of ``(x - mu) / sigma``."""
-    ratio = _operands(z, TrueDiv)
-    diff = ratio and _operands(ratio[0], Sub)
-    return diff and (diff[1], ratio[1], diff[0])
-
-
-def _operands(x, op):
-    """Return what an elementwise operation is of, or None where it is another."""
-    scalar_op = x.owner and getattr(x.owner.op, "scalar_op", None)
-    return x.owner.inputs if isinstance(scalar_op, op) else None
 
 
 def ndtr(x):
