@@ -350,6 +350,16 @@ for name, (make, pdf, below, above) in CONTINUOUS.items():
         )
 
 
+CASES["binomial, at most n"] = (
+    lambda f, s: pm.Censored.dist(pm.Binomial.dist(n=20, logit_p=f * s), None, 20),
+    20,
+    lambda f, s: binomial(20.0, f, s),
+)
+CASES["negative binomial, at least 0"] = (
+    lambda f, s: pm.Truncated.dist(pm.NegativeBinomial.dist(mu=exp(f), alpha=s), lower=0),
+    5,
+    lambda f, s: negative_binomial(5.0, f, s),
+)
 # Beyond these PyMC's own density, or the quadrature of the reference, loses digits.
 RANGES = {
     "poisson": (-30.0, 10.0),
@@ -361,6 +371,7 @@ FIRST = [
     "poisson, at the upper limit",
     "poisson, above",
     "negative binomial, above",
+    "binomial, at most n",
     "gamma, between",
     "weibull, at the upper limit",
     "logistic, at the upper limit",

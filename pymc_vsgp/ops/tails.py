@@ -53,6 +53,7 @@ def log_gammaincc(a, x):
 
 def log_betainc(a, b, x):
     """Log of the regularized incomplete beta function."""
+    a, b = (pt.switch(v > 0, v, 1) for v in (a, b))  # 0 in branches that PyMC does not take
     constant = pt.log(a) + betaln(a, b)
 
     def lead(x):
