@@ -44,8 +44,8 @@ class ByShape(basic.ScalarOp):
 
     def _relative(self, inputs, i):
         shape = inputs[i]
-        # As a share of the standard deviation. Both the rest of Taylor's series and what the
-        # function rounds to are 1e-11 of it or less.
+        # As a share of the standard deviation, on whose scale a slope is right to 1e-10 then:
+        # both the rest of Taylor's series and what the function rounds to are small.
         step = 1e-3 * shape / basic.sqrt(1.0 + shape)
 
         def over(k):
